@@ -207,7 +207,7 @@ class _Guided:
         if not self.guidance.acts_at(sigma):
             return self._estimates(x, sigma)
         cond, uncond = self._estimates(x.repeat(2, 1, 1, 1, 1), sigma).chunk(2)
-        return self.guidance.combine(cond, uncond)
+        return self.guidance.combine(cond, uncond, sigma)
 
     def _estimates(self, x: Tensor, sigma: float) -> Tensor:
         """The prompts come first: as many texts as there are samples in x."""

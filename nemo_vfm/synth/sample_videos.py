@@ -27,7 +27,8 @@ from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-from nemo_vfm.models.convert.video.pretrained_video import load_pretrained, require_base
+from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
+from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
@@ -55,6 +56,8 @@ class Sample:
         batch_size: videos drawn at once; changes the speed, not the videos.
         given_frames: how many frames of a prompt's clip the video goes on from, its last ones; a picture is one.
         base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
+        random_base: family of the tiny random pipeline that is written to `base` where that lies in the run's own
+            folder, as under `--overlay smoke`: to try a recipe without weights.
         adapters: low-rank adapters beside the weights, by names of your own; what they add is added up.
     """
 
@@ -62,7 +65,7 @@ class Sample:
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
-        adapters: Mapping[str, AdapterFile] | None = None,
+        random_base: Family | None = None, adapters: Mapping[str, AdapterFile] | None = None,
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
@@ -72,10 +75,11 @@ class Sample:
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
         self.given_frames, self.base, self.adapters = given_frames, base, dict(adapters or {})
+        self.random_base: Family | None = random_base
 
     def run(self, run: Run) -> Outcome:
         """Draw what is missing, then the grid and the list."""
-        require_base(self.base)
+        prepare_base(self.base, self.random_base, run.folder)
         prompts = self.prompts.prompts()
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,6 +97,7 @@ class Sample:
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
+        prepare_base(self.base, self.random_base, run.folder)
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]
