@@ -13,6 +13,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.beside_linear import set_apart
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
@@ -55,7 +56,10 @@ def build_for_inference(
         layout = replace(layout_of(ranks.mesh, network), lockstep=ranks.lockstep)
         call_under(network, layout, nullcontext)
     if meta:
-        _give_memory(model, seed, draw=draw)
+        apply_parallelism.allocate(model, device())
+    if meta and draw:
+        with set_apart(model):
+            apply_parallelism.draw(model, derive(seed, "initial weights"))
     return model
 
 
@@ -72,10 +76,3 @@ def _born(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
     if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
         return model, True
     return build_model(factory, seed), False
-
-
-def _give_memory(model: nn.Module, seed: int, *, draw: bool) -> None:
-    if draw:
-        apply_parallelism.fill(model, derive(seed, "initial weights"), device())
-    else:
-        apply_parallelism.allocate(model, device())
