@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what `start_from` takes from a folder of transformers or diffusers, with the model as an ingredient.
+"""Writes what `start_from` takes from a model of another library, with the model as an ingredient.
 
 Weights are read one by one, so it does not take the memory of a whole model.
 """
@@ -29,8 +29,8 @@ def write_in(
         weights: all parameters of the model.
         target: where they are to lie.
         arguments: of the model.
-        library: whose folder it is.
-        name: of the folder, for a reader.
+        library: that wrote it.
+        name: of the folder or the file, for a reader.
         said: more for `convert.json`.
 
     Raises:
@@ -38,13 +38,12 @@ def write_in(
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json, write_text
-    from nemo_vfm.models.pretrained import fingerprint_of
     from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 
     checkpoint.require_room(target, sum(weights.num_bytes(name) for name in weights))
     about = {"group": "model", "step": "0", "run": ""}
     with ThreadPoolExecutor(1) as other:
-        source = other.submit(fingerprint_of, weights.folder)  # reads all bytes again, while the disk writes
+        source = other.submit(weights.fingerprint)  # reads all bytes again, while the disk writes
         try:
             written = checkpoint_one_file.write(target / checkpoint_one_file.NAME, weights, about)
         except OSError as error:
@@ -81,7 +80,7 @@ def counted(told: Mapping[str, "Json"]) -> str:
 def _ingredient(kind: str, arguments: Mapping[str, "Json"], name: str, library: str) -> str:
     """The model as a recipe takes it."""
     lines = [f"_target_: {kind}", *_lines(arguments, "")]
-    return "\n".join([f"# Of {''.join(letter for letter in name if letter.isprintable())}, a folder of {library}.",
+    return "\n".join([f"# Of {''.join(letter for letter in name if letter.isprintable())} ({library}).",
                       *lines, ""])  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a video model from a folder of diffusers to our weights and an ingredient, and back."""
+"""Converts a video model from a folder of diffusers to our weights and an ingredient, and to other libraries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,14 +34,16 @@ def convert_in(source: Path, target: Path) -> str:
 
 
 def convert_out(
-    source: Path, target: Path, *, key: str | None = None, pipeline: Path | None = None, trust: Sequence[str] = (),
-    allow_host: Sequence[str] = (), dtype: Literal["fp32", "bf16"] | None = None,
+    source: Path, target: Path, to: Literal["diffusers", "native"], *, key: str | None = None,
+    pipeline: Path | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+    dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
-    """Write a folder that diffusers loads; one sentence about it.
+    """Write a folder that diffusers loads, or a file under NVIDIA's names; one sentence about it.
 
     Args:
         source: a run folder, a folder of checkpoints or a checkpoint below one, or what `convert_in` wrote.
         target: where the folder is to be.
+        to: for which library.
         key: model or ema; None takes ema where there is one.
         pipeline: folder of the pipeline whose other parts are copied, so that the whole can be called; None writes
             the transformer's folder alone.
@@ -51,12 +53,13 @@ def convert_out(
 
     Raises:
         UserError: there are no weights, or the pipeline is none.
-        DataError: diffusers has no such network.
+        DataError: the library has no such network.
     """
     import torch
 
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
+    from nemo_vfm.models.convert.video.native_weights import write_native
     from nemo_vfm.models.convert.video.transformer_folder import TRANSFORMER, copy_pipeline, write_transformer
     from nemo_vfm.parallel.apply.beside_linear import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
@@ -66,14 +69,16 @@ def convert_out(
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
-    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
-    folder = target if pipeline is None else target / TRANSFORMER
-    write_transformer(model, weights, folder,
-                      dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
+    kind = None if dtype is None else getattr(torch, _DTYPES[dtype])
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
-    beside = f"; beside it {', '.join(parts)} of {pipeline}" if pipeline else "; give --pipeline for a whole pipeline"
     whose = "weights with the adapter merged into them" if adapted else "weights"
-    return f"the {group} {whose} of step {saved.step}: {count:,} parameters, for diffusers{beside}"
+    told = f"the {group} {whose} of step {saved.step}: {count:,} parameters"
+    if to == "native":
+        return f"{told}, under NVIDIA's names in {write_native(model, weights, target, dtype=kind).name}"
+    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
+    write_transformer(model, weights, target if pipeline is None else target / TRANSFORMER, dtype=kind)
+    beside = f"; beside it {', '.join(parts)} of {pipeline}" if pipeline else "; give --pipeline for a whole pipeline"
+    return f"{told}, for diffusers{beside}"
 
 
 def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "DiT":
