@@ -13,13 +13,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, parts_of
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import read_header
 
 #: No adapter of a model of billions has as many bytes.
 _MOST_BYTES = 64 << 30
@@ -56,9 +57,10 @@ def opened_adapter(path: Path) -> Iterator[MappedFile]:
             raise DataError(
                 f"{path.name} has {path.stat().st_size:,} bytes, and an adapter has at most {_MOST_BYTES:,}"
             )
+        read_header(path)  # strict where the library is not
         file = MappedFile(path)
         yield file
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, CorruptCheckpoint, OSError) as error:
         raise DataError(f"{path.name} cannot be read as safetensors: {error}") from error
     file.close()
 
