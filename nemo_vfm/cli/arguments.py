@@ -19,12 +19,12 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     add_allow_host(parser)
 
 
-def add_allow_host(parser: argparse.ArgumentParser) -> None:
-    """--allow-host, for every verb that builds a recipe's job."""
-    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
-                             "holds the API key"
-                        )  # fmt: skip
+_CONTACTED = "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE holds the API key"
+
+
+def add_allow_host(parser: argparse.ArgumentParser, words: str = _CONTACTED) -> None:
+    """--allow-host, for every verb that builds a recipe's job, or contacts a host itself; `words` are its help."""
+    parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[], help=words)
 
 
 #: What joins GPUs where nobody says: conf/network/NAME.

@@ -39,7 +39,7 @@ _WORDS: dict[Any, str] = {
     Duration: "a duration such as '400 steps'",
     PixelFrames: "a number such as '5 pixel frames'",
     LatentFrames: "a number such as '2 latent frames'",
-    Address: "a URL such as s3://bucket/videos",
+    Address: "a URL such as s3://bucket/folder",
 }  # fmt: skip
 
 
@@ -291,7 +291,7 @@ def in_words(hint: Any) -> str:
     """What an annotation asks for, for a message."""
     hint = bare(hint)
     if is_union(hint):
-        return " or ".join(in_words(option) for option in get_args(hint))
+        return _union_in_words(hint)
     if known := choices(hint):
         return f"one of {', '.join(known)}"
     if is_factory(hint):
@@ -307,6 +307,14 @@ def in_words(hint: Any) -> str:
         return _WORDS.get(origin, "a value")
     name = str(getattr(origin, "__name__", origin))
     return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
+
+
+def _union_in_words(hint: Any) -> str:
+    """As "a path, a URL or a list of them"."""
+    alone = " or ".join(in_words(option) for option in get_args(hint) if not is_list(bare(option)))
+    words = [in_words(option) for option in get_args(hint)]
+    words = ["a list of them" if alone and one == f"a list, each {alone}" else one for one in words]
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def _list_in_words(hint: Any) -> str:

@@ -109,7 +109,8 @@ class Checker:
         return _NOTHING
 
     def _absent(self, node: Scalar, hint: Any, path: str) -> Part:
-        if not node.broken:
+        """A value that is a reference to a missing one is not asked for by itself: what it refers to is."""
+        if not node.broken and not node.via:
             text = f"you must give this: {path}={_placeholder(hint)} ({hints.in_words(hint)})"
             self.problems.append(Problem(path, node.mark, text, kind="missing"))
         return _NOTHING

@@ -273,6 +273,8 @@ def _check_fits(codec: Codec, name: str, bucket: Bucket) -> None:
     """Say at once that a bucket's shape does not fit the codec, not after hours of decoding."""
     try:
         codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
+    except UserError:  # the codec itself cannot be built or found, whatever the bucket
+        raise
     except ValueError as error:
         raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
 

@@ -22,34 +22,49 @@ class ClassifierFree:
         below_sigma: and only at this one and below; None sets no limit. High noise levels are where guidance costs
             variety, low ones where it does nothing (Kynkaanniemi et al. 2024); outside it a step costs half. Sigma is
             the objective's: up to 1 for flow matching, up to sigma_max for EDM.
+        low_scale: scale at noise levels below `low_below_sigma`, as of Wan 2.2 A14B, whose network for low levels is
+            guided less; None has one scale.
+        low_below_sigma: where that begins; to be given beside `low_scale`.
 
     Raises:
         ValueError: numbers outside their range.
     """
 
     def __init__(
-        self, *, scale: float = 3.0, rescale: float = 0.0, above_sigma: float = 0.0, below_sigma: float | None = None
-    ) -> None:
-        if scale < 0:
-            raise ValueError(f"scale must not be negative, got {scale}")
+        self, *, scale: float = 3.0, rescale: float = 0.0, above_sigma: float = 0.0, below_sigma: float | None = None,
+        low_scale: float | None = None, low_below_sigma: float | None = None,
+    ) -> None:  # fmt: skip
+        for name, number in (("scale", scale), ("low_scale", low_scale)):
+            if number is not None and number < 0:
+                raise ValueError(f"{name} must not be negative, got {number}")
+        if (low_scale is None) != (low_below_sigma is None) or (low_below_sigma or 0) < 0:
+            raise ValueError(f"low_scale ({low_scale}) and low_below_sigma ({low_below_sigma}) go together; give both, "
+                             f"the latter not negative, or neither")  # fmt: skip
         if not 0 <= rescale <= 1:
             raise ValueError(f"rescale must lie in 0..1, got {rescale}")
         if not 0 <= above_sigma < (math.inf if below_sigma is None else below_sigma):
             raise ValueError(f"above_sigma ({above_sigma}) must lie from 0 to below below_sigma ({below_sigma})")
         self.scale, self.rescale = scale, rescale
         self.above_sigma, self.below_sigma = above_sigma, math.inf if below_sigma is None else below_sigma
+        self.low_scale, self.low_below_sigma = low_scale, low_below_sigma
 
     def acts(self) -> bool:
         """False where the conditional estimate alone is the answer at every noise level."""
-        return self.scale != 1.0
+        return self.scale != 1.0 or self.low_scale not in (None, 1.0)
 
     def acts_at(self, sigma: float) -> bool:
         """False where the conditional estimate alone is the answer at this noise level."""
-        return self.acts() and self.above_sigma < sigma <= self.below_sigma
+        return self.scale_at(sigma) != 1.0 and self.above_sigma < sigma <= self.below_sigma
 
-    def combine(self, cond: Tensor, uncond: Tensor) -> Tensor:
-        """The guided estimate."""
-        guided = uncond + self.scale * (cond - uncond)
+    def scale_at(self, sigma: float) -> float:
+        """The scale at a noise level."""
+        if self.low_scale is None or self.low_below_sigma is None or sigma >= self.low_below_sigma:
+            return self.scale
+        return self.low_scale
+
+    def combine(self, cond: Tensor, uncond: Tensor, sigma: float) -> Tensor:
+        """The guided estimate at a noise level."""
+        guided = uncond + self.scale_at(sigma) * (cond - uncond)
         if self.rescale == 0:
             return guided
         return torch.lerp(guided, guided * (_std(cond) / _std(guided).clamp(min=1e-12)), self.rescale)

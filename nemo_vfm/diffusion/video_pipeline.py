@@ -5,21 +5,24 @@
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
+from nemo_vfm.diffusion.device_memory import DeviceMemory
+from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
 from nemo_vfm.diffusion.guidance import ClassifierFree
+from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts, ToldFrames
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
+from nemo_vfm.diffusion.step_cache import CachedSteps, FirstBlockCache
+from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 
 
 class TextToVideo:
@@ -34,6 +37,9 @@ class TextToVideo:
         negative_prompt: what guidance leads away from; the empty text leads away from videos of nothing in particular.
         noise_schedule: noise levels of the steps; None takes those of the objective.
         frame_conditioning: how the network is told of frames that it is given; None where it knows of none.
+        step_cache: leaves out blocks that would change little, at an error that docs/sampling.md tells; None leaves out
+            none.
+        offload: keep text encoder, network and codec in host memory while another of them computes.
 
     Raises:
         ValueError: a negative prompt that guidance would never look at.
@@ -50,6 +56,8 @@ class TextToVideo:
         negative_prompt: str = "",
         noise_schedule: NoiseSchedule | None = None,
         frame_conditioning: FrameConditioning | None = None,
+        step_cache: FirstBlockCache | None = None,
+        offload: bool = False,
     ) -> None:
         if negative_prompt and not guidance.acts():
             raise ValueError(
@@ -58,6 +66,7 @@ class TextToVideo:
         self.codec, self.text_encoder, self.objective = codec, text_encoder, objective
         self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt
         self.noise_schedule, self.frame_conditioning = noise_schedule, frame_conditioning
+        self.step_cache, self.offload = step_cache, offload
 
     @torch.no_grad()
     def generate(
@@ -73,18 +82,7 @@ class TextToVideo:
         repeats: Sequence[int] | None = None,
         given: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
-        """Draw one video a prompt.
-
-        Args:
-            model: the network, on its device and in evaluation mode.
-            prompts: texts; the noise of one is a function of (seed, text, repeat), not of its companions.
-            num_frames: frames of a video; the codec says which numbers fit.
-            height: pixels.
-            width: pixels.
-            fps: frames a second.
-            seed: root of the noise.
-            repeats: which draw of its text each prompt is; None counts equal texts from 0.
-            given: the first frames of each video, (T, H, W, 3), uint8; None where nothing is given.
+        """Draw one video a prompt; see `VideoRequest` for the arguments, and `make` for the rest.
 
         Returns:
             (B, T, H, W, 3), uint8, on the CPU.
@@ -92,32 +90,57 @@ class TextToVideo:
         Raises:
             ValueError: a frame rate that cannot be, or given frames that the network cannot take.
         """
-        frame_rate(fps)
-        shape = self.codec.latent_shape(num_frames, height, width)
-        which = list(repeats) if repeats is not None else _counted(prompts)
-        names = [("sampling", text, number) for text, number in zip(prompts, which, strict=True)]
-        noise = _noise(shape, seed, names).to(next(model.parameters()).device)
-        known = self.given(given, names, (num_frames, height, width), seed=seed)
-        latents = self.latents(model, prompts, noise, fps=fps, given=None if known is None else known.to(noise.device))
-        return _pixels(self.codec.decode(latents))
+        request = VideoRequest(prompts=prompts, num_frames=num_frames, height=height, width=width, fps=fps, seed=seed,
+                               repeats=repeats, given=given)  # fmt: skip
+        made = self.make(model, request)
+        assert made is not None, "a process that draws alone decodes"
+        return made.pixels_BTHWC
+
+    @torch.no_grad()
+    def make(
+        self, model: nn.Module, request: VideoRequest, ranks: SamplingRanks | None = None,
+        device: torch.device | None = None,
+    ) -> GeneratedVideos | None:  # fmt: skip
+        """Draw one video a prompt.
+
+        Args:
+            model: the network, in evaluation mode; with `offload` it may wait in host memory.
+            request: what to draw.
+            ranks: who draws it together, all of which must call this; None is this process alone.
+            device: where to compute; None is where the model is.
+
+        Returns:
+            The videos; None on a rank that decodes none.
+
+        Raises:
+            ValueError: given frames that the network cannot take.
+        """
+        ranks, names = ranks or SamplingRanks(), request.names()
+        memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
+        shape = self.codec.latent_shape(*request.size)
+        noise = _noise(shape, request.seed, names).to(memory.device)
+        known = self.given(request.given, names, request.size, seed=request.seed)
+        texts = self._encoded(request.prompts, memory.device)
+        memory.release(self.text_encoder, self.codec, self.frame_conditioning)
+        memory.take_model()
+        drawing = _Drawing(self, model, texts, noise, request.fps, None if known is None else known.to(noise.device),
+                           ranks)  # fmt: skip
+        found = drawing.run()
+        memory.release_model()
+        if not ranks.writes:
+            return None
+        made = drawing.decoded(found)
+        memory.release(self.codec)
+        return made
 
     @torch.no_grad()
     def latents(
-        self, model: nn.Module, prompts: Sequence[str], noise: Tensor, *, fps: float, given: GivenFrames | None = None
-    ) -> Tensor:
+        self, model: nn.Module, prompts: Sequence[str], noise: Tensor, *, fps: float, given: GivenFrames | None = None,
+        ranks: SamplingRanks | None = None,
+    ) -> Tensor:  # fmt: skip
         """Draw the latents of one video a prompt from noise, (B, C, T, H, W), fp32."""
-        steps, size = self.sampler.num_steps(), tuple(noise.shape[2:])
-        if self.noise_schedule is None:
-            sigmas = self.objective.schedule(steps, size)
-        else:
-            sigmas = self.noise_schedule.sigmas(steps, size)
-            noise = noise.double() * (self.noise_schedule.first_noise(sigmas) / float(sigmas[0]))
-        denoiser = self._denoiser(model, prompts, fps, noise, given)
-        drawn = self.sampler.draw(denoiser, noise, sigmas)
-        # A schedule that ends above 0 leaves the state where the clean latents are faded by that much.
-        latents = drawn.latents.float() / self.objective.scale(float(sigmas[-1]))
-        # Only here: the network never sees the state where frames are given.
-        return latents if denoiser.told is None else denoiser.told.put_into(latents)
+        texts = self._encoded(prompts, noise.device)
+        return _Drawing(self, model, texts, noise, fps, given, ranks or SamplingRanks()).run().latents
 
     def given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
@@ -157,87 +180,84 @@ class TextToVideo:
                              f"{(height, width, 3)}")  # fmt: skip
         return conditioning.from_pixels(clip.permute(3, 0, 1, 2).float() / 127.5 - 1, frames, self.codec)
 
-    def _denoiser(
-        self, model: nn.Module, prompts: Sequence[str], fps: float, noise: Tensor, given: GivenFrames | None
-    ) -> "_Guided":
+    def _encoded(self, prompts: Sequence[str], device: torch.device) -> Texts:
         # One call: an encoder that pads to the longest text must not cut the negative one to the others' length.
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
-        text_BLD, mask_BL = (tensor.to(noise.device) for tensor in self.text_encoder.encode(texts))
-        if self.guidance.acts():
-            rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # the negative prompt once for each other
-            text_BLD, mask_BL = text_BLD[rows], mask_BL[rows]
-        fps_B = torch.full((len(text_BLD),), fps, device=noise.device)
-        told = None if self.frame_conditioning is None or given is None else _Told(self.frame_conditioning, given)
-        return _Guided(model, self.objective, self.guidance, text_BLD, mask_BL, fps_B, told)
+        found = Texts(*self.text_encoder.encode(texts)).to(device)
+        if not self.guidance.acts():
+            return found
+        rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # the negative prompt once for each other
+        return Texts(found.text_BLD[rows], found.mask_BL[rows])
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """Given frames, and how the network is told of them."""
+class _Drawn:
+    """Latents, fp32, and of a step cache how many blocks it left out, and the latents without it."""
 
-    conditioning: FrameConditioning
-    given: GivenFrames
-
-    def inputs(self, objective: Objective, noisy: Tensor, sigma_B: Tensor) -> dict[str, Tensor]:
-        given = batch_of([self.given] * (len(noisy) // len(self.given.mask_BT)))  # once more under guidance
-        return self.conditioning.inputs(objective, noisy, sigma_B, given)
-
-    def put_into(self, clean: Tensor) -> Tensor:
-        """What is known in place of what was drawn."""
-        known = self.conditioning.known(self.given)
-        return clean if known is None else torch.where(known, self.given.latents_BCTHW.to(clean), clean)
+    latents: Tensor
+    cache: CachedSteps | None = None
+    exact: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _Guided:
-    """D(x; sigma) under guidance: with and without the text in one batched call, where guidance acts."""
+class _Drawing:
+    """One batch of videos, ready to be drawn; see `TextToVideo.make`."""
 
+    pipeline: TextToVideo
     model: nn.Module
-    objective: Objective
-    guidance: ClassifierFree
-    text_BLD: Tensor
-    mask_BL: Tensor
-    fps_B: Tensor
-    told: _Told | None
+    texts: Texts
+    noise: Tensor
+    fps: float
+    given: GivenFrames | None
+    ranks: SamplingRanks
 
-    def scale(self, sigma: float) -> float:
-        return self.objective.scale(sigma)
+    def run(self) -> _Drawn:
+        """Draw the latents; once more where the step cache measures its error."""
+        if (step_cache := self.pipeline.step_cache) is None:
+            return _Drawn(self._latents(None))
+        cache = step_cache.begin(self.model)
+        latents = self._latents(cache)
+        return _Drawn(latents, cache, self._latents(None) if step_cache.measure else None)
 
-    def __call__(self, x: Tensor, sigma: float) -> Tensor:
-        if not self.guidance.acts_at(sigma):
-            return self._estimates(x, sigma)
-        cond, uncond = self._estimates(x.repeat(2, 1, 1, 1, 1), sigma).chunk(2)
-        return self.guidance.combine(cond, uncond)
+    def decoded(self, drawn: _Drawn) -> GeneratedVideos:
+        """The pixels, and what the step cache did."""
+        pixels = _pixels(self.pipeline.codec.decode(drawn.latents))
+        if drawn.cache is None:
+            return GeneratedVideos(pixels)
+        errors: list[CacheError] = []
+        if drawn.exact is not None:
+            whole = _pixels(self.pipeline.codec.decode(drawn.exact))
+            errors = [cache_error(*row) for row in zip(drawn.latents, drawn.exact, pixels, whole, strict=True)]
+        return GeneratedVideos(pixels, drawn.cache.num_blocks, drawn.cache.num_skipped, errors)
 
-    def _estimates(self, x: Tensor, sigma: float) -> Tensor:
-        """The prompts come first: as many texts as there are samples in x."""
-        noisy, count = x.float(), len(x)
-        sigma_B = x.new_full((count,), sigma)
-        if self.told is None:
-            latents, noise_B = self.objective.inputs(noisy, sigma_B)
-            inputs = {"latents_BCTHW": latents, "noise_B": noise_B}
-        else:
-            inputs = self.told.inputs(self.objective, noisy, sigma_B)
-        output = self.model(
-            **inputs | {"noise_B": inputs["noise_B"].float()}, text_BLD=self.text_BLD[:count],
-            text_mask_BL=self.mask_BL[:count], fps_B=self.fps_B[:count],
-        )  # fmt: skip
-        return self.objective.denoised(output.double(), x, sigma_B)
+    def _latents(self, cache: CachedSteps | None) -> Tensor:
+        noise, sigmas = self._start()
+        denoiser = self._denoiser(cache)
+        drawn = self.pipeline.sampler.draw(denoiser, noise, sigmas)
+        # A schedule that ends above 0 leaves the state where the clean latents are faded by that much.
+        latents = drawn.latents.float() / self.pipeline.objective.scale(float(sigmas[-1]))
+        # Only here: the network never sees the state where frames are given.
+        return latents if denoiser.told is None else denoiser.told.put_into(latents)
+
+    def _start(self) -> tuple[Tensor, Tensor]:
+        """The first noise and the noise levels."""
+        steps, size = self.pipeline.sampler.num_steps(), tuple(self.noise.shape[2:])
+        schedule = self.pipeline.noise_schedule
+        if schedule is None:
+            return self.noise, self.pipeline.objective.schedule(steps, size)
+        sigmas = schedule.sigmas(steps, size)
+        return self.noise.double() * (schedule.first_noise(sigmas) / float(sigmas[0])), sigmas
+
+    def _denoiser(self, cache: CachedSteps | None) -> GuidedDenoiser:
+        conditioning = self.pipeline.frame_conditioning
+        told = None if conditioning is None or self.given is None else ToldFrames(conditioning, self.given)
+        return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, told,
+                              self.ranks, cache)  # fmt: skip
 
 
 def _noise(shape: Sequence[int], seed: int, names: Sequence[tuple[str | int, ...]]) -> Tensor:
     """(B, *shape), each a function of the seed and its name."""
     return torch.stack([torch.randn(tuple(shape), generator=generator(seed, *name)) for name in names])
-
-
-def _counted(prompts: Sequence[str]) -> list[int]:
-    """How many equal texts stand before each."""
-    seen: Counter[str] = Counter()
-    numbers = []
-    for text in prompts:
-        numbers.append(seen[text])
-        seen[text] += 1
-    return numbers
 
 
 def _pixels(video_BCTHW: Tensor) -> Tensor:

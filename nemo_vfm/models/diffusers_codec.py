@@ -157,10 +157,16 @@ class DiffusersCodec:
         return mean, std
 
     def _loaded(self, device: torch.device) -> Any:
-        key = f"{self.fingerprint()} {device}"
+        key = self.fingerprint()
         if key not in _LOADED:
-            _LOADED[key] = self._load().to(device)
-        return _LOADED[key]
+            _LOADED[key] = self._load()
+        return _LOADED[key].to(device)
+
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        with _LOCK:
+            if (model := _LOADED.get(self.fingerprint())) is not None:
+                model.to("cpu")
 
     @torch.inference_mode(False)
     def _load(self) -> Any:

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
+from nemo_vfm.core.types.block_loop import BlockLoop, one_after_another
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.block_flops import added_up, grids_of
 from nemo_vfm.models.blocks.dit_block import Block, BlockContext
@@ -111,6 +112,7 @@ class DiT(nn.Module):
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:
         super().__init__()
+        self.block_loop: BlockLoop = one_after_another
         require_sizes(
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
             mlp_ratio=mlp_ratio,
@@ -274,9 +276,7 @@ class DiT(nn.Module):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        for block in self.blocks:
-            x_BSD = block(x_BSD, context)
-        return x_BSD
+        return self.block_loop(self.blocks, x_BSD, context)
 
     def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """Tokens as latents, all of them on every rank."""

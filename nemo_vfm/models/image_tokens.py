@@ -43,6 +43,7 @@ class ClipImageTokens:
             UserError: the folder cannot be loaded, or has no such layer.
         """
         encoder, pictures = _loaded(self.folder, self.processor)
+        encoder.to(device())
         pixels_TCHW = ((image_CTHW + 1) * 127.5).round().clamp(0, 255).byte().transpose(0, 1)
         ready = pictures.ready(pixels_TCHW).to(device())
         states = encoder(pixel_values=ready, output_hidden_states=True).hidden_states
@@ -50,6 +51,11 @@ class ClipImageTokens:
             raise UserError(f"{self.folder} has {len(states)} hidden states; layer {self.layer} is out of range")
         tokens: Tensor = states[self.layer][0].float()
         return tokens
+
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        if _loaded.cache_info().currsize:
+            _loaded(self.folder, self.processor)[0].to("cpu")
 
     def fingerprint(self) -> str:
         """Identifies the model's bytes and settings."""
@@ -61,5 +67,5 @@ def _loaded(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
     config = read_config(checked_folder(folder), "config.json")
     if config.get("model_type") not in ("clip", "clip_vision_model"):
         raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens need a CLIP")
-    encoder = load_encoder(folder, "CLIPVisionModel").eval().requires_grad_(False).to(device())
+    encoder = load_encoder(folder, "CLIPVisionModel").eval().requires_grad_(False)
     return encoder, Pictures(processor, read_config(processor, "preprocessor_config.json"))

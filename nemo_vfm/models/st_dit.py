@@ -74,10 +74,7 @@ class STDiT(DiT):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        space_time_context = self.space_time(context)
-        for block in self.blocks:
-            x_BSD = block(x_BSD, space_time_context)
-        return x_BSD
+        return self.block_loop(self.blocks, x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
         """What these blocks are told.

@@ -119,6 +119,11 @@ class Tower:
         # Trained on texts that are padded to full length, padding seen: masked, it gives other vectors.
         self._reads_padding = self._config.kind.startswith("siglip")
 
+    def to(self, device: torch.device) -> "Tower":
+        """The same, its weights on a device."""
+        self._model.to(device)
+        return self
+
     def tokens(self, texts: Sequence[str], most: int, *, padded: bool = False) -> tuple[Tensor, Tensor]:
         """Token ids and a mask, (B, T), padded on the right to the longest text or, if `padded`, to `most`.
 

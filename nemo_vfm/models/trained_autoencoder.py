@@ -108,6 +108,12 @@ class TrainedAutoencoder:
                 _LOADED[key] = self._load()
             return _LOADED[key].to(device)
 
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        with _LOCK:
+            if (model := _LOADED.get(self.fingerprint())) is not None:
+                model.to("cpu")
+
     @torch.inference_mode(False)
     def _load(self) -> CausalAutoencoder:
         chosen, group = self._found()

@@ -74,7 +74,7 @@ class TransformersTextEncoder:
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
         """Vectors (B, L, D), fp32, zero after the text's end, and a mask (B, L), True at tokens."""
         layers = read_config(self.folder).chosen(self.layers)
-        tower = load(self.folder, self.tokenizer, Precision(self.precision))
+        tower = load(self.folder, self.tokenizer, Precision(self.precision)).to(device())
         texts = [self.template.replace("{caption}", caption) for caption in captions]
         ids_BT, mask_BT = tower.tokens(texts, self.max_tokens + self.drop_tokens, padded=self.reads_padding)
         mask_BT = torch.ones_like(mask_BT) if self.reads_padding else mask_BT
@@ -82,6 +82,11 @@ class TransformersTextEncoder:
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
             text_BTD = torch.cat([_scaled(state) if self.normalize else state for state in states], 2)
         return self._placed(text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device()))
+
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        if load.cache_info().currsize:
+            load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
 
     def _placed(self, text_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if self.pooling != "none":

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws one mp4 per prompt with a trained model, and a grid of all; a killed run resumes where it stopped."""
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,25 +16,26 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
-from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.job import DevicePlan, JobShard, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.video_grid import write_grid
+from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
-from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-from nemo_vfm.models.convert.video.pretrained_video import load_pretrained, require_base
-from nemo_vfm.models.convert.video.transformer_folder import transformer_in
-from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
-from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.models.adapters.load_adapters import AdapterFile
+from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
+from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
+from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
+from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
 from nemo_vfm.synth.given_frames import given_frames
 from nemo_vfm.synth.prompts import Prompt, Prompts
+from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 
 
 class Sample:
@@ -55,77 +57,128 @@ class Sample:
         batch_size: videos drawn at once; changes the speed, not the videos.
         given_frames: how many frames of a prompt's clip the video goes on from, its last ones; a picture is one.
         base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
+        random_base: family of the tiny random pipeline that is written to `base` where that lies in the run's own
+            folder, as under `--overlay smoke`: to try a recipe without weights.
         adapters: low-rank adapters beside the weights, by names of your own; what they add is added up.
+        parallel: how many devices draw, and how they share the work.
     """
 
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
-        adapters: Mapping[str, AdapterFile] | None = None,
+        random_base: Family | None = None, adapters: Mapping[str, AdapterFile] | None = None,
+        parallel: SamplingPlan = SamplingPlan(),
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
+        require_between(1, num_frames, given_frames=given_frames.count)
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
         self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
         self.given_frames, self.base, self.adapters = given_frames, base, dict(adapters or {})
+        self.random_base: Family | None = random_base
+        self.parallel = parallel
+        if parallel.guidance > 1 and not pipeline.guidance.acts():
+            raise ValueError("parallel.guidance = 2 gives the estimate without the text to a device of its own, and at "
+                             "guidance scale 1 nobody makes it; set parallel.guidance to 1")  # fmt: skip
 
     def run(self, run: Run) -> Outcome:
         """Draw what is missing, then the grid and the list."""
-        require_base(self.base)
-        prompts = self.prompts.prompts()
-        folder = run.folder / "samples"
+        prepare_base(self.base, self.random_base, run.folder)
+        ranks = join_sampling(self.parallel)
+        prompts, folder = self.prompts.prompts(), run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        missing = [(i, prompt) for i, prompt in enumerate(prompts) if not self._file(folder, i).is_file()]
+        missing = _agreed(ranks, [i for i in range(len(prompts)) if not self._file(folder, i).is_file()])
         if missing:
-            self._draw(missing, folder, run.seed)
-        videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
-        write_grid(run.folder / "grid", videos, self.fps)
-        write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
-        return Outcome(f"drew {len(missing)} of {len(prompts)} videos into {folder}", {"videos": len(prompts)})
+            self._draw([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
+        ranks.everyone_says("drawn")
+        if ranks.rank == 0:
+            self._write_lists(run, prompts, folder)
+        summary = f"drew {len(missing)} of {len(prompts)} videos into {folder}"
+        return Outcome(summary, {"videos": len(prompts), **self._cache_figures(folder, len(prompts))})
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.parallel.world
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        self.parallel.require(num_ranks)
+
+    def plan_for(self, num_gpus: int) -> DevicePlan:
+        """See `PlannableJob`."""
+        return sampling_plan_for(self.model, self.parallel, num_gpus)
 
     def rounds(self) -> int:
         """See `ShardedJob`."""
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `ShardedJob`: every `part.count`-th batch, since what a video becomes may depend on its batch."""
+        """See `ShardedJob`: every `part.count`-th batch, since what a video becomes may depend on its batch.
+
+        Raises:
+            UserError: the recipe is for several devices, which parts do not have.
+        """
+        if self.parallel.world > 1:
+            raise UserError(f"a part is one process, and parallel is for {self.parallel.world} devices "
+                            f"({self.parallel}); run it without --part, or with parallel: {{}}")  # fmt: skip
+        prepare_base(self.base, self.random_base, run.folder)
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]
         missing = [(i, prompt) for group in groups for i, prompt in group if not self._file(folder, i).is_file()]
         if missing:
-            self._draw(missing, folder, run.seed)
+            self._draw(missing, folder, run.seed, SamplingRanks())
         return Outcome(f"drew {len(missing)} videos into {folder}", {"videos": len(missing)}, did_nothing=not missing)
 
-    def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
-        model = build_model(self.model, seed)
-        if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
-            load_pretrained(model, self.checkpoint)
-        elif self.checkpoint is not None:
-            with opened(self.checkpoint) as found:
-                load_weights_into(model, load_weights(found.path, self.weights))
-        else:
-            _draw_zeros(model, seed)
-        load_adapters(model, self.adapters)
-        model.to(device()).eval()
+    def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int, ranks: SamplingRanks) -> None:
+        """Each group of ranks with prompts of its own takes every so many-th batch."""
+        wanted = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters)
+        model = wanted.build(seed, ranks, offload=self.pipeline.offload)
+        groups, own = list(_groups(missing, self.batch_size)), ranks.data_rank
         with log.bar("sampling", len(missing), unit="videos") as line:
-            for group in _groups(missing, self.batch_size):
-                self._draw_group(model, group, folder, seed)
-                line.advance(len(group), group[-1][1].text)
+            for first in range(0, len(groups), ranks.plan.data):
+                together = groups[first : first + ranks.plan.data]
+                if own < len(together):
+                    self._write(folder, together[own], self._made(model, together[own], seed, ranks))
+                elif ranks.plan.shard > 1:  # those that share the weights must compute as often as the others
+                    self._made(model, together[-1], seed, ranks)
+                line.advance(sum(map(len, together)), together[-1][-1][1].text)
 
-    def _draw_group(self, model: nn.Module, group: Sequence[tuple[int, Prompt]], folder: Path, seed: int) -> None:
-        video_BTHWC = self.pipeline.generate(
-            model, [prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
+    def _made(
+        self, model: nn.Module, group: Sequence[tuple[int, Prompt]], seed: int, ranks: SamplingRanks
+    ) -> GeneratedVideos | None:  # fmt: skip
+        request = VideoRequest(
+            prompts=[prompt.text for _, prompt in group], num_frames=self.num_frames, height=self.height_px,
             width=self.width_px, fps=self.fps, seed=seed, given=[self._given(prompt) for _, prompt in group],
-        ).cpu().numpy()  # fmt: skip
-        for (i, _), video_THWC in zip(group, video_BTHWC, strict=True):
-            with atomic_path(self._file(folder, i)) as path:
-                encode_mp4(path, video_THWC, self.fps, crf=10)
+        )  # fmt: skip
+        return self.pipeline.make(model, request, ranks, device())
+
+    def _write(self, folder: Path, group: Sequence[tuple[int, Prompt]], made: GeneratedVideos | None) -> None:
+        if made is None:
+            return
+        for number, ((i, _), video_THWC) in enumerate(zip(group, made.pixels_BTHWC.numpy(), strict=True)):
             with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
+            if self.pipeline.step_cache is not None:
+                write_cache(self._file(folder, i), made, number)
+            with atomic_path(self._file(folder, i)) as path:  # last: it says that the video is there
+                encode_mp4(path, video_THWC, self.fps, crf=10)
+
+    def _write_lists(self, run: Run, prompts: Sequence[Prompt], folder: Path) -> None:
+        if unseen := [self._file(folder, i) for i in range(len(prompts)) if not self._file(folder, i).is_file()]:
+            raise UserError(f"rank 0 does not see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
+                            f"that all ranks see")  # fmt: skip
+        videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
+        write_grid(run.folder / "grid", videos, self.fps)
+        write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
+
+    def _cache_figures(self, folder: Path, count: int) -> dict[str, float]:
+        if self.pipeline.step_cache is None:
+            return {}
+        return cache_figures([self._file(folder, i) for i in range(count)])
 
     def _given(self, prompt: Prompt) -> torch.Tensor | None:
         if prompt.given is None:
@@ -143,6 +196,7 @@ class Sample:
             {"index": index, "prompt": prompt.text, "file": str(file), "seed": run.seed}
             | {"attributes": asdict(prompt)["attributes"]}
             | ({"given": str(prompt.given)} if prompt.given else {})
+            | ({} if self.pipeline.step_cache is None else {"step_cache": read_cache(folder / file.name)})
         )
 
 
@@ -151,9 +205,7 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def _draw_zeros(model: nn.Module, seed: int) -> None:
-    for name, parameter in model.named_parameters():
-        if parameter.ndim > 1 and not parameter.any():
-            noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
-            with torch.no_grad():
-                parameter.copy_(noise / parameter.shape[1] ** 0.5)
+def _agreed(ranks: SamplingRanks, missing: Sequence[int]) -> Sequence[int]:
+    """What rank 0 sees missing: ranks may look at a shared disk at different moments, and must draw the same."""
+    found: Sequence[int] = json.loads(ranks.everyone_says(json.dumps(missing))[0])
+    return found

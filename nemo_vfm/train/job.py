@@ -26,7 +26,7 @@ from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
-from nemo_vfm.models.convert.video.pretrained_video import require_base
+from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -78,6 +78,8 @@ class Train:
         callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
         base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
+        random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
+            `--overlay smoke`: it lets you try a recipe without weights.
         adapters: low-rank adapters to train instead of the model's weights, which stay those of `start_from`. Only the
             adapters have gradients, optimizer state, a running average and checkpoints. None trains the model.
     """
@@ -94,7 +96,7 @@ class Train:
         skip: Skip = Skip(),
         callbacks: Mapping[str, Callback | LightningCallback] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, base: Path | None = None,
-        adapters: LowRankAdapter | None = None,
+        random_base: Family | None = None, adapters: LowRankAdapter | None = None,
     ) -> None:  # fmt: skip
         data = data if isinstance(data, TrainingData) else LightningBatches(data)
         if duration is None and not phases:
@@ -118,6 +120,7 @@ class Train:
         self.precision, self.ema, self.checkpoint, self.validation = precision, ema, checkpoint, validation
         self.start_from = WarmStart(path=start_from) if isinstance(start_from, Path | Address) else start_from
         self.callbacks, self.loggers, self.base = dict(callbacks or {}), dict(loggers or {}), base
+        self.random_base: Family | None = random_base
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from the newest whole checkpoint where the folder has one.
@@ -125,7 +128,7 @@ class Train:
         Raises:
             NextPhase: the rest is for another number of devices.
         """
-        require_base(self.base)
+        prepare_base(self.base, self.random_base, run.folder)
         run.folder.mkdir(parents=True, exist_ok=True)
         if not self.phases:
             return self._run(run)

@@ -4,10 +4,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import inf
 from typing import Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -75,6 +77,9 @@ class TrainerOptions:
         sync_batchnorm: share the statistics of batch norms among ranks.
         detect_anomaly: find the operation that gave a NaN.
         reload_dataloaders_every_n_epochs: ask for the loaders again.
+
+    Raises:
+        ValueError: a number that no training can have.
     """
 
     max_epochs: int
@@ -99,6 +104,17 @@ class TrainerOptions:
     sync_batchnorm: bool | None = None
     detect_anomaly: bool | None = None
     reload_dataloaders_every_n_epochs: int | None = None
+
+    def __post_init__(self) -> None:
+        require_between(-1, inf, max_epochs=self.max_epochs, max_steps=self.max_steps,
+                        num_sanity_val_steps=self.num_sanity_val_steps)  # fmt: skip
+        require_between(0, inf, min_epochs=self.min_epochs, min_steps=self.min_steps,
+                        limit_train_batches=self.limit_train_batches, limit_val_batches=self.limit_val_batches,
+                        overfit_batches=self.overfit_batches, val_check_interval=self.val_check_interval,
+                        log_every_n_steps=self.log_every_n_steps, gradient_clip_val=self.gradient_clip_val,
+                        reload_dataloaders_every_n_epochs=self.reload_dataloaders_every_n_epochs)  # fmt: skip
+        require_between(1, inf, accumulate_grad_batches=self.accumulate_grad_batches,
+                        check_val_every_n_epoch=self.check_val_every_n_epoch)  # fmt: skip
 
     def given(self) -> dict[str, Json]:
         """Those that the Trainer is called with."""

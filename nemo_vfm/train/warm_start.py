@@ -12,7 +12,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder
+from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
@@ -28,7 +28,8 @@ class WarmStart:
     Args:
         path: a run folder, a step's folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint;
             local or in an object store. Or a local transformers folder of a language model, or a local diffusers
-            folder of a video model (Cosmos, Wan): the pipeline's or the transformer's.
+            folder of a video model (Cosmos, Wan): the pipeline's or the transformer's. Convert files of other programs
+            first; the message says how.
         weights: which of its weights; None takes the averaged ones (ema) where there are some, else the model's own.
         may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
             another shape; those keep the values that the seed gives them. Everything else must fit.
@@ -51,6 +52,8 @@ class WarmStart:
         ranks = joined()
         if isinstance(self.path, Path) and is_other_librarys(self.path):
             return self._of_other_library(model, self.path, ranks)
+        if isinstance(self.path, Path):
+            require_converted(self.path)
         with opened(self.path, ranks) as found:
             chosen, saved = found.name, found.saved
             group = self.weights or ("ema" if "ema" in saved.groups else "model")

@@ -30,7 +30,7 @@ def test_check_lists_what_is_missing_and_ends_with_zero(kitchen, capsys):
 def test_check_hears_a_constructors_objection_and_writes_nothing(kitchen, capsys):
     kitchen.write("r.yaml", WIDE + "stage: {_target_: '@.Scale', by: 0}\n")
     assert kitchen.main("check", "r.yaml") == 2
-    assert "a scale of 0.0 forgets its input" in capsys.readouterr().err
+    assert "a scale of 0.0 forgets its input" in capsys.readouterr().out
     assert sorted(p.name for p in kitchen.folder.iterdir()) == ["r.yaml"]
 
 

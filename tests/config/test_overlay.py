@@ -57,6 +57,13 @@ def test_a_run_under_an_overlay_has_a_folder_of_its_own(laid):
     assert str(laid("run_dir=x").run_dir) == "x"
 
 
+def test_a_rule_for_a_missing_argument_leaves_one_alone_that_is_given(kitchen):
+    kitchen.write("conf/overlay/fill.yaml", "for: @.Wide\nmissing: name\nset: {name: made, count: 1}\n")
+    for name, expected in (("???", ("made", 1)), ("own", ("own", 7)), ("null", (None, 7))):
+        found = values(compose(kitchen.write("recipe.yaml", f"{RECIPE}name: {name}\n"), overlays=["fill"]))
+        assert (found["name"], found["count"]) == expected
+
+
 def test_overlays_are_laid_in_the_order_given(kitchen, laid):
     kitchen.write("conf/overlay/later.yaml", "for: @.Scale\nset: {by: 5}\n")
     path = kitchen.write("recipe.yaml", RECIPE)
@@ -84,7 +91,7 @@ def test_the_users_rules_join_those_of_other_folders_and_win(kitchen, laid):
         ("for: @.Scale", "an overlay needs the values that it sets"),
         ("for: @.Scale\nset: {}", "an overlay needs the values that it sets"),
         ("for: @.Scale\nset: {_target_: os.system}", "an overlay changes arguments, not classes"),
-        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for and set, not sets"),
+        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for, missing and set, not sets"),
     ],
 )
 def test_a_bad_overlay_is_told(kitchen, laid, text, words):

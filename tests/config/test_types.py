@@ -72,7 +72,7 @@ def test_a_value_arrives_as_annotated(kitchen, text, value):
         ("limits: {low: a}", "expected a number"),
         ("either: {_target_: '@.Quiet'}", "Quiet is not a"),
         ("either: {_target_: '@.Scale', yb: 1}", "Scale takes no argument yb"),
-        ("either: 3", "expected a Scale or a Shift or null, got the number 3"),
+        ("either: 3", "expected a Scale, a Shift or null, got the number 3"),
         ("nothing: [1]", "expected an empty list, got 1 values"),
         ("mode: fats", "did you mean fast?"),
         ("when: {days: 1}", "name the class that makes a timedelta"),

@@ -88,8 +88,16 @@ def test_guidance_runs_both_texts_in_one_call_and_only_where_it_must(scale, batc
 
 def test_the_scale_is_that_of_the_usual_convention():
     cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
-    assert [float(ClassifierFree(scale=s).combine(cond, uncond)) for s in (0.0, 1.0, 2.0)] == [1.0, 3.0, 5.0]
+    assert [float(ClassifierFree(scale=s).combine(cond, uncond, 1.0)) for s in (0.0, 1.0, 2.0)] == [1.0, 3.0, 5.0]
     assert not ClassifierFree(scale=1.0).acts() and ClassifierFree(scale=0.0).acts()
+
+
+def test_low_noise_levels_may_have_a_scale_of_their_own():
+    guidance = ClassifierFree(scale=1.0, low_scale=3.0, low_below_sigma=0.875)
+    assert [guidance.scale_at(sigma) for sigma in (1.0, 0.875, 0.8749, 0.0)] == [1.0, 1.0, 3.0, 3.0]
+    cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
+    assert float(guidance.combine(cond, uncond, 0.5)) == 7.0
+    assert guidance.acts() and not guidance.acts_at(0.9) and guidance.acts_at(0.5)
 
 
 def test_full_rescaling_gives_each_sample_the_deviation_of_its_conditional_estimate():
@@ -98,7 +106,7 @@ def test_full_rescaling_gives_each_sample_the_deviation_of_its_conditional_estim
         torch.randn(2, 3, 2, 4, 4) * torch.tensor([1.0, 5.0]).reshape(2, 1, 1, 1, 1),
         torch.randn(2, 3, 2, 4, 4),
     )
-    plain, full, half = (ClassifierFree(scale=7.0, rescale=r).combine(cond, uncond) for r in (0.0, 1.0, 0.5))
+    plain, full, half = (ClassifierFree(scale=7.0, rescale=r).combine(cond, uncond, 1.0) for r in (0.0, 1.0, 0.5))
     torch.testing.assert_close(full.flatten(1).std(1), cond.flatten(1).std(1))
     torch.testing.assert_close(full / plain, (full / plain).flatten(1)[:, :1].reshape(2, 1, 1, 1, 1).expand_as(full))
     torch.testing.assert_close(half, (plain + full) / 2)
@@ -118,6 +126,7 @@ def test_outside_its_interval_guidance_is_the_conditional_model():
 
 @pytest.mark.parametrize("changes", [
     {"scale": -1.0}, {"rescale": 1.5}, {"above_sigma": 0.5, "below_sigma": 0.4}, {"above_sigma": -0.1},
+    {"low_scale": 3.0}, {"low_below_sigma": 0.5}, {"low_scale": -2.0, "low_below_sigma": 0.5},
 ])  # fmt: skip
 def test_guidance_outside_its_range_is_refused(changes):
     with pytest.raises(ValueError, match=str(next(iter(changes.values())))):

@@ -230,19 +230,10 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
         ),
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
+        ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [
+            str(next(request.getfixturevalue("media").glob("*.mp4")))
+        ],
     }
-
-    def world_model(missing: list[str]) -> list[str]:
-        """A tiny pipeline of diffusers, and a folder of videos in sizes that it makes."""
-        from tests.support.video_pipelines import saved
-
-        name = "cosmos 2 video" if "prompts.given" in missing else "wan 2.1 text"
-        typed = [f"base={saved(name, tmp_path / 'pipeline')}"]
-        if "data.path" in missing:
-            typed += [f"data.path={request.getfixturevalue('media')}", "data.buckets=quickstart"]
-        if "prompts.given" in missing:
-            typed += [f"prompts.given=[{next(request.getfixturevalue('media').glob('*.mp4'))}]"]
-        return typed
 
     def words(recipe: Path) -> list[str]:
         composed = compose(recipe, overlays=["smoke"])
@@ -252,10 +243,10 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             monkeypatch.chdir(tmp_path)
             kinds = {"module": "Net", "data": "Numbers"}
             return ["--trust=own_classes", *(f"{path}=own_classes.{kinds[path.partition('.')[0]]}" for path in own)]
-        if "base" in missing:
-            return world_model(missing)
         owners = [(find(composed.root, path.rpartition(".")[0]), path) for path in missing]
         whole = ["duration=null"] if find(composed.root, "phases") else []  # the overlay's length would cut them short
+        if recipe.parent.name == "world_model" and "data.path" in missing:
+            whole += ["data.buckets=quickstart"]  # the sizes of pretrained models are no small ones
         return whole + [f"{path}={makers[owner.target(), path.rpartition('.')[2]](recipe)}" for owner, path in owners]
 
     return words

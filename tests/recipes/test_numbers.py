@@ -3,6 +3,7 @@
 """Tests that numbers which a constructor refuses, or that do not fit, are refused at their key before a run."""
 
 import argparse
+import json
 import sys
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.support.repository import ROOT
 
 QUICK, SMALL, FOLDER = "quickstart", "diffusion/train_small", "diffusion/train_folder"
 STORIES, CODEC, CLIPS = "llm/stories", "diffusion/train_autoencoder", "curation/clips"
+BLEND = "diffusion/train_blend"
 BIG, SPACE_TIME, TEXTS, DRAW = "diffusion/dit_7b_8k", "diffusion/st_dit_7b_35k", "llm/llama3_8b", "diffusion/sample"
 #: Recipe, the key that is wrong, its value, and a part of the sentence.
 BROKEN = [
@@ -63,6 +65,10 @@ BROKEN = [
     (SPACE_TIME, "model.reaches", "[full, full]", "each at most once"),
     (TEXTS, "model.groups", "7", "heads cannot share 7"),
     (DRAW, "width_px", "50", "width 50 does not fit"),
+    (DRAW, "given_frames", "10 pixel frames", "at most 9"),
+    (QUICK, "steps.train.model.depth", "0", "depth must be at least 1, got 0"),
+    (BLEND, "data.sources.stills.data.buckets.buckets.square.width", "50", "width 50 does not fit"),
+    ("lightning/boring", "trainer.max_epochs", "-7", "max_epochs must be at least -1, got -7"),
 ]  # fmt: skip
 
 
@@ -71,6 +77,37 @@ def test_a_number_that_cannot_be_is_refused_at_its_key(recipe, key, value, said,
     assert main(["check", str(ROOT / "recipes" / f"{recipe}.yaml"), f"{key}={value}"]) == 2
     told = "".join(capsys.readouterr())
     assert said in told and f"command line  {key}\n" in told
+
+
+WAN_VAE = {"_class_name": "AutoencoderKLWan", "z_dim": 16, "scale_factor_temporal": 4, "scale_factor_spatial": 8}
+PRETRAINED = [
+    ("lora", "callbacks.preview.width_px", "833", "width 833 is not divisible by 8"),
+    ("full", "callbacks.preview.num_frames", "80", "80 frames do not fit"),
+    ("full", "data.buckets.buckets.wide.height", "481", "height 481 is not divisible by 8"),
+    ("sample_pretrained", "num_frames", "82", "use 81 or 85"),
+    ("video_to_world", "width_px", "1281", "use 1280 or 1288"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "key", "value", "said"), PRETRAINED, ids=lambda one: str(one)[:40])
+def test_sizes_that_the_autoencoder_of_a_pretrained_model_does_not_take_are_refused(
+    recipe, key, value, said, tmp_path, capsys
+):
+    (tmp_path / "vae").mkdir()
+    (tmp_path / "vae/config.json").write_text(json.dumps(WAN_VAE))
+    (tmp_path / "vae/diffusion_pytorch_model.safetensors").touch()
+    (tmp_path / "model_index.json").write_text("{}")
+    given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])
+    path = str(ROOT / f"recipes/world_model/{recipe}.yaml")
+    words = ["check", path, f"base={tmp_path}", *given, f"{key}={value}"]
+    assert main(words) == 2
+    told = "".join(capsys.readouterr())
+    assert said in told and f"command line  {key}\n" in told
+
+
+def test_a_pretrained_model_that_is_not_there_yet_is_no_problem(tmp_path, capsys):
+    words = [str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={tmp_path / 'later'}", "num_frames=82"]
+    assert main(["check", *words]) == 0, capsys.readouterr().out
 
 
 LAYOUTS = [

@@ -101,6 +101,8 @@ PIPELINES = {
                               _WAN, "umt5", _UNIPC, (1, "image"), image_tokens=True, ours="wan21_i2v"),
     "wan 2.2 ti2v": Pipeline("WanImageToVideoPipeline", WAN, ("AutoencoderKLWan", WAN_22_VAE), "umt5", _UNIPC,
                              (1, "image"), {"expand_timesteps": True}, side=64, ours="wan22_ti2v"),
+    "wan 2.2 a14b text": Pipeline("WanPipeline", WAN, _WAN, "umt5", _UNIPC, (0, ""), {"boundary_ratio": 0.875},
+                                  {"guidance_scale_2": 2.0}, ours="wan22_t2v"),
     "wan 2.2 a14b image": Pipeline("WanImageToVideoPipeline", _IN_CHANNELS, _WAN, "umt5", _UNIPC, (1, "image"),
                                    {"boundary_ratio": 0.9}, ours="wan22_i2v"),
     "cosmos 1 text": Pipeline("CosmosTextToWorldPipeline", COSMOS, ("AutoencoderKLCosmos", COSMOS_VAE), "t5", _EDM,
@@ -240,6 +242,8 @@ def words(name: str, folder: Path) -> list[str]:
                   f"pipeline.sampler.steps={STEPS}", "pipeline.objective.timesteps=null"]  # fmt: skip
     if "boundary_ratio" in one.settings:
         typed += ["model=pretrained_experts", "pipeline.noise_schedule.shift=3.0"]
+    if "guidance_scale_2" in one.call:
+        typed += [f"pipeline.guidance.low_scale={one.call['guidance_scale_2']}"]
     if one.call.get("augment_sigma") == 0:
         typed += ["pipeline.frame_conditioning.sigma=0"]
     if one.ours == "wan22_ti2v":

@@ -175,6 +175,8 @@ RARE = {
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={
             "conf/overlay/tiny.yaml": "for: a.B\nset: {_target_: c.D}\n"}),
+        "an overlay for several missing arguments": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nmissing: [a, b]\nset: {a: 1}\n"}),
     },
     "YAML": {
         "an empty file": Wrong(""),

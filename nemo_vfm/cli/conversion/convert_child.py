@@ -1,14 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a foreign file to safetensors and JSON in a process of its own, which `convert` starts.
+"""Converts a foreign file or checkpoint to safetensors and JSON in a process of its own, which `convert` starts.
 
 Limits on memory, time and file size are set before anything heavy is imported. A file that asks for too much ends
 this process only.
 """
 
 import argparse
+import math
 import resource
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,7 @@ from nemo_vfm.core.errors import DataError, NemoVfmError
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json
-    from nemo_vfm.models.convert.foreign import Foreign
+    from nemo_vfm.models.convert.foreign import Foreign, ForeignTensors
 
 GB = 1 << 30
 MODEL, CONFIG, ABOUT = "model.safetensors", "config.json", "convert.json"
@@ -40,8 +42,80 @@ def _at_most(kind: int, value: int) -> None:
     resource.setrlimit(kind, (bound, bound))
 
 
-def convert(source: Path, target: Path, *, key: str | None, leave_out: bool) -> str:
-    """Write what the file holds into the folder `target`; one sentence about it."""
+def convert(
+    source: Path, target: Path, *, key: str | None, leave_out: bool, stretch: Sequence[float] | None = None
+) -> str:
+    """Write what a file or a distributed checkpoint holds into the folder `target`; sentences about it."""
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.models.convert.foreign import opened_tensors
+    from nemo_vfm.models.convert.video.native_weights import is_cosmos
+
+    with opened_tensors(source, leave_out=leave_out) as given:
+        if given is not None and is_cosmos(given.source.keys()):
+            return _cosmos(source, given, target, key, stretch)
+        if stretch is not None:
+            raise UserError("--rope-scale is for a Cosmos as NVIDIA's programs write it, which this is not")
+        if given is not None and given.format == "distcp":
+            return _checkpoint(source, given, target, key)
+    return _file(source, target, key, leave_out)
+
+
+def _cosmos(
+    source: Path, given: "ForeignTensors", target: Path, key: str | None, stretch: Sequence[float] | None
+) -> str:
+    from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+    from nemo_vfm.models.convert.video.native_weights import NativeWeights
+
+    weights = NativeWeights(source, given, key=key, stretch=stretch)
+    told = write_in(weights, target, weights.arguments, "NVIDIA's names", source.name)
+    network = weights.prefix.rstrip(".") or "its only network"
+    left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
+    return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{left}"
+
+
+def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
+    """The tensors of a distributed checkpoint under the names that they have there."""
+    from nemo_vfm.core.storage.files import sha256_folder, write_json
+    from nemo_vfm.models.convert.tensor_source import Unread
+    from nemo_vfm.parallel.checkpoint import checkpoint_one_file, tensor_file
+
+    names = _below(given.source.keys(), key)
+    others = [*sorted(set(given.source.keys()) - set(names.values())), *given.others]
+    weights = Unread(names, given.source)
+    digest = checkpoint_one_file.write(target / MODEL, weights, {})
+    write_json(target / ABOUT, {
+        "schema": "nemo_vfm.convert/1",
+        "source": {"name": source.name, "format": given.format, "sha256": sha256_folder(source)},
+        "model_sha256": digest["sha256"], "not_carried_over": others,
+    })  # fmt: skip
+    shapes = tensor_file.read_header(target / MODEL).shapes
+    return _told(len(names), sum(math.prod(shape) for shape in shapes.values()), others)
+
+
+def _below(names: Sequence[str], key: str | None) -> dict[str, str]:
+    """Name here -> name there, of the weights: all but an optimizer's, or what is below `key`."""
+    from nemo_vfm.core.errors import UserError
+
+    if key is None:
+        found = {name: name for name in names if not name.startswith("optim")}
+    else:
+        found = {name.removeprefix(f"{key}."): name for name in names if name.startswith(f"{key}.")}
+    if not found:
+        words = ", ".join(sorted({name.partition(".")[0] for name in names})[:12])
+        raise UserError(f"there are no weights{f' below {key}' if key else ''}; it has {words or 'no tensors'}")
+    return found
+
+
+def _told(count: int, numbers: int, others: Sequence[str]) -> str:
+    left = f"; not carried over: {_some(others, 8)}" if others else ""
+    return f"{count} tensor{'s' * (count != 1)}, {numbers:,} numbers{left}"
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
     from safetensors.torch import save_file
 
     from nemo_vfm.config import read_values
@@ -57,9 +131,7 @@ def convert(source: Path, target: Path, *, key: str | None, leave_out: bool) -> 
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
         raise DataError(f"safetensors and JSON cannot hold what is in it ({error})") from error
     write_json(target / ABOUT, _about(found, source, sha256_file(target / MODEL)))
-    numbers = sum(tensor.numel() for tensor in found.weights.values())
-    left = f"; not carried over: {', '.join(found.others[:8])}" if found.others else ""
-    return f"{len(found.weights)} tensor{'s' * (len(found.weights) != 1)}, {numbers:,} numbers{left}"
+    return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 
 
 def _about(found: "Foreign", source: Path, model_sha256: str) -> "Json":
@@ -73,6 +145,12 @@ def _about(found: "Foreign", source: Path, model_sha256: str) -> "Json":
     }
 
 
+def _size(source: Path) -> int:
+    """In bytes, of a file or of all files below a folder."""
+    files = [source] if source.is_file() else [path for path in source.rglob("*") if path.is_file()]
+    return sum(path.stat().st_size for path in files)
+
+
 def main() -> int:
     """Convert as the arguments say; a reason on standard error where it cannot be done."""
     parser = argparse.ArgumentParser()
@@ -80,10 +158,12 @@ def main() -> int:
     parser.add_argument("target", type=Path)
     parser.add_argument("--key")
     parser.add_argument("--leave-out", action="store_true")
+    parser.add_argument("--rope-scale", type=float, nargs=3)
     given = parser.parse_args()
-    limit(given.source.stat().st_size)
+    limit(_size(given.source))
     try:
-        sys.stdout.write(f"{convert(given.source, given.target, key=given.key, leave_out=given.leave_out)}\n")
+        said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale)
+        sys.stdout.write(f"{said}\n")
     except (NemoVfmError, OSError, MemoryError) as error:
         reason = "it asks for more memory than a file of its size may" if isinstance(error, MemoryError) else error
         sys.stderr.write(f"{given.source}: {reason}\n")

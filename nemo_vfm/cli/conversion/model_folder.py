@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a transformers or diffusers folder to our weights and a `model` ingredient for a recipe.
+"""Converts another library's model to our weights and a `model` ingredient for a recipe.
 
 Weights are read one at a time, so a whole model never has to fit into memory.
 """
@@ -29,8 +29,8 @@ def write_in(
         weights: every parameter of the model.
         target: the output folder.
         arguments: the model's constructor arguments.
-        library: the library that wrote the source folder, such as `diffusers`.
-        name: the source folder's name, shown to readers.
+        library: the library that wrote the source, such as `diffusers`.
+        name: the name of the source folder or file, shown to readers.
         extra: further keys of `convert.json`.
 
     Raises:
@@ -38,13 +38,12 @@ def write_in(
     """
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.storage.files import write_json, write_text
-    from nemo_vfm.models.pretrained import fingerprint_of
     from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_one_file
 
     checkpoint.require_room(target, sum(weights.num_bytes(name) for name in weights))
     about = {"group": "model", "step": "0", "run": ""}
     with ThreadPoolExecutor(1) as other:
-        source = other.submit(fingerprint_of, weights.folder)  # reads all bytes again, while the disk writes
+        source = other.submit(weights.fingerprint)  # reads all bytes again, while the disk writes
         try:
             written = checkpoint_one_file.write(target / checkpoint_one_file.NAME, weights, about)
         except OSError as error:
@@ -83,7 +82,7 @@ def _ingredient(kind: str, arguments: Mapping[str, "Json"], name: str, library: 
     """The model's YAML."""
     lines = [f"_target_: {kind}", *_lines(arguments, "")]
     printable = "".join(letter for letter in name if letter.isprintable())
-    return "\n".join([f"# Converted from {printable}, a {library} folder.", *lines, ""])
+    return "\n".join([f"# Converted from {printable} ({library}).", *lines, ""])
 
 
 def _lines(values: Mapping[str, "Json"], indent: str) -> Iterator[str]:

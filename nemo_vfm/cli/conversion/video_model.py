@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts video models from diffusers folders to our weights and a `model` ingredient, and back."""
+"""Converts video models from diffusers folders to our weights and a `model` ingredient, and to other libraries."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,14 +34,16 @@ def convert_in(source: Path, target: Path) -> str:
 
 
 def convert_out(
-    source: Path, target: Path, *, key: str | None = None, pipeline: Path | None = None, trust: Sequence[str] = (),
-    allow_host: Sequence[str] = (), dtype: Literal["fp32", "bf16"] | None = None,
+    source: Path, target: Path, to: Literal["diffusers", "native"], *, key: str | None = None,
+    pipeline: Path | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+    dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
-    """Write a folder that diffusers can load; return a one-line summary.
+    """Write a folder that diffusers can load, or a file under NVIDIA's names; return a one-line summary.
 
     Args:
         source: a run folder, a checkpoints folder, one checkpoint in it, or the output of `convert_in`.
         target: the output folder.
+        to: the library to write for.
         key: model or ema; None takes ema if the checkpoint has it.
         pipeline: a pipeline folder whose other parts are copied, so that the result is a whole pipeline; None writes
             the transformer folder alone.
@@ -51,12 +53,13 @@ def convert_out(
 
     Raises:
         UserError: there are no weights, or `pipeline` is not a pipeline folder.
-        DataError: diffusers has no such architecture.
+        DataError: the library has no such architecture.
     """
     import torch
 
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
+    from nemo_vfm.models.convert.video.native_weights import write_native
     from nemo_vfm.models.convert.video.transformer_folder import TRANSFORMER, copy_pipeline, write_transformer
     from nemo_vfm.parallel.apply.beside_linear import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
@@ -66,14 +69,16 @@ def convert_out(
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
-    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
-    folder = target if pipeline is None else target / TRANSFORMER
-    write_transformer(model, weights, folder,
-                      dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
+    kind = None if dtype is None else getattr(torch, _DTYPES[dtype])
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
-    copied = f"; copied {', '.join(parts)} from {pipeline}" if pipeline else "; add --pipeline for a whole pipeline"
     content = "weights with the adapter merged into them" if adapted else "weights"
-    return f"the {group} {content} of step {saved.step}: {count:,} parameters, for diffusers{copied}"
+    summary = f"the {group} {content} of step {saved.step}: {count:,} parameters"
+    if to == "native":
+        return f"{summary}, under NVIDIA's names in {write_native(model, weights, target, dtype=kind).name}"
+    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
+    write_transformer(model, weights, target if pipeline is None else target / TRANSFORMER, dtype=kind)
+    copied = f"; copied {', '.join(parts)} from {pipeline}" if pipeline else "; add --pipeline for a whole pipeline"
+    return f"{summary}, for diffusers{copied}"
 
 
 def _model(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> "DiT":

@@ -101,14 +101,16 @@ def _paths(arguments: argparse.Namespace, composed: "Composed") -> "PathsSeen":
 
 def _looked_at(arguments: argparse.Namespace) -> "tuple[Composed, Job | None, list[Problem]]":
     """A recipe, what it builds where nothing is wrong with it, and what is."""
-    from nemo_vfm.config import build, check, trust_list
+    from nemo_vfm.config import RecipeError, build, check, trust_list
     from nemo_vfm.runtime.user_permissions import permissions
 
     composed, trust = composed_recipe(arguments), trust_list(arguments.trust)
     allowed = permissions(arguments.allow_host, composed.path)
-    problems = check(composed, trust, allowed)
-    # Constructors only look at their arguments, and object here rather than in a queue.
-    job = None if problems else build(composed, trust, allowed)
+    problems, job = check(composed, trust, allowed), None
+    try:  # constructors only look at their arguments, and object here rather than in a queue
+        job = None if problems else build(composed, trust, allowed)
+    except RecipeError as error:
+        problems = list(error.problems)
     if problems and all(problem.kind == "missing" for problem in problems):
         problems = [*problems, *_refused_already(arguments, problems, trust)]
     return composed, job, [*problems, *_unfit(arguments, composed, job, problems)]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert .nemo, .ckpt, .pt and our checkpoints to safetensors, and models from and to transformers and diffusers."""
+"""Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries."""
 
 import argparse
 import os
@@ -18,16 +18,17 @@ _TIMEOUT_S = 6 * 3600.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the input, the output folder and the options."""
     parser.add_argument("file", metavar="FILE", type=Path,
-                        help="a .nemo archive, a torch.save file, a run or checkpoint of ours, a transformers folder "
-                             "of a language model, or a diffusers folder of a video model")  # fmt: skip
+                        help="a .nemo archive, a torch.save file, a folder of .distcp files, a run or checkpoint of "
+                             "ours, a transformers folder of a language model, or a diffusers folder of a video "
+                             "model")  # fmt: skip
     parser.add_argument("out", metavar="OUT", type=Path, help="folder to create; it must not exist")
     parser.add_argument("--key", metavar="NAME", help="which weights, such as state_dict or ema")
     parser.add_argument("--leave-out", action="store_true",
                         help="continue if the file refers to code beside its weights; the code is listed, never "
                              "run")  # fmt: skip
-    parser.add_argument("--to", choices=("ours", "transformers", "diffusers"), default="ours",
+    parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native"), default="ours",
                         help="write a folder that this library can load, from a run of a language model or a video "
-                             "model")  # fmt: skip
+                             "model; native: a Cosmos under NVIDIA's names, as safetensors")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
@@ -54,9 +55,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--most-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
+    parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,
+                        help="of a Cosmos in NVIDIA's own files that has no published size: how far its rotary "
+                             "positions are stretched")  # fmt: skip
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to: dtype of the weights")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
+
+
+def _three(text: str) -> list[float]:
+    numbers = [float(word) for word in text.split(",")]
+    if len(numbers) != 3 or not all(0 < number < 1000 for number in numbers):
+        raise argparse.ArgumentTypeError(f"{text} is not three numbers above zero; give time, height, width, such as "
+                                         f"1,3,3")  # fmt: skip
+    return numbers
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -77,24 +89,27 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     """Refuse options that the chosen conversion would ignore."""
     from nemo_vfm.core.errors import UserError
 
-    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"), "ours": ()}
+    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"),
+             "native": ("dtype",), "ours": ("rope_scale",)}  # fmt: skip
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
         raise UserError("--adapter cannot be combined with --to or --leave-out, because it writes only the adapter; "
                         "for the whole model with the adapter merged in, use --to diffusers")  # fmt: skip
     for name in ("base", "alpha"):
         if getattr(arguments, name) is not None and arguments.adapter is None:
             raise UserError(f"--{name} needs --adapter")
-    for name in ("tokenizer", "most_tokens", "pipeline", "dtype"):
+    for name in ("tokenizer", "most_tokens", "pipeline", "dtype", "rope_scale"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
 
 
 def _converted(arguments: argparse.Namespace, folder: Path) -> str:
-    """Convert, and return a summary. Foreign files are read in a limited child process.
+    """Convert, and return a summary. Foreign pickles are read in a limited child process.
 
     Our own checkpoints contain no code and may be larger than memory, so they are read here.
     """
+    from nemo_vfm.core.errors import UserError
+
     if arguments.adapter is not None:
         from nemo_vfm.cli.conversion.adapter import convert_adapter
 
@@ -106,16 +121,26 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
-    if arguments.to == "diffusers":
+    if arguments.to in ("diffusers", "native"):
         from nemo_vfm.cli.conversion import video_model
 
-        return video_model.convert_out(arguments.file, folder, key=arguments.key, pipeline=arguments.pipeline,
-                                       trust=arguments.trust, allow_host=arguments.allow_host,
-                                       dtype=arguments.dtype)  # fmt: skip
-    if arguments.file.is_dir():
+        return video_model.convert_out(arguments.file, folder, arguments.to, key=arguments.key,
+                                       pipeline=arguments.pipeline, trust=arguments.trust,
+                                       allow_host=arguments.allow_host, dtype=arguments.dtype)  # fmt: skip
+    if arguments.file.is_dir() and not _is_distributed(arguments.file):
+        if arguments.rope_scale is not None:
+            raise UserError("--rope-scale is for a Cosmos in NVIDIA's own files; this folder is not one")
         return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
+    if arguments.rope_scale is not None:
+        words += ["--rope-scale", *map(str, arguments.rope_scale)]
     return _child(arguments.file, [*words, "--", str(arguments.file), str(folder)])
+
+
+def _is_distributed(folder: Path) -> bool:
+    from nemo_vfm.models.convert.dcp_folder import checkpoint_in, is_zarr
+
+    return checkpoint_in(folder) is not None or is_zarr(folder)
 
 
 def _of_folder(source: Path, folder: Path, key: str | None) -> str:

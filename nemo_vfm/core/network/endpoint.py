@@ -9,30 +9,23 @@ that of the next request. There are no redirects, proxies, compression or cookie
 
 import http.client
 import json
-import os
-import random
-import socket
-import ssl
-import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
-from email.utils import parsedate_to_datetime
 from uuid import uuid4
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
-from nemo_vfm.core.network.secret import conceal, register
+from nemo_vfm.core.network.retry import RETRIED, TryAgain, retry_after, wait_s
+from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
 from nemo_vfm.core.types.json_value import Json
 
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
 REQUEST_PREFIX = "nemo-vfm-"
-_RETRIED = frozenset({408, 429, *range(500, 600)})
 _ABOUT_ALL = frozenset({401, 402, 403, 404, 405, 407})
 _CHUNK = 1 << 16
 
@@ -43,14 +36,6 @@ class EndpointError(NemoVfmError):
 
 class EndpointDenied(UserError):
     """A service refuses us or has no such model: no question will fare better. The run stops and can go on later."""
-
-
-class _Again(Exception):
-    """Worth another try, perhaps after so many seconds."""
-
-    def __init__(self, reason: str, wait_s: float | None = None) -> None:
-        super().__init__(reason)
-        self.wait_s = wait_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,39 +124,36 @@ class Endpoint:
             try:
                 found, echo = self._once(operation, body, request_id)
                 return Answer(found, request_id, echo, time.monotonic() - began)
-            except _Again as error:
+            except TryAgain as error:
                 reason = str(error)
                 if number + 1 < self.tries:
-                    time.sleep(self._wait(number, error.wait_s))
+                    time.sleep(wait_s(number, error.wait_s, self.max_wait_s))
         raise EndpointError(f"{self._name()} gave no answer in {self.tries} tries; the last error: {reason}")
-
-    def _wait(self, number: int, asked_s: float | None) -> float:
-        """Twice as long each time, a random part of it; as long as the service asks for, but never above the limit."""
-        usual = random.uniform(0.5, 1.0) * 2.0**number
-        return min(self.max_wait_s, usual if asked_s is None else max(asked_s, 0.0))
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
         url = self.url
         path = f"{url.path}/{operation}" + (f"?{url.query}" if url.query else "")
         try:
-            with _connection(url, self.timeout_s, self.allowed.private) as link:
+            with connection(url, Deadline(self.timeout_s), allow_private=self.allowed.private) as link:
                 link.request("POST", path, body, self._headers(url, request_id))
                 response = link.getresponse()
                 data = _body(response, int(self.max_response_mb * 1e6))
         except UserError:
             raise
+        except TimeoutError:
+            raise TryAgain(f"TimeoutError: it took longer than timeout_s, {self.timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise _Again(_short(f"{type(error).__name__}: {error}")) from None
+            raise TryAgain(one_line(f"{type(error).__name__}: {error}")) from None
         self._judge(response, data)
         return _json(data), response.headers.get("X-Request-Id")
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
-        status, excerpt = response.status, _short(data[:2000].decode(errors="replace"))
+        status, excerpt = response.status, one_line(data[:2000].decode(errors="replace"))
         if status == 200:
             return
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
-        if status in _RETRIED:
-            raise _Again(_short(text), _retry_after(response.headers.get("Retry-After")))
+        if status in RETRIED:
+            raise TryAgain(one_line(text), retry_after(response.headers.get("Retry-After")))
         if 300 <= status < 400:
             raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
         if status in _ABOUT_ALL:
@@ -180,8 +162,8 @@ class Endpoint:
                 403: "is the key correct?",
                 404: "are the URL and the model correct?",
             }.get(status, "")
-            raise EndpointDenied(_short(f"{text}. {hint}".strip()))
-        raise EndpointError(_short(text))
+            raise EndpointDenied(one_line(f"{text}. {hint}".strip()))
+        raise EndpointError(one_line(text))
 
     def _headers(self, url: ServiceUrl, request_id: str) -> Mapping[str, str]:
         usual = {
@@ -193,12 +175,10 @@ class Endpoint:
 
     def _key(self) -> str:
         """The key as the environment has it now; it is hidden wherever we write."""
-        key = os.environ.get(str(self.allowed.variable), "").strip()
-        if not key or not key.isascii() or not key.isprintable():
-            what = "is empty or not set" if not key else "contains characters that no key has"
-            raise EndpointDenied(f"the variable {self.allowed.variable}, which should hold the key, {what}")
-        register(key)
-        return key
+        try:
+            return key_of(str(self.allowed.variable))
+        except ValueError as error:
+            raise EndpointDenied(str(error)) from None
 
     def _name(self) -> str:
         return f"the service at {self.url}"
@@ -216,46 +196,6 @@ def _allowed(name: str | None, url: str | None, permissions: Permissions) -> tup
         return permissions.service(target), target
     except ValueError as error:
         raise PartRefused(str(error), "url" if name is None else "name") from None
-
-
-@contextmanager
-def _connection(url: ServiceUrl, timeout_s: float, allow_private: bool) -> Iterator[http.client.HTTPConnection]:
-    """A connection to a judged address, which is cut when the time is over, however slowly bytes drip in."""
-    deadline = time.monotonic() + timeout_s
-    ips = addresses(url, allow_private=allow_private)
-    plain = socket.create_connection((str(ips[0]), url.port), timeout=max(0.01, deadline - time.monotonic()))
-    handle = plain.dup()  # shutting this one down ends the connection, also when TLS has taken over the other
-    over = threading.Event()
-    watchdog = threading.Timer(max(0.01, deadline - time.monotonic()), _cut, (handle, over))
-    watchdog.daemon = True
-    watchdog.start()
-    link = http.client.HTTPConnection(url.host, url.port)
-    try:
-        link.sock = _tls(plain, url.host) if url.scheme == "https" else plain
-        yield link
-        if over.is_set():  # to http.client a cut connection is the end of the headers, or of a body without a length
-            raise TimeoutError
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        if over.is_set() or isinstance(error, TimeoutError):  # the socket's own clock may be the first to ring
-            raise TimeoutError(f"it took longer than timeout_s, {timeout_s:g} s") from None
-        raise
-    finally:
-        watchdog.cancel()
-        for open_one in (link, plain, handle):
-            open_one.close()
-
-
-def _cut(handle: socket.socket, over: threading.Event) -> None:
-    over.set()
-    try:
-        handle.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        return  # it has ended by itself
-
-
-def _tls(plain: socket.socket, host: str) -> socket.socket:
-    """TLS for the name in the URL, whose certificate is checked, over a connection to the judged address."""
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
 
 
 def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
@@ -276,27 +216,4 @@ def _json(data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise _Again(f"the response is not JSON: {_short(data[:200].decode(errors='replace'))!r}") from None
-
-
-def _retry_after(text: str | None) -> float | None:
-    """Seconds that the service asks us to wait; None where it says nothing that makes sense."""
-    if not text:
-        return None
-    try:
-        seconds = float(text) if text.strip()[:12].replace(".", "", 1).isdigit() else _until(text)
-    except (ValueError, TypeError, OverflowError):
-        return None
-    if seconds > 600:
-        warn_once(f"a service asks to wait {seconds:.3g} s; waiting max_wait_s instead")
-    return seconds
-
-
-def _until(text: str) -> float:
-    return parsedate_to_datetime(text).timestamp() - time.time()
-
-
-def _short(text: str) -> str:
-    """A line of what somebody else wrote, without secrets, for a message."""
-    line = conceal(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
-    return line if len(line) <= 400 else f"{line[:400]}…"
+        raise TryAgain(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None

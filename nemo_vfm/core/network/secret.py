@@ -44,6 +44,20 @@ def register(value: str) -> None:
         _known.add(value)
 
 
+def key_of(variable: str) -> str:
+    """The key that a variable of the environment holds now; it is hidden from now on.
+
+    Raises:
+        ValueError: it holds none, or something that is no key; the text does not repeat it.
+    """
+    key = os.environ.get(variable, "").strip()
+    if not key or not key.isascii() or not key.isprintable():
+        what = "is empty or not set" if not key else "contains characters that no key has"
+        raise ValueError(f"the variable {variable}, which should hold the key, {what}")
+    register(key)
+    return key
+
+
 def register_arguments(words: Sequence[str]) -> None:
     """Hide what somebody typed behind a name such as `api_key=`: the complaint about it must not repeat it."""
     for word in words:

@@ -108,6 +108,12 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def sha256_folder(folder: Path) -> str:
+    """A hexadecimal sha256 of the names and the bytes of all files below a folder."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return sha256_text("\n".join(f"{path.relative_to(folder)} {sha256_file(path)}" for path in files))
+
+
 def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, Any]]:
     """JSON objects, a line each, the newest first, from the end of a file that others append to: its last `most_bytes`.
 

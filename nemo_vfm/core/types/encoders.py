@@ -86,3 +86,12 @@ class ImageTokens(Protocol):
     def fingerprint(self) -> str:
         """Changes whenever the same image would give different tokens."""
         ...
+
+
+@runtime_checkable
+class Offloadable(Protocol):
+    """A codec or an encoder whose weights can wait in host memory."""
+
+    def offload(self) -> None:
+        """Leave the device's memory, where there is anything to leave; the next use comes back to it."""
+        ...

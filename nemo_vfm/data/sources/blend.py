@@ -10,6 +10,7 @@ import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import isfinite
 from typing import Protocol, Self, runtime_checkable
 
 from torch.utils.data import Dataset
@@ -250,4 +251,4 @@ class _InARow:
 
 def _exact(weight: float) -> Fraction:
     """The number as it was written: 0.1 is a tenth here, not the nearest float."""
-    return Fraction(str(weight)) if 0 < weight < float("inf") else Fraction(0)
+    return Fraction(str(weight)) if isfinite(weight) else Fraction(0)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import PixelFrames
-from nemo_vfm.core.types.encoders import Codec, ImageTokens
+from nemo_vfm.core.types.encoders import Codec, ImageTokens, Offloadable
 from nemo_vfm.diffusion.conditioning.frame_conditioning import GivenFrames, nothing_given
 from nemo_vfm.diffusion.objective import Objective
 
@@ -72,6 +72,12 @@ class GivenInChannels:
             nothing_given(latents[0]), image_BLD=image,
             condition_BKTHW=torch.cat([mask.expand(-1, -1, -1, height, width), latents], 1),
         )  # fmt: skip
+
+    def offload(self) -> None:
+        """See `Offloadable`: of the image's encoder."""
+        encoder: object = self.image_encoder
+        if isinstance(encoder, Offloadable):
+            encoder.offload()
 
     def inputs(
         self, objective: Objective, noisy_BCTHW: Tensor, sigma_B: Tensor, given: GivenFrames

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.beside_linear import TensorSplit
-from nemo_vfm.parallel.apply.local_shard import local
+from nemo_vfm.parallel.apply.local_shard import local, whole
 from nemo_vfm.parallel.engine.matmul_support import product
 
 Method = Literal["lora", "dora"]
@@ -158,6 +158,16 @@ class LowRank(nn.Module):
                 factor = self.get_parameter(f"{name}_magnitude") / self.row_norms(linear, name)
                 parts[name] = factor[:, None] * parts[name]
         return self.parts.joined({name: rows.t() for name, rows in parts.items()}, self.width).t()
+
+    def whole(self) -> "LowRank":
+        """The same on one device, of matrices that ranks share; every rank must call it."""
+        alone = LowRank.__new__(LowRank)
+        nn.Module.__init__(alone)
+        alone.parts, alone.ranks, alone.method, alone.width = self.parts, self.ranks, self.method, self.width
+        alone._split, alone.strength = None, self.strength
+        for name, parameter in self.named_parameters():
+            alone.register_parameter(name, nn.Parameter(whole(parameter.detach()), requires_grad=False))
+        return alone
 
     def split(self, how: TensorSplit) -> None:
         """See `BesideLinear`."""

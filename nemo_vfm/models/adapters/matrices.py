@@ -13,12 +13,14 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, parts_of
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
+from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.parallel.checkpoint.tensor_file import read_header
 
 #: No adapter of a model of billions has as many bytes.
 _MOST_BYTES = 64 << 30
@@ -55,9 +57,10 @@ def opened_adapter(path: Path) -> Iterator[MappedFile]:
             raise DataError(
                 f"{path.name} has {path.stat().st_size:,} bytes, and an adapter has at most {_MOST_BYTES:,}"
             )
+        read_header(path)  # strict where the library is not
         file = MappedFile(path)
         yield file
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, CorruptCheckpoint, OSError) as error:
         raise DataError(f"{path.name} cannot be read as safetensors: {error}") from error
     file.close()
 
@@ -103,9 +106,40 @@ def taken_from(model: nn.Module, adapter: str, *, own: bool) -> dict[str, Matric
     return found
 
 
-@torch.no_grad()
-def put_into(model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, own: bool) -> None:
-    """Give a model an adapter.
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Matrices of a file and where they belong in a model.
+
+    Args:
+        low: of the linear.
+        part: of the linear.
+        order: where each of the file's rows is in the part.
+        given: the matrices.
+    """
+
+    low: LowRank
+    part: str
+    order: Tensor
+    given: Matrices
+
+    def fill(self) -> None:
+        """Copy the numbers, of which a model that is spread over ranks takes its part."""
+        a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
+        copy_own(a, self.given.a)
+        copy_own(b, self._in_order(self.given.b))
+        if self.given.magnitude is not None:
+            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._in_order(self.given.magnitude))
+
+    def _in_order(self, rows: Tensor) -> Tensor:
+        placed = torch.empty_like(rows)
+        placed[self.order] = rows
+        return placed
+
+
+def put_into(
+    model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, own: bool
+) -> list[Placed]:  # fmt: skip
+    """Give a model an adapter, whose numbers `Placed.fill` brings.
 
     Args:
         model: that gets it.
@@ -128,24 +162,22 @@ def put_into(model: nn.Module, adapter: str, given: Mapping[str, Matrices], sour
         place, part, _ = places[name]
         ranks.setdefault(place, {})[part] = Rank(one.a.shape[0], one.alpha)
     attach(model, adapter, ranks, _method(given))
-    linears = dict(adapted_linears(model))
+    linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
         place, part, order = places[name]
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
-        _fill(low, part, one, order, source, name)
+        _require_shapes(low, part, one, source, name)
+        found.append(Placed(low, part, order, one))
+    return found
 
 
-def _fill(low: LowRank, part: str, given: Matrices, order: Tensor, source: str, name: str) -> None:
+def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
     a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
     if given.a.shape != a.shape or given.b.shape != b.shape:
         raise DataError(f"{source}: the matrices of {name} have the shapes {tuple(given.a.shape)} and "
                         f"{tuple(given.b.shape)}, and this model takes {tuple(a.shape)} and {tuple(b.shape)}; it is an "
                         f"adapter of another model")  # fmt: skip
-    a.copy_(given.a)
-    b[order] = given.b.to(b)
-    if given.magnitude is not None:
-        low.get_parameter(f"{part}_magnitude")[order] = given.magnitude.to(b)
 
 
 def _method(given: Mapping[str, Matrices]) -> Method:

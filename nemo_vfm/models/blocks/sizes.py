@@ -58,7 +58,7 @@ def require_sizes(
         ValueError: with the number.
     """
     require_between(1, MOST_WIDTH, in_channels=in_channels, text_dim=text_dim, width=width, heads=heads)
-    require_between(0, MOST_BLOCKS, depth=depth)
+    require_between(1, MOST_BLOCKS, depth=depth)
     require_between(1 / width, MOST_WIDTH / width, mlp_ratio=mlp_ratio)
     if width % heads:
         raise ValueError(f"width {width} is not divisible by heads {heads}")

@@ -4,12 +4,13 @@
 
 A pickle is a program for a small stack machine. This machine knows the instructions that build data, and a closed list
 of names that torch writes for tensors. Each name stands for arithmetic of ours, and nothing is imported. Any other name
-is refused, or becomes a `LeftOut`, which stays inert whatever the program does with it.
+is refused, or becomes a `LeftOut`, which stays inert whatever the program does with it. A caller may name classes whose
+objects are kept as a `Record`: their state alone, of which this machine calls nothing either.
 """
 
 import io
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,6 +31,24 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
+class Opaque:
+    """What stands for bytes and streams of bytes, such as Transformer Engine's `_extra_state`; they are not read."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """What stands for an object of a class that the caller knows.
+
+    Args:
+        name: of the class.
+        state: what the pickle says of the object; not checked.
+    """
+
+    name: str
+    state: object = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Name:
     """One of the names we know, pushed by the program."""
 
@@ -43,18 +62,22 @@ class _Mark:
 _MARK: Final = _Mark()
 
 
-def read_pickle(data: bytes, *, leave_out: bool = False) -> tuple[object, tuple[str, ...]]:
+def read_pickle(
+    data: bytes, *, leave_out: bool = False, records: Collection[str] = (), most: int | None = None
+) -> tuple[object, tuple[str, ...]]:
     """The value that a pickle describes, with a `TensorPlace` where it holds a tensor, and the names left out of it.
 
     Args:
         leave_out: put a `LeftOut` where the pickle names something that is not data, instead of refusing it.
+        records: names of classes whose objects become a `Record`.
+        most: instructions that it may have; None allows what a list of tensors needs.
 
     Raises:
         DataError: it names something that is not data, is damaged, or is larger than any list of tensors.
     """
     if len(data) > MAX_BYTES:
         raise DataError(f"its pickle has {len(data):,} bytes; a list of tensors has at most {MAX_BYTES:,}")
-    machine = _Machine(leave_out)
+    machine = _Machine(leave_out, frozenset(records), MAX_INSTRUCTIONS if most is None else most)
     try:
         return machine.run(data), tuple(sorted(machine.left_out))
     except DataError:
@@ -64,16 +87,17 @@ def read_pickle(data: bytes, *, leave_out: bool = False) -> tuple[object, tuple[
 
 
 class _Machine:
-    def __init__(self, leave_out: bool) -> None:
+    def __init__(self, leave_out: bool, records: frozenset[str], most: int) -> None:
         self.leave_out, self.left_out = leave_out, set[str]()
+        self.records, self.most = records, most
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
 
     def run(self, data: bytes) -> object:
         """Read instruction after instruction until STOP."""
         for count, (opcode, argument, position) in enumerate(pickletools.genops(io.BytesIO(data)), 1):
-            if count > MAX_INSTRUCTIONS:
-                raise DataError(f"its pickle has more than {MAX_INSTRUCTIONS:,} instructions")
+            if count > self.most:
+                raise DataError(f"its pickle has more than {self.most:,} instructions")
             if opcode.name == "STOP":
                 return self._result(position or 0, len(data))
             action = _ACTIONS.get(opcode.name)
@@ -110,7 +134,8 @@ class _Machine:
         if type(target) is not dict or len(values) % 2:
             raise DataError("its pickle sets items of what is not a mapping")
         for key, value in zip(values[::2], values[1::2], strict=True):
-            if not (type(key) is str or (type(key) is int and 0 <= key < MAX_KEY)):
+            # A record is its own key: two that say the same are two, and none can be made to collide.
+            if not (type(key) in (str, Record) or (type(key) is int and 0 <= key < MAX_KEY)):
                 raise DataError(f"a mapping in its pickle has a key of type {_kind(key)}; texts and counts are read")
             target[key] = value
 
@@ -129,7 +154,7 @@ class _Machine:
         full = f"{module}.{name}"
         if full in DTYPES:
             self.push(DTYPES[full])
-        elif full in _CALLS or full in STORAGES:
+        elif full in _CALLS or full in STORAGES or full in self.records:
             self.push(_Name(full))
         elif self.leave_out:
             self.left_out.add(full[:200])
@@ -143,15 +168,22 @@ class _Machine:
         if isinstance(called, LeftOut):
             self.push(called)
             return
-        if not isinstance(called, _Name) or called.text not in _CALLS or type(arguments) is not tuple:
+        if not isinstance(called, _Name) or type(arguments) is not tuple:
             raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
-        self.push(_CALLS[called.text](*arguments))
+        if called.text in self.records:
+            self.push(Record(called.text))
+        elif called.text in _CALLS:
+            self.push(_CALLS[called.text](*arguments))
+        else:
+            raise DataError(f"its pickle calls {_kind(called)}, which cannot be called")
 
     def build(self) -> None:
         """State for the object below: torch hangs version numbers on a mapping; they are not needed."""
-        self.stack.pop()
-        if not isinstance(self.stack[-1], dict | LeftOut):
-            raise DataError(f"its pickle sets the state of {_kind(self.stack[-1])}")
+        state, target = self.stack.pop(), self.stack[-1]
+        if isinstance(target, Record) and target.state is None:
+            target.state = state
+        elif not isinstance(target, dict | LeftOut | Opaque):
+            raise DataError(f"its pickle sets the state of {_kind(target)}")
 
     def storage(self) -> None:
         """A storage by its number: ('storage', type, key, device, count)."""
@@ -185,6 +217,10 @@ _CALLS: Final[dict[str, Callable[..., object]]] = {
     f"torch._utils.{_PARAMETER}": _parameter,
     "torch.Size": lambda lengths: tuple(lengths),
     "torch.device": lambda *words: ":".join(str(word) for word in words if type(word) in (str, int)),
+    **dict.fromkeys(
+        ("_io.BytesIO", "_codecs.encode", "builtins.bytes", "__builtin__.bytes", "builtins.bytearray"),
+        lambda *_: Opaque(),
+    ),
 }
 
 
@@ -222,7 +258,7 @@ _ACTIONS: Final[dict[str, Callable[[_Machine, Any], object]]] = {
     "NEWTRUE": lambda m, a: m.push(True),
     "NEWFALSE": lambda m, a: m.push(False),
     **dict.fromkeys(("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"), _push),
-    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES"), _push),
+    **dict.fromkeys(("BINUNICODE", "SHORT_BINUNICODE", "SHORT_BINBYTES", "BINBYTES", "BINBYTES8"), _push),
     "EMPTY_TUPLE": _tuple_of(0),
     "TUPLE1": _tuple_of(1),
     "TUPLE2": _tuple_of(2),

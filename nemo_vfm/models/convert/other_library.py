@@ -4,9 +4,15 @@
 
 from pathlib import Path
 
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.models.convert.dcp_folder import checkpoint_in
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.video.native_keys import prefixes_of
 from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder, transformer_in
+from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
+
+_PICKLED = frozenset({".pt", ".pth", ".ckpt", ".bin", ".nemo"})
 
 
 def is_other_librarys(folder: Path) -> bool:
@@ -22,3 +28,23 @@ def opened_folder(folder: Path) -> SourceFolder:
         DataError: it is damaged, or its weights are not those that config.json implies.
     """
     return GptFolder(folder) if is_language_model(folder) else TransformerFolder(folder)
+
+
+def require_converted(path: Path) -> None:
+    """UserError where a path is of a kind that only `nemo-vfm convert` reads: in a process of its own, or with options."""
+    if path.is_dir() and checkpoint_in(path) is not None:
+        what = "a distributed checkpoint of torch"
+    elif path.is_file() and path.suffix in _PICKLED:
+        what = "a file of another program"
+    elif path.suffix == checkpoint_index.SUFFIX and path.is_file() and _is_native(path):
+        what = "a Cosmos under the names of NVIDIA's programs"
+    else:
+        return
+    raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then start_from=OUT")
+
+
+def _is_native(path: Path) -> bool:
+    try:
+        return bool(prefixes_of(tensor_file.read_header(path).shapes))
+    except CorruptCheckpoint:
+        return False

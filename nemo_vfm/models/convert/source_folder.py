@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.tensor_map import TensorMap
-from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
+from nemo_vfm.models.convert.tensor_source import TensorSource
+from nemo_vfm.models.pretrained import fingerprint_of
 
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
@@ -31,9 +32,11 @@ class SourceFolder(Mapping[str, Tensor]):
     folder: Path
     #: On the meta device: sizes without weights.
     model: nn.Module
-    _files: Mapping[str, MappedFile]
+    _files: Mapping[str, TensorSource]
     _maps: Mapping[str, TensorMap]
     _stack: ExitStack
+    #: What says which weights there have to be.
+    _implied_by = "config.json"
 
     def __enter__(self) -> Self:
         return self
@@ -84,6 +87,10 @@ class SourceFolder(Mapping[str, Tensor]):
         used = {source for found in self._maps.values() for source in found.names}
         return sorted(set(self._files) - used)
 
+    def fingerprint(self) -> str:
+        """Changes with any byte of what is read."""
+        return fingerprint_of(self.folder)
+
     @abstractmethod
     def require_same_function(self, model: nn.Module) -> None:
         """UserError where weights of the folder fit a model and mean another function in it."""
@@ -102,7 +109,8 @@ class SourceFolder(Mapping[str, Tensor]):
         """A weight that is left over would change what the model computes: a bias, an adapter, one more layer."""
         used = {source for found in self._maps.values() for source in found.names}
         if left := sorted(set(self._files) - used - set(but)):
-            raise DataError(f"{self.folder.name} has weights that config.json does not imply: {', '.join(left[:4])}")
+            raise DataError(f"{self.folder.name} has weights that {self._implied_by} does not imply: "
+                            f"{', '.join(left[:4])}")  # fmt: skip
 
     def _require_shapes(self) -> None:
         """By the files' headers: before there is memory for a model that is not there."""
@@ -113,11 +121,12 @@ class SourceFolder(Mapping[str, Tensor]):
 
     def _require_shape(self, source: str, implied: tuple[int, ...]) -> None:
         if source not in self._files:
-            raise DataError(f"{self.folder.name} has no {source}, which config.json implies; its weights are of "
-                            f"another model")  # fmt: skip
+            raise DataError(f"{self.folder.name} has no {source}, which {self._implied_by} implies; its weights "
+                            f"are of another model")  # fmt: skip
         header = self._files[source].get_slice(source)
         if (shape := tuple(header.get_shape())) != implied:
-            raise DataError(f"{self.folder.name}: {source} has shape {shape}, and config.json implies {implied}")
+            raise DataError(f"{self.folder.name}: {source} has shape {shape}, and {self._implied_by} implies "
+                            f"{implied}")  # fmt: skip
         if (kind := header.get_dtype()) not in DTYPES:
             raise DataError(f"{self.folder.name}: {source} is of the kind {kind}; known are {', '.join(DTYPES)}")
 

@@ -22,6 +22,9 @@ from nemo_vfm.models.convert.window import Window
 _LOCAL_HEADER = 30  # bytes before a member's name; see the zip format, section 4.3.7
 _ENCRYPTED = 0x1
 _MAX_TIED = 4  # how often each byte may be used, on average
+_TORCHSCRIPT = ("this is a TorchScript program, which is code. The tokenizer of a published video model lies in the "
+                "folder vae of its pipeline for diffusers, which task.codec=diffusers takes; of a model of your own, "
+                "export the state_dict")  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,12 @@ class TorchZip:
             self._storages[known] = self._read(place.storage)
         return _typed(self._storages[known], place.dtype).as_strided(place.shape, place.stride, place.offset)
 
+    def alone(self, place: TensorPlace) -> Tensor:
+        """The same, where one is asked for after another: of what was read before, only its own storage is kept."""
+        if (place.storage.key, place.storage.num_bytes) not in self._storages:
+            self._storages.clear()
+        return self.tensor(place)
+
     def _read(self, storage: Storage) -> Tensor:
         member = self._members.get(f"data/{storage.key}")
         if member is None or member.size != storage.num_bytes:
@@ -95,11 +104,11 @@ def open_torch_zip(window: Window, *, leave_out: bool = False) -> TorchZip:
         DataError: it is not such a file, holds code, or does not add up.
     """
     members = _members(window)
+    if "constants.pkl" in members or any(name.startswith("code/") for name in members):
+        raise DataError(_TORCHSCRIPT)
     listing = members.get("data.pkl")
     if listing is None:
         raise DataError("this zip has no data.pkl, so torch.save did not write it")
-    if "constants.pkl" in members or any(name.startswith("code/") for name in members):
-        raise DataError("this is a TorchScript program, which is code; export its state_dict instead")
     if listing.size > MAX_BYTES:
         raise DataError(f"its pickle has {listing.size:,} bytes; a list of tensors has at most {MAX_BYTES:,}")
     _require_little_endian(window, members)

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.json_value import Json
@@ -67,7 +67,7 @@ def opened(folder: Path, stack: ExitStack, names: WeightNames = TRANSFORMERS) ->
     places = None if (folder / names.whole).is_file() else _places(folder, names)
     taken = [names.whole] if places is None else sorted(set(places.values()))
     _tell_others(folder, taken, names)
-    files = {name: _open(folder / name, stack) for name in taken}
+    files = {name: stack.enter_context(closing(open_safetensors(folder / name))) for name in taken}
     if places is not None:
         _require_as_indexed(folder, names.index, places, {name: file.keys() for name, file in files.items()})
     return {weight: file for file in files.values() for weight in file.keys()}  # noqa: SIM118 (no mapping)
@@ -122,12 +122,18 @@ def _tell_others(folder: Path, taken: Iterable[str], names: WeightNames) -> None
              f"{', '.join(others[:4])}{', ...' if len(others) > 4 else ''}")  # fmt: skip
 
 
-def _open(path: Path, stack: ExitStack) -> MappedFile:
+def open_safetensors(path: Path) -> MappedFile:
+    """A file of safetensors of which every claim in the header has been compared with its size.
+
+    Raises:
+        DataError: it is none, or damaged.
+    """
     from safetensors import SafetensorError
 
     try:
-        return stack.enter_context(closing(MappedFile(path)))
-    except (SafetensorError, OSError) as error:
+        tensor_file.read_header(path)  # strict where the library is not: a name twice, a header of 100 MB
+        return MappedFile(path)
+    except (SafetensorError, CorruptCheckpoint, OSError) as error:
         raise DataError(f"{path.parent.name}/{path.name} is damaged: {error}") from error
 
 
@@ -174,8 +180,8 @@ def write_files(
             for target, part in _parts(maps[own], model.get_parameter(own).to("meta"))
         }
         head, _ = tensor_file.header(shapes, {"format": "pt"}, by_name=False)
-        bodies = (_bytes(part.to(kinds[own])) for own in group for _, part in _parts(maps[own], weights[own].detach()))
-        tensor_file.write_blocks(path, chain([head], bodies))
+        bodies = (part.to(kinds[own]) for own in group for _, part in _parts(maps[own], weights[own].detach()))
+        tensor_file.write_blocks(path, chain([head], map(tensor_file.bytes_of, bodies)))
         places |= dict.fromkeys(shapes, path.name)
     if len(groups) > 1:
         total = sum(model.get_parameter(own).numel() * kind.itemsize for own, kind in kinds.items())
@@ -200,7 +206,3 @@ def _groups(model: nn.Module, kinds: Mapping[str, torch.dtype], file_bytes: int)
 
 def _parts(found: TensorMap, whole: Tensor) -> Iterator[tuple[str, Tensor]]:
     return zip(found.names, found.split(whole), strict=True)
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]

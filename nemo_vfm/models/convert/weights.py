@@ -7,6 +7,7 @@ from math import isfinite
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.opcodes import LeftOut, Opaque
 from nemo_vfm.models.convert.places import TensorPlace
 
 _MAX_DEPTH = 32
@@ -26,7 +27,7 @@ def weights(content: object, key: str | None = None) -> dict[str, TensorPlace]:
         DataError: what is there holds something else than tensors.
     """
     chosen = _at(content, key) if key is not None else _usual(content)
-    found = {name: value for name, value in walk(chosen) if not _is_count(name, value)}
+    found = {name: value for name, value in by_name(chosen) if not _is_count(name, value) and not is_extra_state(value)}
     places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
     if other := [name for name in found if name not in places]:
         raise DataError(f"{other[0]!r} among the weights is not a tensor but a {type(found[other[0]]).__name__}")
@@ -40,6 +41,46 @@ def _is_count(name: str, value: object) -> bool:
     return not isinstance(value, TensorPlace) and type(value) in (int, float, bool, str, type(None))
 
 
+def by_name(content: object) -> Iterator[tuple[str, object]]:
+    """(dotted name, value) of everything that is no container.
+
+    Raises:
+        DataError: two have the same name, or it does not end.
+    """
+    seen = set[str]()
+    for name, value in walk(content):
+        if name in seen:
+            raise DataError(f"two things in the file are called {name[:200]!r}")
+        seen.add(name)
+        yield name, value
+
+
+def tensors_of(content: object) -> tuple[dict[str, TensorPlace], tuple[str, ...]]:
+    """All tensors of a file by dotted name, and the names of what is no tensor, number or text.
+
+    Raises:
+        DataError: see `by_name`.
+    """
+    found = dict(by_name(content))
+    places = {name: value for name, value in found.items() if isinstance(value, TensorPlace)}
+    return places, tuple(name for name, value in found.items() if isinstance(value, LeftOut) or _is_stream(name, value))
+
+
+def is_extra_state(value: object) -> bool:
+    """What Transformer Engine keeps beside its weights as a stream of bytes: how numbers of 8 bits are scaled."""
+    return isinstance(value, Opaque | bytes)
+
+
+def extra_states(content: object) -> tuple[str, ...]:
+    """Names of all such streams in the file."""
+    return tuple(path for path, value in walk(content) if _is_stream(path, value))
+
+
+def _is_stream(name: str, value: object) -> bool:
+    """Also where there is none: Transformer Engine then keeps None."""
+    return is_extra_state(value) or (value is None and name.endswith("_extra_state"))
+
+
 def _at(content: object, key: str) -> object:
     for word in key.split("."):
         if not isinstance(content, Mapping) or word not in content:
@@ -51,7 +92,10 @@ def _at(content: object, key: str) -> object:
 def _usual(content: object) -> object:
     if not isinstance(content, Mapping):
         raise UserError(f"the file holds no mapping but {type(content).__name__}, so there are no weights by name")
-    if content and all(isinstance(value, TensorPlace) for value in content.values()):
+    tensors = [value for value in content.values() if isinstance(value, TensorPlace)]
+    if tensors and all(
+        isinstance(value, TensorPlace) or is_extra_state(value) or value is None for value in content.values()
+    ):
         return content
     named = [name for name in _USUAL if isinstance(content.get(name), Mapping)]
     if len(named) != 1:

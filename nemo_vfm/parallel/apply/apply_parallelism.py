@@ -254,8 +254,18 @@ def compile_blocks(model: nn.Module) -> None:
 
 def fill(model: nn.Module, seed: int, device: torch.device) -> None:
     """Give every parameter of a model born on the meta device this rank's part of its first value."""
+    allocate(model, device)
+    draw(model, seed)
+
+
+def draw(model: nn.Module, seed: int) -> None:
+    """Give every parameter this rank's part of its first value."""
     assert isinstance(model, Drawn)
-    with _shared_kept(model):
-        model.to_empty(device=device)
     for name, parameter in model.named_parameters():
         copy_own(parameter, model.initial_weight(name, parameter.shape, seed))
+
+
+def allocate(model: nn.Module, device: torch.device) -> None:
+    """Give every parameter of a model born on the meta device memory for this rank's part, and no numbers yet."""
+    with _shared_kept(model):
+        model.to_empty(device=device)

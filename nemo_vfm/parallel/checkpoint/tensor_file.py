@@ -110,6 +110,11 @@ def header(
     return len(text).to_bytes(8, "little") + text, places
 
 
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A tensor's bytes, as a file holds them; numpy has no bfloat16, and bytes are bytes."""
+    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+
+
 def _fresh(num_bytes: int) -> Tensor:
     return torch.empty(num_bytes, dtype=torch.uint8)
 

@@ -32,6 +32,8 @@ class Layout:
         scheme: how they do.
         tensor: the ranks that hold parts of the large linears, of a vocabulary too; None where this one holds all.
         shared_head: those of them that use one head of keys and values; None where this rank has whole ones.
+        lockstep: the ranks that must run the same blocks at the same time, where blocks may be left out; None where
+            this one decides alone.
     """
 
     tokens: ProcessGroup | None = None
@@ -39,6 +41,7 @@ class Layout:
     scheme: "Scheme | None" = None
     tensor: ProcessGroup | None = None
     shared_head: "SharedHead | None" = None
+    lockstep: ProcessGroup | None = None
 
 
 _ALONE = Layout()
@@ -96,6 +99,24 @@ def gather_tokens(x: Tensor, dim: int) -> Tensor:
         return x
     gathered: Tensor = _Gather.apply(x, dim, group)  # type: ignore[no-untyped-call]
     return gathered
+
+
+def sum_over_tokens(x: Tensor) -> Tensor:
+    """The sum of what ranks that share a sequence's tokens have; outside of autograd."""
+    return _reduced(x, active().tokens, torch.distributed.ReduceOp.SUM)
+
+
+def greatest_in_lockstep(x: Tensor) -> Tensor:
+    """The greatest of what ranks that run the same blocks have; outside of autograd."""
+    return _reduced(x, active().lockstep, torch.distributed.ReduceOp.MAX)
+
+
+def _reduced(x: Tensor, group: ProcessGroup | None, how: "torch.distributed.ReduceOp.RedOpType") -> Tensor:
+    if group is None:
+        return x
+    whole = x.clone(memory_format=torch.contiguous_format)
+    torch.distributed.all_reduce(whole, op=how, group=group)
+    return whole
 
 
 def all_parts(x: Tensor, group: ProcessGroup) -> list[Tensor]:

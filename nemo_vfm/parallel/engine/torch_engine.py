@@ -8,8 +8,8 @@ or layers are spread.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -26,17 +26,16 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.beside_linear import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
-from nemo_vfm.parallel.apply.shared_heads import SharedHead
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.context.token_layout import under
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
-from nemo_vfm.parallel.plan.mesh import Mesh, join, neighbours
+from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import Divisible
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
 
 
@@ -115,10 +114,10 @@ class TorchEngine:
             self._shared(model, stages, self.mesh)
         if meta:
             apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
-        self.layout = _layout(self.mesh, model)
+        self.layout = layout_of(self.mesh, model)
         # Weights that are shared are gathered in the dtype of the arithmetic, and take their inputs in no other.
         shared = self.mesh is not None and self.mesh.sharding is not None
-        _call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
+        call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
         return model
 
     def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
@@ -254,36 +253,3 @@ def _born(parts: EngineInputs) -> tuple[nn.Module, bool]:
         if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
             return model, True
     return build_model(parts.model, parts.seed), False
-
-
-def _layout(mesh: Mesh | None, model: nn.Module) -> Layout:
-    if mesh is None:
-        return Layout()
-    shared = _shared_head(mesh, model)
-    if mesh.tokens is None and mesh.context is None:
-        return Layout(tensor=mesh.tensor, shared_head=shared)
-    from nemo_vfm.parallel.context.scheme import Scheme
-
-    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
-    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
-
-
-def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
-    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
-    return None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
-
-
-def _call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
-    """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
-    entered: list[ExitStack] = []
-
-    def before(*_: object) -> None:
-        entered.append(ExitStack())
-        entered[-1].enter_context(under(layout))
-        entered[-1].enter_context(arithmetic())
-
-    def after(*_: object) -> None:
-        entered.pop().close()
-
-    model.register_forward_pre_hook(before, prepend=True)
-    model.register_forward_hook(after, always_call=True)

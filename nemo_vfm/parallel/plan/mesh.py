@@ -102,8 +102,12 @@ def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:
 
 
 def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -> dist.ProcessGroup:
-    """This rank's group. Every rank makes every group, in the same order, as torch asks."""
-    groups = [(ranks, dist.new_group(ranks, backend=backend)) for ranks in peers(plan, axes)]
+    return group_among(peers(plan, axes), backend)
+
+
+def group_among(partition: Sequence[Sequence[int]], backend: str | None = None) -> dist.ProcessGroup:
+    """This rank's group of a partition of all ranks. Every rank makes every group, in the same order, as torch asks."""
+    groups = [(ranks, dist.new_group(list(ranks), backend=backend)) for ranks in partition]
     mine: dist.ProcessGroup = next(group for ranks, group in groups if dist.get_rank() in ranks)
     return mine
 
@@ -111,9 +115,7 @@ def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -
 def neighbours(mesh: Mesh, count: int) -> dist.ProcessGroup:
     """This rank's group of so many tensor ranks that follow each other; every rank must call this."""
     runs = [ranks[n : n + count] for ranks in peers(mesh.plan, ("tensor",)) for n in range(0, len(ranks), count)]
-    groups = [(ranks, dist.new_group(ranks)) for ranks in runs]
-    mine: dist.ProcessGroup = next(group for ranks, group in groups if mesh.rank in ranks)
-    return mine
+    return group_among(runs)
 
 
 def same_slice(plan: ParallelPlan) -> GroupGather | None:

@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,20 @@ class Divisible(Protocol):
     def plan(self) -> Declared:
         """The declared plan."""
         ...
+
+
+@runtime_checkable
+class SeveralNetworks(Protocol):
+    """A model that calls one of several networks at a time, each of which is cut by itself."""
+
+    def networks(self) -> "Sequence[nn.Module]":
+        """All of them."""
+        ...
+
+
+def networks_of(model: "nn.Module") -> "Sequence[nn.Module]":
+    """The networks of a model that are cut one by one; most are one."""
+    return model.networks() if isinstance(model, SeveralNetworks) else [model]
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:

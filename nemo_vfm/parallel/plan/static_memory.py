@@ -13,6 +13,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import networks_of
 
 Params: TypeAlias = Iterable[nn.Parameter]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
@@ -30,6 +31,15 @@ def state_of(
     kept = StaticMemory(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
     return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
+
+
+def weight_bytes(model: nn.Module, plan: ParallelPlan) -> int:
+    """Bytes of the weights that a device keeps of a model, which may be without memory; no pipeline cuts it."""
+    total = sum(map(_bytes, model.buffers()))
+    for network in networks_of(model):
+        named, own = dict(network.named_parameters()), portions(network, plan)[0]
+        total += sum(named[name].element_size() * size for name, size in own.items())
+    return total
 
 
 def on_meta(model: Factory[[], nn.Module]) -> nn.Module:

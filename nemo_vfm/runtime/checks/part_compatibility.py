@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from nemo_vfm.config import BoundFactory, RecipeError
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
@@ -35,12 +35,12 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
             yield from ((("steps", name, *at), text) for at, text in misfits(below, made))
     elif trains(job):
         yield from _of_training(job, made)
-    elif isinstance(getattr(job, "model", None), BoundFactory) and (model := _model_of(job)) is not None:
-        yield from _of_user(job, model, (), made)
+    elif isinstance(getattr(job, "model", None), BoundFactory):
+        yield from _of_user(job, _model_of(job), (), made)
 
 
 def _model_of(job: Any) -> "nn.Module | None":
-    """Without memory; None where it is read from files."""
+    """Without memory; None where it is read from files, and then only codec and videos are compared."""
     from nemo_vfm.parallel.plan.static_memory import on_meta
 
     if not isinstance(job.model, BoundFactory) or not isinstance(job.model.call.target, type):
@@ -54,9 +54,8 @@ def _model_of(job: Any) -> "nn.Module | None":
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
     model = _model_of(job)
-    if model is None:
-        return
-    yield from _layouts(job, model)
+    if model is not None:
+        yield from _layouts(job, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(model, codec)
@@ -85,7 +84,7 @@ def _channels(model: Any, codec: Any) -> Iterator[Misfit]:
         return
     try:
         found = codec.latent_shape(1, _PROBE_PX, _PROBE_PX)[0]
-    except ValueError:  # a codec for other sizes; its buckets will tell
+    except (ValueError, DataError, OSError):  # a codec for other sizes (see its buckets), or its folder is absent
         return
     if found != model.in_channels:
         text = f"the codec's latents have {found} channels and the model was built for {model.in_channels}"
@@ -133,11 +132,21 @@ def _of_step(rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
 
 
 def _buckets(job: "Train", model: Any, codec: Any) -> Iterator[Misfit]:
-    buckets = getattr(job.data, "buckets", None)
-    for name, one in ({} if buckets is None else buckets.buckets).items():
-        at = ("data", "buckets", "buckets", name)
-        sizes = one.num_frames, one.height, one.width
-        yield from _video(model, codec, sizes, at, ("num_frames", "height", "width"))
+    for data, at in _sources(job.data, ("data",)):
+        buckets = getattr(data, "buckets", None)
+        for name, one in ({} if buckets is None else buckets.buckets).items():
+            sizes = one.num_frames, one.height, one.width
+            address = (*at, "buckets", "buckets", name)
+            yield from _video(model, codec, sizes, address, ("num_frames", "height", "width"))
+
+
+def _sources(data: Any, at: Address) -> Iterator[tuple[Any, Address]]:
+    """A source of training data with its address, and those that it packs or blends."""
+    yield data, at
+    if (packed := getattr(data, "data", None)) is not None:
+        yield from _sources(packed, (*at, "data"))
+    for name, source in getattr(data, "sources", {}).items():
+        yield from _sources(getattr(source, "data", None), (*at, "sources", name, "data"))
 
 
 def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, names: Address) -> Iterator[Misfit]:
@@ -146,6 +155,8 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
 
     try:
         shape = codec.latent_shape(*sizes)
+    except (UserError, DataError, OSError):  # its folder is given later, or an earlier step makes it
+        return
     except ValueError as error:
         yield (*at, _blamed(str(error), names)), str(error)
         return

@@ -89,9 +89,3 @@ def _both(folder: Path) -> tuple[Path, Path]:
             f"{folder} is no pipeline of two networks: it has no {SECOND}; take its one by model=pretrained"
         )
     return _transformer(folder / TRANSFORMER), _transformer(folder / SECOND)
-
-
-def require_base(folder: Path | None) -> None:
-    """UserError where a recipe's `base` is no folder: one sentence before each of its parts has one of its own."""
-    if folder is not None and not folder.is_dir():
-        raise UserError(f"{folder} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it")

@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gives tensors of diffusers the names that they have in files of NVIDIA's and Wan's own programs.
+
+Both hold the same numbers in the same shapes: the names alone differ.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Final, Literal
+
+Version = Literal["1", "2"]
+#: Inside a block of Wan: diffusers -> native; linears alone.
+WAN_LINEARS: Final[Mapping[str, str]] = {
+    **{f"attn1.to_{x}": f"self_attn.{x}" for x in "qkv"}, "attn1.to_out.0": "self_attn.o",
+    **{f"attn2.to_{x}": f"cross_attn.{x}" for x in "qkv"}, "attn2.to_out.0": "cross_attn.o",
+    "attn2.add_k_proj": "cross_attn.k_img", "attn2.add_v_proj": "cross_attn.v_img",
+    "ffn.net.0.proj": "ffn.0", "ffn.net.2": "ffn.2",
+}  # fmt: skip
+#: Inside a block of Cosmos-Predict2 and 2.5: diffusers -> native; linears alone.
+COSMOS_LINEARS: Final[Mapping[str, str]] = {
+    **{f"attn{n}.to_{x}": f"{kind}_attn.{x}_proj" for n, kind in ((1, "self"), (2, "cross")) for x in "qkv"},
+    "attn1.to_out.0": "self_attn.output_proj", "attn2.to_out.0": "cross_attn.output_proj",
+    "ff.net.0.proj": "mlp.layer1", "ff.net.2": "mlp.layer2",
+    **{
+        f"norm{n}.linear_{k}": f"adaln_modulation_{kind}.{k}"
+        for n, kind in ((1, "self_attn"), (2, "cross_attn"), (3, "mlp")) for k in (1, 2)
+    },
+}  # fmt: skip
+_COSMOS_2_BLOCK = {
+    **COSMOS_LINEARS,
+    **{f"attn{n}.norm_{x}": f"{kind}_attn.{x}_norm" for n, kind in ((1, "self"), (2, "cross")) for x in "qk"},
+}
+#: A block of Cosmos 1 is three: self-attention, cross-attention, perceptron. A projection and its norm are a pair.
+_COSMOS_1_BLOCK = {
+    **{f"attn{n + 1}.to_{x}": f"blocks.{n}.block.attn.to_{x}.0" for n in (0, 1) for x in "qkv"},
+    **{f"attn{n + 1}.norm_{x}": f"blocks.{n}.block.attn.to_{x}.1" for n in (0, 1) for x in "qk"},
+    **{f"attn{n + 1}.to_out.0": f"blocks.{n}.block.attn.to_out.0" for n in (0, 1)},
+    "ff.net.0.proj": "blocks.2.block.layer1", "ff.net.2": "blocks.2.block.layer2",
+    **{f"norm{n + 1}.linear_{k}": f"blocks.{n}.adaLN_modulation.{k}" for n in (0, 1, 2) for k in (1, 2)},
+}  # fmt: skip
+_BOTH = {
+    "patch_embed.proj": "x_embedder.proj.1", "proj_out": "final_layer.linear",
+    **{f"time_embed.t_embedder.linear_{n}": f"t_embedder.1.linear_{n}" for n in (1, 2)},
+}  # fmt: skip
+_OUTSIDE: Final[Mapping[Version, Mapping[str, str]]] = {
+    "1": _BOTH | {
+        "time_embed.norm": "affline_norm",  # so written there
+        **{f"norm_out.linear_{n}": f"final_layer.adaLN_modulation.{n}" for n in (1, 2)},
+        **{f"learnable_pos_embed.pos_emb_{x}": f"extra_pos_embedder.pos_emb_{x}" for x in "thw"},
+    },
+    "2": _BOTH | {
+        "time_embed.norm": "t_embedding_norm", "crossattn_proj.0": "crossattn_proj.0",
+        **{f"norm_out.linear_{n}": f"final_layer.adaln_modulation.{n}" for n in (1, 2)},
+    },
+}  # fmt: skip
+_INSIDE: Final[Mapping[Version, Mapping[str, str]]] = {"1": _COSMOS_1_BLOCK, "2": _COSMOS_2_BLOCK}
+_BLOCKS: Final[Mapping[Version, str]] = {"1": "blocks.block", "2": "blocks."}
+_BLOCK = re.compile(r"transformer_blocks\.(\d+)\.(.+)")
+#: What the programs keep beside the weights, and what no output depends on: counters, tables that are computed here,
+#: Transformer Engine's scales, and the training's uncertainty head.
+_LEFT = re.compile(r"(.*\.)?_extra_state|accum_\w+|pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|logvar\..+")
+_FIRST: Final[Mapping[Version, str]] = {
+    "1": "blocks.block0.blocks.0.block.attn.to_q.0.weight",
+    "2": "blocks.0.self_attn.q_proj.weight",
+}
+
+
+def native_name(version: Version, name: str) -> str:
+    """The name that NVIDIA's programs have for a tensor of diffusers' Cosmos."""
+    stem, kind = (name, "") if "pos_emb_" in name else (name.rpartition(".")[0], f".{name.rpartition('.')[2]}")
+    match = _BLOCK.fullmatch(stem)
+    if match is None:
+        return f"{_OUTSIDE[version][stem]}{kind}"
+    return f"{_BLOCKS[version]}{match[1]}.{_INSIDE[version][match[2]]}{kind}"
+
+
+def is_left_out(name: str) -> bool:
+    """Whether a tensor, by its native name, is not part of the network that is computed."""
+    return _LEFT.fullmatch(name) is not None
+
+
+def prefixes_of(names: Collection[str]) -> dict[str, Version]:
+    """What stands before the names of each network of Cosmos in a file, such as "net." and "net_ema."."""
+    found: dict[str, Version] = {}
+    for version, first in _FIRST.items():
+        found |= {name.removesuffix(first): version for name in names if name == first or name.endswith(f".{first}")}
+    return found

@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and writes Cosmos under the names of NVIDIA's own programs: `net.blocks.0.self_attn.q_proj.weight`, and so on.
+
+A file there may hold the network twice, as trained (`net.`) and averaged (`net_ema.`), beside counters and tables.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import sha256_file, sha256_folder
+from nemo_vfm.models.convert.foreign import ForeignTensors
+from nemo_vfm.models.convert.source_folder import SourceFolder
+from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.convert.video import cosmos_family
+from nemo_vfm.models.convert.video.native_config import config_of
+from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.checkpoint import tensor_file
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
+
+FILE, PREFIX, _AVERAGED = "model.safetensors", "net.", "net_ema."
+_OPTIMIZER = "optim"
+
+
+class NativeWeights(SourceFolder):
+    """A Cosmos' parameters by our names, each read when it is asked for.
+
+    Args:
+        path: of the file or the folder, for messages.
+        given: its tensors, which stay open.
+        key: which network, such as net or net_ema; None takes the averaged one where there is one.
+        stretch: of the rotary positions in time, height and width; None takes that of the published network of this
+            size.
+
+    Raises:
+        UserError: the network or the stretch is not clear.
+        DataError: a tensor is missing or left over, or of another shape.
+    """
+
+    model: DiT
+    _implied_by = "a Cosmos of its size"
+
+    def __init__(
+        self, path: Path, given: ForeignTensors, *, key: str | None = None, stretch: Sequence[float] | None = None
+    ) -> None:
+        self.folder, self._stack, self.streams = path, ExitStack(), given.others
+        names = given.source.keys()
+        found = prefixes_of(names)
+        self.prefix = _chosen(found, key)
+        version = found[self.prefix]
+        self._files = dict.fromkeys(names, given.source)
+        own = {name.removeprefix(self.prefix) for name in names if name.startswith(self.prefix)}
+        self.config = config_of(version, own, lambda name: self._shape(self.prefix + name), stretch)
+        self.arguments = cosmos_family.arguments_of(self.config)
+        self.model = _unborn(path, self.arguments)
+        self._maps = native_maps(self.model, version, self.prefix)
+        self._require_whole(found)
+        self._require_shapes()
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._files[name].get_slice(name).get_shape())
+
+    def _require_whole(self, found: Mapping[str, Version]) -> None:
+        """What is not used must be known to change nothing: tables, counters, another network, an optimizer."""
+        above = self.prefix[: self.prefix.rstrip(".").rfind(".") + 1]
+        rest = tuple(prefix for prefix in found if prefix != self.prefix and prefix)
+        beside = [
+            name for name in self._files
+            if not name.startswith(above) or name.startswith(rest)
+            or is_left_out(name.removeprefix(self.prefix)) or is_left_out(name.removeprefix(above))
+            or name.startswith(_OPTIMIZER)
+        ]  # fmt: skip
+        self._require_all_used(beside)
+
+    def left(self) -> list[str]:
+        """What is not read: other networks, tables, counters, streams of bytes."""
+        return sorted({*super().left(), *self.streams})
+
+    def fingerprint(self) -> str:
+        """The hash of the file, or of all files of the folder."""
+        return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
+
+    def require_same_function(self, model: nn.Module) -> None:
+        """Nothing: such files are converted, together with the model that they mean."""
+
+
+def is_cosmos(names: Sequence[str]) -> bool:
+    """Whether a network of Cosmos is among tensors of these names."""
+    return bool(prefixes_of(names))
+
+
+def native_maps(model: DiT, version: Version, prefix: str) -> dict[str, TensorMap]:
+    """Where each parameter is in NVIDIA's files."""
+    return {
+        own: replace(found, names=tuple(prefix + native_name(version, name) for name in found.names))
+        for own, found in cosmos_family.tensors_of(model).items()
+    }
+
+
+def write_native(
+    model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None
+) -> Path:  # fmt: skip
+    """Write a Cosmos under NVIDIA's names, as one file of safetensors; its path.
+
+    Args:
+        model: says what it is; its own weights are not asked for, and may be on the meta device.
+        weights: by our names; each is asked for once.
+        folder: to write into.
+        dtype: of the weights written; None leaves them as they are.
+
+    Raises:
+        DataError: it is no Cosmos.
+    """
+    cosmos_family.config_of(model)
+    maps = native_maps(model, "2" if model.learned_positions is None else "1", PREFIX)
+    kinds = {own: dtype or dtype_of(weights, own) for own in maps}
+    shapes = {
+        name: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
+        for own, found in maps.items()
+        for name, part in zip(found.names, found.split(model.get_parameter(own).to("meta")), strict=True)
+    }
+    tables = _tables(model)
+    head, places = tensor_file.header(
+        shapes | {name: ("F32", tuple(table.shape)) for name, table in tables.items()}, {"format": "pt"}, by_name=False
+    )
+    tensors = _parts(places, maps, weights, kinds, tables)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensor_file.write_blocks(folder / FILE, chain([head], map(tensor_file.bytes_of, tensors)))
+    return folder / FILE
+
+
+def _parts(
+    places: Mapping[str, int], maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor],
+    kinds: Mapping[str, torch.dtype], tables: Mapping[str, Tensor],
+) -> Iterator[Tensor]:  # fmt: skip
+    """The tensors in the order of the file; the parts of a parameter follow each other, so it is read once."""
+    owner = {name: own for own, found in maps.items() for name in found.names}
+    parts: dict[str, Tensor] = dict(tables)
+    for name in places:
+        if name not in parts:
+            own = owner[name]
+            split = maps[own].split(weights[own].detach())
+            parts |= {part: tensor.to(kinds[own]) for part, tensor in zip(maps[own].names, split, strict=True)}
+        yield parts.pop(name)
+
+
+def _tables(model: DiT) -> dict[str, Tensor]:
+    """The tables that NVIDIA's programs compute and keep beside the weights; diffusers and ComfyUI know a file by them.
+
+    A head's dimensions are cut into time, height and width as in Cosmos' rotary positions: a sixth, in pairs, for each
+    of the latter two.
+    """
+    side = model.rope.head_dim // 6 * 2
+    time = model.rope.head_dim - 2 * side
+    found = {"seq": torch.arange(128.0)}
+    if model.learned_positions is None:
+        found["dim_spatial_range"] = torch.arange(0, side, 2).float() / side
+        found["dim_temporal_range"] = torch.arange(0, time, 2).float() / time
+    return {f"{PREFIX}pos_embedder.{name}": table for name, table in found.items()}
+
+
+def _chosen(found: Mapping[str, Version], key: str | None) -> str:
+    """The prefix of the network that is meant."""
+    if key is not None:
+        chosen = [prefix for prefix in found if f".{prefix}".endswith(f".{key}.")]
+    else:
+        averaged = [prefix for prefix in found if f".{prefix}".endswith(f".{_AVERAGED}")]
+        chosen = averaged or list(found)
+    if len(chosen) != 1:
+        names = ", ".join(prefix.rstrip(".") or "one without a name" for prefix in found)
+        raise UserError(f"it holds the networks {names}; say with --key which one is meant")
+    return chosen[0]
+
+
+def _unborn(path: Path, arguments: Mapping[str, object]) -> DiT:
+    try:
+        with torch.device("meta"):
+            return DiT(**arguments)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise DataError(f"{path.name} has the tensors of an impossible model: {error}") from error

@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes a tiny pipeline of random parts as diffusers saves one, so that a recipe can be tried without weights."""
+
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.models.convert.video.transformer_folder import PIPELINE
+
+#: The names of `conf/pipeline/`.
+Family = Literal[
+    "wan21_t2v", "wan21_i2v", "wan22_t2v", "wan22_i2v", "wan22_ti2v", "cosmos1_text", "cosmos1_video",
+    "cosmos2_image", "cosmos2_video", "cosmos25",
+]  # fmt: skip
+_WIDTH, _CHANNELS, _SPECIAL = 16, 4, ("<pad>", "<s>", "</s>", "<unk>")
+_WAN: dict[str, Any] = {
+    "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": _CHANNELS, "out_channels": _CHANNELS,
+    "text_dim": _WIDTH, "freq_dim": 32, "ffn_dim": 96, "num_layers": 2,
+}  # fmt: skip
+_GIVEN = {"in_channels": 2 * _CHANNELS + 4}  # noisy latents, four channels of a mask, given latents
+_COSMOS: dict[str, Any] = {
+    "in_channels": _CHANNELS, "out_channels": _CHANNELS, "num_attention_heads": 2, "attention_head_dim": 24,
+    "num_layers": 2, "text_embed_dim": _WIDTH, "adaln_lora_dim": 8,
+}  # fmt: skip
+_MASKED = {"in_channels": _CHANNELS + 1}
+_COSMOS_2: dict[str, Any] = {"extra_pos_embed_type": None, "rope_scale": (1.0, 3.0, 3.0)}
+_LAYERS = {
+    "use_crossattn_projection": True, "crossattn_proj_in_channels": 2 * _WIDTH,
+    "encoder_hidden_states_channels": _WIDTH,
+}  # fmt: skip
+_WAN_VAE: dict[str, Any] = {
+    "base_dim": 8, "z_dim": _CHANNELS, "dim_mult": [1, 1, 1, 1], "num_res_blocks": 1, "latents_mean": [0.0] * _CHANNELS,
+    "latents_std": [1.0] * _CHANNELS,
+}  # fmt: skip
+_VAES: dict[str, tuple[str, dict[str, Any]]] = {
+    "wan 2.1": ("AutoencoderKLWan", _WAN_VAE),
+    "wan 2.2": ("AutoencoderKLWan", _WAN_VAE | {
+        "decoder_base_dim": 8, "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2,
+        "scale_factor_spatial": 16,
+    }),
+    "cosmos": ("AutoencoderKLCosmos", {
+        "latent_channels": _CHANNELS, "encoder_block_out_channels": (8, 8, 8, 8),
+        "decode_block_out_channels": (8, 8, 8, 8), "attention_resolutions": (8,), "resolution": 64, "num_layers": 1,
+        "latents_mean": None, "latents_std": None,
+    }),
+}  # fmt: skip
+
+
+_SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "wan": ("UniPCMultistepScheduler", {
+        "prediction_type": "flow_prediction", "use_flow_sigmas": True, "flow_shift": 3.0,
+    }),
+    "cosmos1": ("EDMEulerScheduler", {
+        "sigma_min": 0.002, "sigma_max": 80.0, "sigma_data": 0.5, "final_sigmas_type": "sigma_min",
+    }),
+    "cosmos2": ("FlowMatchEulerDiscreteScheduler", {"use_karras_sigmas": True}),
+    "cosmos25": ("UniPCMultistepScheduler", {
+        "use_karras_sigmas": True, "use_flow_sigmas": True, "sigma_max": 200.0, "sigma_min": 0.01,
+        "prediction_type": "flow_prediction",
+    }),
+}  # fmt: skip
+#: Parts that some pipelines have, and that diffusers wants named where they are absent.
+_OPTIONAL = {
+    "WanPipeline": ("transformer_2",), "WanImageToVideoPipeline": ("transformer_2", "image_encoder", "image_processor"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a family's pipeline has.
+
+    Args:
+        kind: the pipeline's class.
+        transformer: config.
+        vae: which autoencoder.
+        text: class of the text encoder.
+        image_tokens: whether it has a CLIP.
+        settings: of the pipeline itself; a boundary_ratio brings a second transformer.
+    """
+
+    kind: str
+    transformer: dict[str, Any]
+    vae: str = "wan 2.1"
+    text: str = "UMT5EncoderModel"
+    image_tokens: bool = False
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+_IMAGE = {"image_dim": _WIDTH, "added_kv_proj_dim": 48}
+_FAMILIES: dict[str, _Parts] = {
+    "wan21_t2v": _Parts("WanPipeline", _WAN),
+    "wan21_i2v": _Parts("WanImageToVideoPipeline", _WAN | _GIVEN | _IMAGE, image_tokens=True),
+    "wan22_t2v": _Parts("WanPipeline", _WAN, settings={"boundary_ratio": 0.875}),
+    "wan22_i2v": _Parts("WanImageToVideoPipeline", _WAN | _GIVEN, settings={"boundary_ratio": 0.9}),
+    "wan22_ti2v": _Parts("WanImageToVideoPipeline", _WAN, "wan 2.2", settings={"expand_timesteps": True}),
+    "cosmos1_text": _Parts("CosmosTextToWorldPipeline", _COSMOS, "cosmos", "T5EncoderModel"),
+    "cosmos1_video": _Parts("CosmosVideoToWorldPipeline", _COSMOS | _MASKED, "cosmos", "T5EncoderModel"),
+    "cosmos2_image": _Parts("Cosmos2TextToImagePipeline", _COSMOS | _COSMOS_2, text="T5EncoderModel"),
+    "cosmos2_video": _Parts("Cosmos2VideoToWorldPipeline", _COSMOS | _COSMOS_2 | _MASKED, text="T5EncoderModel"),
+    "cosmos25": _Parts(
+        "Cosmos2_5_PredictBasePipeline", _COSMOS | _COSMOS_2 | _MASKED | _LAYERS,
+        text="Qwen2_5_VLForConditionalGeneration",
+    ),
+}  # fmt: skip
+
+
+def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> None:
+    """See that a recipe's `base` is there: one sentence before each of its parts has one of its own.
+
+    Args:
+        base: folder of a pretrained pipeline; None where a recipe has none.
+        family: of the tiny random pipeline that is written where `base` lies in the run's own folder.
+        run_folder: of the run.
+
+    Raises:
+        UserError: there is no such folder.
+    """
+    if base is None or base.is_dir():
+        return
+    if family is None or not base.resolve().is_relative_to(run_folder.resolve()):
+        raise UserError(f"{base} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it")
+    log.info(f"no pretrained pipeline was given: {base} becomes a tiny random one, a {family}")
+    write_random_pipeline(base, family)
+
+
+def write_random_pipeline(folder: Path, family: Family) -> None:
+    """Write it whole or not at all; ranks that write the same folder leave one of them.
+
+    Raises:
+        MissingPackage: diffusers or transformers is not installed.
+    """
+    purpose = "a tiny random pipeline"
+    diffusers = require("diffusers", install="nemo_vfm[diffusers]", purpose=purpose)
+    transformers = require("transformers", install="nemo_vfm[transformers]", purpose=purpose)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    temporary.mkdir(parents=True)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            _write(temporary, _FAMILIES[family], _scheduler(family, diffusers), diffusers, transformers)
+        with suppress(OSError):  # another rank was first
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType, transformers: ModuleType) -> None:
+    absent = {name: [None, None] for name in _OPTIONAL.get(parts.kind, ("safety_checker",))}
+    index: dict[str, Any] = {"_class_name": parts.kind, **parts.settings, **absent}
+    kind, config = _VAES[parts.vae]
+    made: dict[str, Callable[[], Any]] = {
+        "scheduler": lambda: scheduler,
+        "vae": lambda: getattr(diffusers, kind)(**config),
+        "text_encoder": lambda: _text_encoder(parts.text, transformers),
+        "tokenizer": lambda: _tokenizer(transformers),
+        "transformer": lambda: _transformer(parts, diffusers),
+    }
+    if "boundary_ratio" in parts.settings:
+        made["transformer_2"] = made["transformer"]
+    if parts.image_tokens:
+        made |= {"image_encoder": lambda: _clip(transformers), "image_processor": lambda: _processor(transformers)}
+    for name, make in made.items():
+        part = make()
+        part.save_pretrained(folder / name)
+        index[name] = [type(part).__module__.partition(".")[0], type(part).__name__]
+    write_json(folder / PIPELINE, index)
+
+
+def _transformer(parts: _Parts, diffusers: ModuleType) -> Any:
+    kind = "WanTransformer3DModel" if parts.kind.startswith("Wan") else "CosmosTransformer3DModel"
+    return getattr(diffusers, kind)(**parts.transformer)
+
+
+def _scheduler(family: Family, diffusers: ModuleType) -> object:
+    """Named by the longest beginning of the family's name."""
+    kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
+    return getattr(diffusers, kind)(**config)
+
+
+def _text_encoder(kind: str, hf: ModuleType) -> Any:
+    words = {"vocab_size": 256 + len(_SPECIAL), "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    if kind != "Qwen2_5_VLForConditionalGeneration":
+        config = hf.UMT5Config if kind.startswith("UMT5") else hf.T5Config
+        size = {"d_model": _WIDTH, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+        return getattr(hf, kind)(config(**size, **words))
+    size = {"hidden_size": _WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    rope = {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 10_000.0}
+    text = {"num_key_value_heads": 1, "max_position_embeddings": 1024, "rope_parameters": rope, **size, **words}
+    vision = {"depth": 1, "hidden_size": 16, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": _WIDTH}
+    return getattr(hf, kind)(hf.Qwen2_5_VLConfig(text_config=text, vision_config=vision))
+
+
+def _tokenizer(hf: ModuleType) -> Any:
+    """Every byte is a token, and each text has an end."""
+    library = require("tokenizers", install="nemo_vfm[transformers]", purpose="a tiny random pipeline")
+    level = library.pre_tokenizers.ByteLevel
+    words = {word: number for number, word in enumerate([*_SPECIAL, *sorted(level.alphabet())])}
+    made = library.Tokenizer(library.models.BPE(vocab=words, merges=[], unk_token=_SPECIAL[3]))
+    made.pre_tokenizer, made.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
+    ends = [("</s>", words["</s>"])]
+    made.post_processor = library.processors.TemplateProcessing("$A </s>", special_tokens=ends)
+    names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), _SPECIAL, strict=True))
+    return hf.PreTrainedTokenizerFast(tokenizer_object=made, **names)
+
+
+def _clip(hf: ModuleType) -> Any:
+    size = {"hidden_size": _WIDTH, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    return hf.CLIPVisionModel(hf.CLIPVisionConfig(image_size=28, patch_size=14, **size))
+
+
+def _processor(hf: ModuleType) -> Any:
+    return hf.CLIPImageProcessorPil(size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28})

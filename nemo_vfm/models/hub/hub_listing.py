@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a hub which commit a revision means, and which files that commit has."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.hub.file_names import require_names
+from nemo_vfm.models.hub.hub_address import HubAddress, is_commit
+from nemo_vfm.models.hub.hub_client import HubClient
+from nemo_vfm.models.hub.hub_file import HubFile, listed_file
+
+MOST_FILES = 20_000
+_MOST_JSON_BYTES = 64 << 20  # of a whole listing: 20,000 files at 3 kB
+_LEAST_PAGE = 50  # files: a hub that gives fewer a page would be asked for ever
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """All files of one commit.
+
+    Args:
+        commit: 40 hexadecimal digits.
+        files: in the order of their names.
+    """
+
+    commit: str
+    files: tuple[HubFile, ...]
+
+
+def listing_of(client: HubClient, address: HubAddress) -> Listing:
+    """Ask once which commit the revision means; everything after it is about that commit.
+
+    Raises:
+        UserError: the hub has no such model or revision, or does not give it to us.
+        DataError: it answers with another commit, or with a listing that cannot be one.
+        HubError: it does not answer.
+    """
+    commit = _commit(client, address)
+    found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
+    require_names(file.path for file in found)
+    return Listing(commit, found)
+
+
+def file_target(model: str, commit: str, path: str) -> str:
+    """Where a hub has a file of a commit, below its own address."""
+    return f"/{model}/resolve/{commit}/{quote(path)}"
+
+
+def _commit(client: HubClient, address: HubAddress) -> str:
+    target = f"/api/models/{address.model}/revision/{quote(address.revision, safe='')}"
+    answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
+    commit = answer.get("sha") if isinstance(answer, dict) else None
+    if not isinstance(commit, str) or not is_commit(commit):
+        raise DataError(f"the hub does not say which commit {address} is: {printable(repr(commit), 80)} is not one")
+    if address.is_commit and commit != address.revision:
+        raise DataError(f"the hub answers with the commit {commit}, where {address.revision} was asked for")
+    return commit
+
+
+def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
+    target: str | None = f"/api/models/{model}/tree/{commit}?recursive=true"
+    count = length = pages = 0
+    while target is not None:
+        entries, target, size = client.json(f"the list of files of {model}", target, _MOST_JSON_BYTES - length)
+        pages, length = pages + 1, length + size
+        for entry in _entries(entries):
+            if (file := listed_file(entry)) is not None:
+                count += 1
+                yield file
+        if count > MOST_FILES or pages > MOST_FILES // _LEAST_PAGE:
+            raise DataError(f"the hub lists more than {MOST_FILES:,} files, or never ends; no model has so many")
+
+
+def _entries(answer: Json) -> list[Json]:
+    if not isinstance(answer, list):
+        raise DataError("the hub's listing of files is not a list")
+    return answer

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Builds a model for evaluation on the ranks of a sampling plan, each with its part of the weights."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
+import torch
+from torch import nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.beside_linear import set_apart
+from nemo_vfm.parallel.engine.engine import build_model
+from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
+from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.sharding_spec import networks_of
+
+Attach = Callable[[nn.Module], None]
+
+
+def build_for_inference(
+    factory: Factory[[], nn.Module], seed: int, ranks: SamplingRanks, attach: Attach, *, draw: bool
+) -> nn.Module:
+    """A model on this rank, in evaluation mode and without gradients; every rank must call it.
+
+    Args:
+        factory: of the model.
+        seed: first weights are a function of it alone.
+        ranks: who share it. A process alone gets it on the CPU.
+        attach: adds to the model what is split with it, such as adapters, before it is split.
+        draw: whether first weights are needed; else a model on several ranks has memory and no numbers yet.
+
+    Raises:
+        UserError: the plan does not fit the model.
+    """
+    if ranks.mesh is None:
+        model = build_model(factory, seed)
+        attach(model)
+        return model.eval().requires_grad_(False)
+    model, meta = _born(factory, seed)
+    attach(model)
+    model.eval().requires_grad_(False)
+    for network in networks_of(model):
+        apply_parallelism.require_divisible(network, ranks.mesh.plan)
+        apply_parallelism.split_linears(network, ranks.mesh)
+    if not meta:
+        model.to(device())
+    for network in networks_of(model):
+        if ranks.plan.is_sharded:
+            apply_parallelism.shard(network, ranks.mesh, torch.float32)
+        layout = replace(layout_of(ranks.mesh, network), lockstep=ranks.lockstep)
+        call_under(network, layout, nullcontext)
+    if meta:
+        apply_parallelism.allocate(model, device())
+    if meta and draw:
+        with set_apart(model):
+            apply_parallelism.draw(model, derive(seed, "initial weights"))
+    return model
+
+
+def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
+    """UserError where a plan does not fit a model, or one of its networks."""
+    for network in networks_of(model):
+        apply_parallelism.require_divisible(network, plan)
+
+
+def _born(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
+    """The model, and whether it is still without memory: it may be too large for one device."""
+    with torch.device("meta"):
+        model = factory()
+    if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
+        return model, True
+    return build_model(factory, seed), False

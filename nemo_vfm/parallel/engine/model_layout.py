@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Calls a model under the layout that it was split for, whoever calls it."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+
+from torch import nn
+
+from nemo_vfm.parallel.apply.shared_heads import SharedHead
+from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.plan.mesh import Mesh, neighbours
+from nemo_vfm.parallel.plan.sharding_spec import Divisible
+
+
+def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
+    """How the tokens and heads of a model lie on a mesh; every rank must call it."""
+    if mesh is None:
+        return Layout()
+    shared = _shared_head(mesh, model)
+    if mesh.tokens is None and mesh.context is None:
+        return Layout(tensor=mesh.tensor, shared_head=shared)
+    from nemo_vfm.parallel.context.scheme import Scheme
+
+    scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
+    return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)
+
+
+def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
+    ranks = model.plan().sharing(mesh.plan.tensor) if isinstance(model, Divisible) else 1
+    return None if ranks == 1 else SharedHead(ranks, mesh.at.tensor % ranks, neighbours(mesh, ranks))
+
+
+def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
+    """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
+    entered: list[ExitStack] = []
+
+    def before(*_: object) -> None:
+        entered.append(ExitStack())
+        entered[-1].enter_context(under(layout))
+        entered[-1].enter_context(arithmetic())
+
+    def after(*_: object) -> None:
+        entered.pop().close()
+
+    model.register_forward_pre_hook(before, prepend=True)
+    model.register_forward_hook(after, always_call=True)

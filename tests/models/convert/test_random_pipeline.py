@@ -1,0 +1,40 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a recipe can be tried with a tiny random pipeline, and that nothing else is written for a typing error."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base, write_random_pipeline
+from tests.support.repository import ROOT
+
+diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+
+
+def test_every_pipeline_of_the_ingredients_can_be_tried() -> None:
+    assert set(get_args(Family)) == {path.stem for path in (ROOT / "conf/pipeline").glob("*.yaml")}
+
+
+def test_it_is_a_pipeline_of_diffusers_and_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    write_random_pipeline(tmp_path / "base", "wan22_i2v")
+    assert torch.equal(torch.rand(1), expected)
+    whole = diffusers.WanImageToVideoPipeline.from_pretrained(tmp_path / "base")
+    assert whole.config.boundary_ratio == 0.9 and whole.transformer.config.in_channels == 12
+    one, other = (part.patch_embedding.weight for part in (whole.transformer, whole.transformer_2))
+    assert not torch.equal(one, other), "two networks, not one twice"
+    write_random_pipeline(tmp_path / "base", "wan22_i2v")  # by a rank that comes later
+    assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+@pytest.mark.parametrize("family", [None, "wan21_t2v"])
+def test_a_folder_outside_the_run_is_never_made_up(tmp_path: Path, family: Family | None) -> None:
+    with pytest.raises(UserError, match="models is no folder; base=FOLDER names the pretrained pipeline"):
+        prepare_base(tmp_path / "models", family, tmp_path / "run")
+    assert not list(tmp_path.iterdir())
