@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Moves text encoder, network and codec in and out of the device's memory, so that they need not fit together."""
+"""Moves text encoder, network and codec between host and device, so that the device need not hold all three."""
 
 from dataclasses import dataclass
 
