@@ -66,6 +66,7 @@ def test_all_but_the_loss_is_the_objectives():
     assert weighted.scale(0.3) == objective.scale(0.3)
 
 
+@pytest.mark.slow  # a training
 def test_u_learns_the_logarithm_of_a_loss_that_depends_on_the_noise_level():
     """L(c) = exp(2 cos 3c): what one noise level leaves to be learned is up to 50 times what another does."""
     net = NoiseUncertainty()

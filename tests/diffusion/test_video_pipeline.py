@@ -185,8 +185,11 @@ def test_a_guided_video_lies_on_the_line_through_both_answers(scale):
     assert (video - expected).abs().max() <= 1
 
 
-@pytest.mark.parametrize("objective", [FlowMatching(), FlowMatching(prediction="sample"), EDM()],
-                         ids=["velocity", "sample", "edm"])  # fmt: skip
+@pytest.mark.parametrize("objective", [
+    pytest.param(FlowMatching(), id="velocity"),
+    pytest.param(FlowMatching(prediction="sample"), id="sample", marks=pytest.mark.slow),  # a second training
+    pytest.param(EDM(), id="edm"),
+])  # fmt: skip
 def test_a_small_model_learns_two_captioned_videos_by_heart(objective):
     videos = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)
     videos[0, 0], videos[1, 2] = 255, 255  # red and blue
