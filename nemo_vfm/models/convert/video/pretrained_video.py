@@ -17,6 +17,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 )
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.hub.hub_address import get_hint
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.engine.engine import load_weights_into
 
@@ -94,4 +95,5 @@ def _both(folder: Path) -> tuple[Path, Path]:
 def require_base(folder: Path | None) -> None:
     """UserError where a recipe's `base` is no folder: one sentence before each of its parts has one of its own."""
     if folder is not None and not folder.is_dir():
-        raise UserError(f"{folder} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it")
+        raise UserError(f"{folder} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it, and "
+                        f"{get_hint(folder)} brings one here")  # fmt: skip
