@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
+from nemo_vfm.models.hub.file_names import RECORD
 
 
 def files_sha256(path: Path) -> str:
@@ -17,7 +18,7 @@ def files_sha256(path: Path) -> str:
     """
     if path.is_file():
         return _known(path)
-    found = sorted(file for end in ("*.safetensors", "*.json") for file in path.glob(end))
+    found = sorted(file for end in ("*.safetensors", "*.json") for file in path.glob(end) if file.name != RECORD)
     if not found:
         raise UserError(f"{path} holds no model: neither safetensors nor JSON files are there")
     return sha256_text(" ".join(f"{file.name}:{_known(file)}" for file in found))

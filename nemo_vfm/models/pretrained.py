@@ -12,6 +12,8 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.models.hub.file_names import RECORD
+from nemo_vfm.models.hub.hub_address import get_hint
 
 #: Files that say what a model does. Others, such as a README, may change without changing it.
 _SAY = (".safetensors", ".json", ".jinja", ".txt", ".model")
@@ -24,7 +26,8 @@ def checked_folder(folder: Path) -> Path:
         UserError: it is absent, or not such a folder, or its weights are pickles.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; download the model first; nothing is downloaded for you")
+        raise UserError(f"{folder} is not a folder, and nothing is fetched unasked; {get_hint(folder)} brings a model "
+                        "here")  # fmt: skip
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} has no config.json, so it is not a model's folder; a hub's cache keeps it deeper down"
@@ -43,7 +46,7 @@ def fingerprint_of(folder: Path) -> str:
 
 def tokenizer_fingerprint(folder: Path) -> str:
     """The same for a folder without weights."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in _SAY and path.is_file())
+    files = sorted(path for path in folder.iterdir() if path.suffix in _SAY and path.name != RECORD and path.is_file())
     parts = [f"{path.name} {_hash(path, path.stat().st_size, path.stat().st_mtime_ns)}" for path in files]
     return sha256("\n".join(parts).encode()).hexdigest()[:16]
 

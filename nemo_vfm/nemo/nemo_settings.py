@@ -51,6 +51,9 @@ def read_settings(file: Path, changes: Mapping[str, Json]) -> "DictConfig":
 def _require_whole(file: Path, found: "DictConfig") -> None:
     if missing := [name for name in SECTIONS if name not in found]:
         raise UserError(f"{file} has no section {missing[0]!r}; a NeMo configuration has {' and '.join(SECTIONS)}")
+    if found.get("init_from_pretrained_model"):
+        raise UserError(f"{file} names a model that NeMo would fetch (init_from_pretrained_model); nothing is fetched "
+                        "here: bring its archive yourself, and name it as init_from_nemo_model")  # fmt: skip
     if [entry for entry in found.get("defaults") or [] if entry != "_self_"]:
         raise UserError(f"{file} takes parts from other files (defaults); write it out with hydra's --cfg job first")
 

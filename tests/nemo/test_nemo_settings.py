@@ -40,6 +40,7 @@ def test_changes_are_made_at_their_address_and_interpolation_stays(file):
         ("trainer: {}\n", {}, "has no section 'model'"),
         ("[1]\n", {}, "is not a mapping"),
         ("a: [\n", {}, "nemo.yaml: while parsing"),
+        (f"init_from_pretrained_model: stt_en\n{TEXT}", {}, "nothing is fetched here"),
         (f"defaults: [base]\n{TEXT}", {}, "takes parts from other files"),
         ("!!python/object/apply:os.system ['touch canary']\n", {}, "could not determine a constructor"),
     ],

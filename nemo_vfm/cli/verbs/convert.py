@@ -12,6 +12,7 @@ from pathlib import Path
 from nemo_vfm.cli.arguments import add_allow_host, add_trust
 
 _PASSED_ON = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "TMPDIR", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+_FILES = (".nemo", ".ckpt", ".pt", ".pth", ".bin", ".safetensors")
 _TIMEOUT_S = 6 * 3600.0
 
 
@@ -76,13 +77,20 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     if not arguments.file.is_file() and not arguments.file.is_dir():
-        raise UserError(f"there is no file {arguments.file}")
+        raise UserError(f"there is no file {arguments.file}{_hint(arguments.file)}")
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
     summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
+
+
+def _hint(file: Path) -> str:
+    """How to bring a model that is only on a hub; empty for what looks like a file."""
+    from nemo_vfm.models.hub.hub_address import get_hint
+
+    return "" if file.suffix in _FILES else f"; {get_hint(file)} brings a model's folder here"
 
 
 def _require_meant(arguments: argparse.Namespace) -> None:

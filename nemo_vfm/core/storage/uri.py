@@ -123,7 +123,8 @@ def _judged(text: str) -> str:
     scheme, mark, rest = text.partition("://")
     known = " or ".join(f"{name}://bucket/..." for name in SCHEMES)
     if not mark or scheme not in SCHEMES:
-        raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}")
+        hub = "; `nemo-vfm get hf://ORG/MODEL` brings a model here" if scheme == "hf" else ""
+        raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}{hub}")
     bucket, _, key = rest.rstrip("/").partition("/")
     if "@" in bucket or ":" in bucket:
         register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on

@@ -46,7 +46,7 @@ def file_selection(files: Sequence[HubFile], only: Sequence[str]) -> FileSelecti
             raise UserError(f"--only {printable(repr(idle[0]), 200)} fits no file of the model; it has {_shown(files)}")
         return FileSelection(tuple(file for file in files if any(fnmatchcase(file.path, one) for one in only)))
     left = tuple(file for file in files if file.path.lower().endswith(LEFT_OUT))
-    chosen = tuple(file for file in files if file not in left)
+    chosen = tuple(file for file in files if not file.path.lower().endswith(LEFT_OUT))
     if left and not any(file.path.lower().endswith((".safetensors", ".gguf", ".onnx")) for file in chosen):
         raise UserError(f"the model has no weights as safetensors, only {_shown(left)}, which may run code when "
                         "another program reads them: bring them by --only 'PATTERN', and let `nemo-vfm convert` "

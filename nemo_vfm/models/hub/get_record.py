@@ -24,7 +24,7 @@ class GetRecord:
 
     Args:
         address: of the model, with the revision that was asked for.
-        hub: that answered, such as https://huggingface.co:443.
+        hub: that answered, such as https://huggingface.co.
         commit: what the revision was when it was asked for.
         files: by path, that are here; each with its sha256.
         left_out: by path, the commit's other files.
@@ -73,8 +73,9 @@ def found_record(folder: Path) -> GetRecord | None:
         UserError: the folder has other content.
         DataError: what is there is not a record.
     """
-    for file in (folder / RECORD, folder / UNFINISHED / RECORD):
-        if file.is_file() and not file.is_symlink() and not file.parent.is_symlink():
+    begun = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
+    for file in (folder / RECORD, *begun):
+        if file.is_file() and not file.is_symlink():
             return _read(file)
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
         raise UserError(f"{folder} exists and does not come from `nemo-vfm get`; nothing in it is changed: give "

@@ -5,6 +5,7 @@
 import http.client
 import json
 import re
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -223,6 +224,9 @@ def _broken_is_tried_again() -> Iterator[None]:
         yield
     except NemoVfmError:
         raise
+    except ssl.SSLCertVerificationError as error:
+        raise UserError(f"the certificate is not trusted ({one_line(error.verify_message)}); if your network has "
+                        "an authority of its own, name its file in SSL_CERT_FILE") from None  # fmt: skip
     except (OSError, http.client.HTTPException) as error:
         raise TryAgain(one_line(f"{type(error).__name__}: {error}")) from None
 

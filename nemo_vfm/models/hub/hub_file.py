@@ -84,14 +84,14 @@ def digest_of(path: Path) -> Digest:
 
 
 def listed_file(entry: Json) -> HubFile | None:
-    """What an entry of the hub's listing says; None for a folder.
+    """What an entry of the hub's listing says; None for a folder, or what is no file.
 
     Raises:
         DataError: it is not such an entry.
     """
     if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
         raise DataError("the hub's listing has an entry without a path")
-    if entry.get("type") == "directory":
+    if entry.get("type") != "file":
         return None
     lfs = entry.get("lfs")
     where = lfs if isinstance(lfs, Mapping) else entry

@@ -64,7 +64,7 @@ def _pinned(address: HubAddress, client: HubClient, parts: Path) -> GetRecord:
     """Write down what the revision means before anything is brought, so that no later run takes another commit."""
     listing = listing_of(client, address)
     found = {file.path: file for file in listing.files}
-    record = GetRecord(address, client.access.url.origin, listing.commit, {}, found)
+    record = GetRecord(address, str(client.access.url), listing.commit, {}, found)
     record.write(parts / RECORD)
     return record
 
@@ -142,14 +142,24 @@ def _alone(folder: Path) -> Iterator[Path]:
     descriptor = os.open(parts, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         _lock(descriptor, folder)
-        yield parts
-        shutil.rmtree(parts)
-        sync(folder)
+        try:
+            yield parts
+            shutil.rmtree(parts)
+            sync(folder)
+        finally:
+            _remove_empty(parts, new)
     finally:
         os.close(descriptor)
-        for empty in (parts, *new):  # where the hub refused, nothing is left behind
-            with suppress(OSError):
-                empty.rmdir()
+
+
+def _remove_empty(parts: Path, new: Sequence[Path]) -> None:
+    """Leave nothing behind where nothing was brought; the next run asks anew which commit the revision is."""
+    with suppress(OSError):
+        if {path.name for path in parts.iterdir()} == {RECORD} and [*parts.parent.iterdir()] == [parts]:
+            (parts / RECORD).unlink()
+    for folder in (parts, *new):
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _lock(descriptor: int, folder: Path) -> None:

@@ -215,6 +215,16 @@ def test_through_a_proxy_tls_reaches_the_hub_itself_and_no_name_is_looked_up_her
     assert f"Authorization: Bearer {TOKEN}".encode() in request
 
 
+def test_a_certificate_that_is_not_trusted_is_said_at_once(environment, tmp_path):
+    certificate(tmp_path, "hub.test")
+    environment.setenv("HF_ENDPOINT", "https://hub.test")
+    with proxy(tmp_path, b"{}") as (port, asked):
+        environment.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
+        with pytest.raises(UserError, match=r"certificate is not trusted \(self.signed certificate.*SSL_CERT_FILE"):
+            HubClient(hub_access(Permissions()), timeout_s=5.0).json("it", "/x", 100)
+    assert len(asked) == 1
+
+
 def test_a_proxy_that_refuses_is_a_sentence(environment, tmp_path):
     environment.setenv("HF_ENDPOINT", "https://hub.test")
     for answer, words in ((b"HTTP/1.1 407 no\r\n\r\n", "wants a user and a password"),
@@ -270,7 +280,10 @@ def proxy(folder, body, answer=b"HTTP/1.1 200 open\r\nVia: x\r\n\r\n"):
             if b" 200 " in answer and (folder / "hub.key").exists():
                 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
                 context.load_cert_chain(folder / "hub.pem", folder / "hub.key")
-                link = context.wrap_socket(link, server_side=True)
+                try:
+                    link = context.wrap_socket(link, server_side=True)
+                except OSError:
+                    return  # who asks does not trust us
                 asked.append(_header(link))
                 link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             link.close()

@@ -9,7 +9,7 @@ import pytest
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.hub import file_download
 from nemo_vfm.models.hub.hub_client import HubError
-from tests.support.model_hub import LATER, body, cut_after, endless, files, status
+from tests.support.model_hub import COMMIT, LATER, body, cut_after, endless, files, status
 
 WEIGHTS = "transformer/model.safetensors"
 RIGHT = files()[WEIGHTS]
@@ -63,22 +63,23 @@ def test_a_hub_that_now_says_otherwise_is_stopped_before_the_bytes_come(hub, vis
 
 
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "requests"),
     [
-        status(206, RIGHT[1000:], Content_Range=f"bytes 1000-{SIZE - 1}/{SIZE}"),
-        status(206, RIGHT[:1000], Content_Range=f"bytes 0-999/{SIZE}"),
-        status(206, RIGHT, Content_Range="bytes nonsense"),
-        status(206, RIGHT[:1000]),
-        status(206, RIGHT[900_000:901_000], Content_Range=f"bytes 900000-{SIZE - 1}/{SIZE}"),
-        status(416, b"", Content_Range=f"bytes */{SIZE}"),
-        body(RIGHT),
+        (status(206, RIGHT[1000:], Content_Range=f"bytes 1000-{SIZE - 1}/{SIZE}"), 3),
+        (status(206, RIGHT[:1000], Content_Range=f"bytes 0-999/{SIZE}"), 3),
+        (status(206, RIGHT, Content_Range="bytes nonsense"), 3),
+        (status(206, RIGHT[:1000]), 3),
+        (status(206, RIGHT[900_000:901_000], Content_Range=f"bytes 900000-{SIZE - 1}/{SIZE}"), 3),
+        (status(416, b"", Content_Range=f"bytes */{SIZE}"), 3),
+        (body(RIGHT), 2),
     ],
     ids=["later", "beginning", "nonsense", "no range", "other length", "416", "the whole"],
 )
-def test_an_answer_with_other_bytes_than_the_rest_does_not_damage_the_file(hub, visitor, answer):
+def test_an_answer_with_other_bytes_than_the_rest_does_not_damage_the_file(hub, visitor, answer, requests):
     hub.faults["cdn:" + WEIGHTS] = [cut_after(900_000), answer]
     visitor.get()
-    assert visitor.files() == SAFE
+    asked = hub.asked(f"cdn GET /acme/tiny-video/resolve/{COMMIT}/{WEIGHTS}")
+    assert visitor.files() == SAFE and len(asked) == requests
 
 
 def test_a_part_of_the_rest_is_kept_and_the_rest_of_it_follows(hub, visitor):

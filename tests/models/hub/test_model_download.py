@@ -90,6 +90,27 @@ def test_a_pattern_that_fits_nothing_says_what_there_is_and_leaves_no_folder(vis
     with pytest.raises(UserError, match=r"--only 'unet/\*' fits no file of the model; it has README.md, empty.txt"):
         visitor.get("vae/*", "unet/*")
     assert set(visitor.files()) == {"README.md"}
+    with pytest.raises(UserError, match="fits no file"):
+        Visitor(visitor.hub, visitor.folder.with_name("new") / "below").get("unet/*")
+    assert not visitor.folder.with_name("new").exists()
+
+
+def test_a_folder_may_be_a_link_to_another_disk(visitor, tmp_path):
+    (tmp_path / "disk").mkdir()
+    visitor.folder.symlink_to(tmp_path / "disk")
+    visitor.get("README.md")
+    assert "nothing to do" in visitor.get("README.md") and (tmp_path / "disk" / "README.md").is_file()
+
+
+def test_a_run_that_is_refused_does_not_disturb_the_one_that_asks_for_the_list(hub, visitor):
+    def second(handler):
+        with pytest.raises(UserError, match="another `nemo-vfm get`"):
+            visitor.get()
+        handler.answer()
+
+    hub.faults["/revision/main"] = [second]
+    visitor.get()
+    assert visitor.files() == SAFE
 
 
 def test_a_model_of_pickles_alone_is_not_brought_unasked(hub, visitor):
@@ -168,7 +189,7 @@ def test_a_part_that_is_damaged_or_too_long_is_brought_again_whole(hub, visitor)
     (visitor.folder / ".get").mkdir()
     (visitor.folder / ".get" / part.name).write_bytes(b"?" * 4_000_000)
     visitor.get()
-    assert visitor.files() == SAFE
+    assert visitor.files() == SAFE and "bytes=4000000-" not in [one.get("Range") for one in hub.headers]
 
 
 def test_two_runs_do_not_write_to_one_folder(hub, visitor):

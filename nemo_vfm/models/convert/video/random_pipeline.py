@@ -18,6 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.models.convert.video.transformer_folder import PIPELINE
+from nemo_vfm.models.hub.hub_address import get_hint
 
 #: The names of `conf/pipeline/`.
 Family = Literal[
@@ -130,7 +131,8 @@ def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> 
     if base is None or base.is_dir():
         return
     if family is None or not base.resolve().is_relative_to(run_folder.resolve()):
-        raise UserError(f"{base} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it")
+        raise UserError(f"{base} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it, and "
+                        f"{get_hint(base)} brings one here")  # fmt: skip
     log.info(f"no pretrained pipeline was given: {base} becomes a tiny random one, a {family}")
     write_random_pipeline(base, family)
 

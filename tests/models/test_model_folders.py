@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests what a user is told whose model is no folder here, and that `get.json` is not a part of a model."""
+
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.uri import place
+from nemo_vfm.models.convert.video.pretrained_video import require_base
+from nemo_vfm.models.hashes import files_sha256
+from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+
+
+@pytest.mark.parametrize("check", [checked_folder, require_base])
+@pytest.mark.parametrize(
+    ("folder", "command"),
+    [("nvidia/Cosmos", "hf://nvidia/Cosmos"), ("hf://nvidia/Cosmos", "hf://nvidia/Cosmos"), ("models/wan", "hf://ORG/MODEL")],
+)  # fmt: skip
+def test_a_folder_that_is_not_here_can_be_brought_by_a_command(check, folder, command):
+    with pytest.raises(UserError, match=f"nemo-vfm get {command} brings"):
+        check(Path(folder))
+
+
+def test_a_hubs_address_is_no_place_but_can_be_brought():
+    with pytest.raises(ValueError, match=r"'hf' is not a supported URL scheme.*nemo-vfm get hf://ORG/MODEL"):
+        place("hf://nvidia/Cosmos")
+
+
+def test_the_record_of_get_does_not_make_it_another_model(tmp_path):
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"{}")
+    before = fingerprint_of(tmp_path), files_sha256(tmp_path)
+    (tmp_path / "get.json").write_text("{}")
+    assert (fingerprint_of(tmp_path), files_sha256(tmp_path)) == before
+    (tmp_path / "other.json").write_text("{}")
+    assert fingerprint_of(tmp_path) != before[0] and files_sha256(tmp_path) != before[1]
