@@ -95,7 +95,7 @@ def _run(words: Sequence[str], environment: Mapping[str, str], launch: Launch, l
 def _environment(launch: Launch) -> dict[str, str]:
     """Ours, with the launch's code first and with what the cluster's file says."""
     found = {**os.environ, "PATH": search_path(), "PYTHONPATH": _module_path(launch)}
-    found["PYTHONUNBUFFERED"] = "1"  # the log has the last words of a process that is killed
+    found["PYTHONUNBUFFERED"] = "1"  # the log keeps the last lines of a killed process
     for name, value in launch.where.variables.items():
         found.pop(name, None)
         found.update({} if value is None else {name: value})

@@ -21,14 +21,14 @@ COLUMNS = ("time", "job", "restart", "status", "kind", "step", "nodes", "sentenc
 _EARLY_S = 90  # Slurm may signal up to a minute before the lead that was asked for; the rest is for the save
 
 _PROLOGUE = r"""
-# -- What there is before this attempt, so that its end shows whether it got further.
+# -- The state before this attempt, to see at its end whether it made progress.
 @RUN@
 launch=@LAUNCH@
 job="$SLURM_JOB_ID"
-[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may be all the array
 log="$(readlink "/proc/$$/fd/1")"
 log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
-said_of() {  # by Slurm, of this job; one of two parts has a line for each
+said_of() {  # what squeue says of this job; a heterogeneous job has a line per part
   squeue --noheader --jobs="$job" --format="$1" | head -n 1
 }
 ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
@@ -55,14 +55,14 @@ note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
   printf '%s\n' "$5" >> "$launch/@ATTEMPTS@"
 }
 
-mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+mark="$launch/attempt-$SLURM_JOB_ID"  # exists while an attempt runs, and is older than all that the attempt writes
 if [[ -e $mark ]]; then
   down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
   SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
-    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a message" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
-# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+# What the attempt before recorded: a large run folder takes long to scan, so that is done at the end only.
 step_before="$(awk -F '\t' -v mine="$mine" \
   'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
 files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
@@ -86,7 +86,7 @@ case "$status:$near:$said" in
 @BRANCHES@
 esac
 
-# -- Whose node was it? And did the attempt get further than the one before?
+# -- Which node was at fault? Did this attempt make progress?
 failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
   -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
 told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
@@ -114,7 +114,7 @@ printf '%s\n' "$files" > "$launch/files-$job"
 
 @FUNCTIONS@
 
-# -- What then.
+# -- What happens next.
 state="$(said_of %T)"
 by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
 if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then

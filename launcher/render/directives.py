@@ -81,12 +81,12 @@ def _segment(nodes: int, domain: int) -> int:
 
 
 def _time(job: SlurmJob) -> Iterator[str]:
-    yield "# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;"
-    yield "# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)"
+    yield f"# Time limit of one attempt. USR1 arrives {job.lead_s} s earlier, so that every process can save and exit;"
+    yield "# then this script restarts the job. (With `B:` before USR1, only this shell would get the signal.)"
     yield directive("time", str(job.cluster.time))
     yield directive("signal", f"USR1@{job.lead_s}")
     if job.cluster.restart == "requeue":
-        yield f"{directive('requeue')}  # where a node fails, Slurm itself begins the job again, on others"
+        yield f"{directive('requeue')}  # if a node fails, Slurm restarts the job on others"
     else:
         yield f"{directive('no-requeue')}  # cluster.restart: this script submits itself once more"
     if job.array:

@@ -55,10 +55,10 @@ def environment(
 
 
 def _always() -> Iterator[Setting]:
-    yield Setting("PYTHONUNBUFFERED", "1", "the log has the last words of a process that is killed")
-    yield Setting("PYTHONFAULTHANDLER", "1", "a crash in native code says which line of Python led there")
-    yield Setting("TOKENIZERS_PARALLELISM", "false", "data workers are forked, and threads do not live through that")
-    yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are folders; nobody waits for a server")
+    yield Setting("PYTHONUNBUFFERED", "1", "the log keeps the last lines of a killed process")
+    yield Setting("PYTHONFAULTHANDLER", "1", "a crash in native code prints the Python stack")
+    yield Setting("TOKENIZERS_PARALLELISM", "false", "forked data workers cannot use its threads")
+    yield Setting("HF_HUB_OFFLINE", "1", "weights and tokenizers are local folders")
 
 
 def _of_gpus(gpu: str) -> Iterator[Setting]:

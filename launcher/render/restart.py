@@ -12,7 +12,7 @@ from launcher.render.job import SlurmJob
 RESUBMITTED = "resubmitted.tsv"  #: a line for each job that goes on with the work of another: that one, this one
 
 _FUNCTIONS = r"""
-# -- Begun again: by a requeue, or as another job, which goes on with the work of this one (@RESUBMITTED@).
+# -- Restarting: by a requeue, or as a new job that continues this one (@RESUBMITTED@).
 another=
 of_job() { scontrol show job --oneliner "$job" | sed -n "s/.* $1=\([^ ]*\).*/\1/p" | head -n 1; }
 submitted() {  # the number of what sbatch is given, without what this job has put into the environment
@@ -26,7 +26,7 @@ submitted() {  # the number of what sbatch is given, without what this job has p
 waiting_for() {  # jobs of the chain behind this number: their own, what they wait for, their script
   squeue --noheader --me --states=PENDING --format='%i %E %o' | grep -E "^[^ ]+ [^ ]*afterok:$1(_\*)?\("
 }
-resubmit() {  # this script, as a job that begins when this one has ended
+resubmit() {  # this script, as a job that starts when this one has ended
   local log_name="${log##*/}" words number task=
   words=(--dependency="afterany:$job" --output="${launch//%/%%}/logs/${log_name//%/%%}")
   [[ -v SLURM_ARRAY_TASK_ID ]] && task="_$SLURM_ARRAY_TASK_ID" words+=(--array="$SLURM_ARRAY_TASK_ID")
@@ -42,7 +42,7 @@ resubmit() {  # this script, as a job that begins when this one has ended
   echo "vfm-launch: resubmitted as job $another"
   hand_over "$number"
 }
-hand_over() {  # what waits for this job waits for another one
+hand_over() {  # jobs that depend on this one depend on another instead
   local wanted="$1" root="${mine% }" waiting moved=no
   root="${root##* }"
   # Behind an array: for all of it, and for whatever goes on with one of its tasks.

@@ -58,7 +58,7 @@ def surroundings(job: SlurmJob) -> list[str]:
 def _start(job: SlurmJob) -> Iterator[str]:
     yield from _loads(job)
     yield "set -uo pipefail  # not -e: what follows a failure is decided at the end"
-    yield "trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended"
+    yield "trap : TERM USR1  # survive both: this shell still has to record how the job ended"
 
 
 def _loads(job: SlurmJob) -> Iterator[str]:

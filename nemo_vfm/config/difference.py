@@ -14,6 +14,7 @@ _ABSENT = object()
 _NOTHING = "nothing"
 _SAVING = ("metric", "mode", "copy_to")  # which checkpoint is best, and where copies go; this only below `checkpoint`
 _LONGEST = 160
+_MOST_SHOWN = 12  # differences
 Path = tuple[str, ...]
 
 
@@ -50,10 +51,15 @@ def accept(found: Mapping[str, tuple[str, str]], allowed: Sequence[str], folder:
             there = f"; what differs is {', '.join(list(found)[:6])}" if found else ""
             warn(f"--allow {name}: nothing differs there from the run in {folder}{there}")
     refused = {key: pair for key, pair in found.items() if not (is_harmless(key) or is_allowed(key, allowed))}
+    if "_target_" in refused:  # another job altogether, of which every key differs
+        old, new = refused["_target_"]
+        raise RunFolderError(f"{folder} holds the run of another recipe ({old}, and this one is {new}); choose another "
+                             f"folder with run_dir=...")  # fmt: skip
     if refused:
-        lines = "\n".join(f"  {key}: {old} there, {new} now" for key, (old, new) in refused.items())
+        lines = [f"  {key}: {old} there, {new} now" for key, (old, new) in refused.items()]
+        more = [f"  ... and {len(lines) - _MOST_SHOWN} more"] * (len(lines) > _MOST_SHOWN)
         raise RunFolderError(
-            f"{folder} holds a run of a different recipe:\n{lines}\n"
+            f"{folder} holds a run of a different recipe:\n{chr(10).join([*lines[:_MOST_SHOWN], *more])}\n"
             f"Choose another folder with run_dir=..., or resume anyway with "
             f"{' '.join(f'--allow {key}' for key in list(refused)[:4])}{' ...' if len(refused) > 4 else ''}"
         )

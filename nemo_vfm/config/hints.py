@@ -319,6 +319,8 @@ def _union_in_words(hint: Any) -> str:
 
 def _list_in_words(hint: Any) -> str:
     parts = get_args(hint)
+    if is_fixed(hint) and len(parts) > 1 and len(set(parts)) == 1:
+        return f"a list of {len(parts)}, each {in_words(parts[0])}"
     if is_fixed(hint):
         return f"a list of {len(parts)} ({', '.join(map(in_words, parts))})" if parts else "an empty list"
     return f"a list, each {in_words(parts[0])}" if parts else "a list"

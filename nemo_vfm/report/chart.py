@@ -167,7 +167,8 @@ _FRAME = """
 <text class="tick" x="{{ left - 7 }}" y="{{ up(value) + 4 }}" text-anchor="end">{{ tick(value) }}</text>
 {% endfor %}
 {% for value in x_ticks %}
-<text class="tick" x="{{ across(value) }}" y="{{ bottom + 17 }}" text-anchor="middle">{{ tick(value) }}</text>
+{% set anchor = "end" if across(value) > right - 12 else "middle" %}
+<text class="tick" x="{{ across(value) }}" y="{{ bottom + 17 }}" text-anchor="{{ anchor }}">{{ tick(value) }}</text>
 {% endfor %}
 <line class="axis" x1="{{ left }}" x2="{{ right }}" y1="{{ bottom }}" y2="{{ bottom }}"/>
 <text class="tick" x="{{ right }}" y="{{ height - 5 }}" text-anchor="end">{{ x_label }}</text>

@@ -235,6 +235,19 @@ def test_a_difference_shows_what_differs(there, now, shown):
     assert differences(there, now) == shown
 
 
+def test_the_run_of_another_job_is_named_and_its_differences_are_not_listed():
+    found = {"_target_": ("a.Job", "b.Job"), "width": ("1", "nothing")}
+    with pytest.raises(RunFolderError, match=r"of another recipe \(a.Job, and this one is b.Job\); choose") as refused:
+        accept(found, [], "runs/x")
+    assert "width" not in str(refused.value)
+
+
+def test_of_many_differences_a_dozen_are_shown():
+    found = {f"key{number}": ("1", "2") for number in range(40)}
+    with pytest.raises(RunFolderError, match=r"key11: 1 there, 2 now\n  \.\.\. and 28 more\nChoose"):
+        accept(found, [], "runs/x")
+
+
 def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
     found = {"model.width": ("1", "2"), "models": ("a", "b")}
     with pytest.raises(RunFolderError, match=r"models: a there, b now\nChoose .*--allow models$") as refused:

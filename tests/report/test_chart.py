@@ -37,6 +37,11 @@ def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
     assert y2 < y0, "up is more"
 
 
+def test_the_number_at_the_right_end_ends_there_so_that_a_phone_cuts_nothing_off():
+    html = line_chart("x", [Line("", [(0, 0), (2000, 1)])], x_label="step")
+    assert re.search(r'text-anchor="end">2,000<', html) and re.search(r'text-anchor="middle">1,000<', html)
+
+
 def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
     assert Axis(1, 100, log=True).place(10) == pytest.approx(0.5)
 

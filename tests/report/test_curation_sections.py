@@ -118,7 +118,7 @@ def test_kinds_are_rows_and_the_files_stand_beneath(tmp_path):
     html = shown(funnel, tmp_path, "ledger.json", {"files": files, "audio": sound})
     said = text(html)
     assert said.count("is damaged") == 1 and "19<b>.mp4 and 3 more" in said and "20<b>" not in said
-    assert "2 copied into the clip, 1 as FLAC beside it, 2 none in the source, 1 failed: bad" in said
+    assert "2 with the source's sound, 1 with FLAC beside it, 2 without, as the source has none, 1 failed: bad" in said
     assert "copy.mp4 = a.mp4" in said and html.count("<tr") == 5
 
 

@@ -34,7 +34,8 @@ def torch_works() -> str:
     if weight.grad is None or float(weight.grad.sum()) != 8.0 * 8 * 16:
         raise RuntimeError("a matrix product and its gradient are wrong")
     bf16 = "fast" if has_fast_bf16() else "no fast"
-    return f"{torch.__version__}, {torch.get_num_threads()} threads, {bf16} bf16 on this device"
+    threads = torch.get_num_threads()
+    return f"{torch.__version__}, {threads} {'thread' if threads == 1 else 'threads'}, {bf16} bf16 on this device"
 
 
 def gpu_works() -> str:

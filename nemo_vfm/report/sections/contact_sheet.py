@@ -94,7 +94,7 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
     }
     lead = "Four frames of each clip, left to right in time; images as they are. "
     lead += "Where there are many, those shown are evenly spaced.  "
-    lead += "The last word below each is the start of its id: see `nemo-vfm explain RUN ID`."
+    lead += "The last word below each is the start of its id, for nemo-vfm explain RUN ID."
     return Section("Contact sheets", fragment(_SHEETS, values), lead, step.name)
 
 

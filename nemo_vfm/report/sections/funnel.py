@@ -80,12 +80,12 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
 
 def _sound(audio: Mapping[str, Any]) -> str:
     """What became of the sound of the clips that were kept."""
-    as_what = {"copied": "copied into the clip", "flac": "as FLAC beside it"}
+    as_what = {"copied": "with the source's sound", "flac": "with FLAC beside it"}
     sentences = [f"{exact(n)} {as_what.get(kind, kind)}" for kind, n in _counts(audio, "kept_as").items()]
-    why = {"no_audio": "none in the source", "audio_drop": "left out (audio: drop)"}
+    why = {"no_audio": "without, as the source has none", "audio_drop": "without (audio: drop)"}
     sentences += [f"{exact(n)} {why.get(name, name)}" for name, n in _counts(audio, "dropped").items()]
     sentences += [f"{exact(n)} failed: {clean(name, 160)}" for name, n in _counts(audio, "failed").items()]
-    return f" Sound of the clips kept: {', '.join(sentences)}." if sentences else ""
+    return f" Sound of the kept clips: {', '.join(sentences)}." if sentences else ""
 
 
 def _files(run: RunFolder, step: Step) -> dict[tuple[str, str], list[str]]:

@@ -15,11 +15,11 @@
 #SBATCH --mem=0  # all that a node has
 #SBATCH --exclusive  # shared with nobody
 
-# The longest that one attempt takes. So many seconds before, USR1 asks each process to save and to leave;
-# then this script begins the job again. (Without B: before USR1, or this shell would get it instead.)
+# Time limit of one attempt. USR1 arrives 420 s earlier, so that every process can save and exit;
+# then this script restarts the job. (With `B:` before USR1, only this shell would get the signal.)
 #SBATCH --time=4:00:00
 #SBATCH --signal=USR1@420
-#SBATCH --requeue  # where a node fails, Slurm itself begins the job again, on others
+#SBATCH --requeue  # if a node fails, Slurm restarts the job on others
 #SBATCH --array=0-3  # each task has its own attempts
 
 # One log for all attempts.
@@ -28,13 +28,13 @@
 #SBATCH --chdir=/lustre/video
 
 set -uo pipefail  # not -e: what follows a failure is decided at the end
-trap : TERM USR1  # the job is asked to end, and this shell has still to write down how it ended
+trap : TERM USR1  # survive both: this shell still has to record how the job ended
 
 # -- Variables: they follow from the kind of GPU and the layout; cluster.environment changes them.
-export PYTHONUNBUFFERED=1            # the log has the last words of a process that is killed
-export PYTHONFAULTHANDLER=1          # a crash in native code says which line of Python led there
-export TOKENIZERS_PARALLELISM=false  # data workers are forked, and threads do not live through that
-export HF_HUB_OFFLINE=1              # weights and tokenizers are folders; nobody waits for a server
+export PYTHONUNBUFFERED=1            # the log keeps the last lines of a killed process
+export PYTHONFAULTHANDLER=1          # a crash in native code prints the Python stack
+export TOKENIZERS_PARALLELISM=false  # forked data workers cannot use its threads
+export HF_HUB_OFFLINE=1              # weights and tokenizers are local folders
 export PYTHONPATH=/lustre/video/runs/dit/launch/code${PYTHONPATH:+:$PYTHONPATH}  # the code as it was when the job was submitted
 
 # -- The share of this task of the array.
@@ -45,14 +45,14 @@ case "$SLURM_ARRAY_TASK_ID" in
   3) share=(run_dir=/lustre/video/runs/dit/shards/3 shard=3/4) ;;
 esac
 
-# -- What there is before this attempt, so that its end shows whether it got further.
+# -- The state before this attempt, to see at its end whether it made progress.
 run=/lustre/video/runs/dit
 launch=/lustre/video/runs/dit/launch
 job="$SLURM_JOB_ID"
-[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may mean them all
+[[ -v SLURM_ARRAY_TASK_ID ]] && job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID"  # the bare number may be all the array
 log="$(readlink "/proc/$$/fd/1")"
 log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
-said_of() {  # by Slurm, of this job; one of two parts has a line for each
+said_of() {  # what squeue says of this job; a heterogeneous job has a line per part
   squeue --noheader --jobs="$job" --format="$1" | head -n 1
 }
 ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
@@ -79,14 +79,14 @@ note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
   printf '%s\n' "$5" >> "$launch/attempts.tsv"
 }
 
-mark="$launch/attempt-$SLURM_JOB_ID"  # is there while an attempt runs, and is older than whatever the attempt writes
+mark="$launch/attempt-$SLURM_JOB_ID"  # exists while an attempt runs, and is older than all that the attempt writes
 if [[ -e $mark ]]; then
   down="$(sinfo --noheader --Node --nodes="$(< "$mark")" --states=down,drain,fail --format=%N | sort -u | paste -sd,)"
   SLURM_JOB_NODELIST="$(< "$mark")" SLURM_RESTART_COUNT="$(( ${SLURM_RESTART_COUNT:-1} - 1 ))" \
-    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a word" no "$down"
+    note - "$([[ -n $down ]] && echo node_fault || echo unknown)" "it ended without a message" no "$down"
 fi
 printf '%s\n' "$SLURM_JOB_NODELIST" > "$mark"
-# What the attempt before has noted: to look through a large run folder takes long, and is done at the end alone.
+# What the attempt before recorded: a large run folder takes long to scan, so that is done at the end only.
 step_before="$(awk -F '\t' -v mine="$mine" \
   'index(mine, " " $2 " ") { step = $6 } END { print step == "" ? -1 : step }' < <(attempts))"
 files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && break; done)"
@@ -144,7 +144,7 @@ case "$status:$near:$said" in
   *:*:*) kind=unknown ;;
 esac
 
-# -- Whose node was it? And did the attempt get further than the one before?
+# -- Which node was at fault? Did this attempt make progress?
 failed="$(sed -n -e 's/^srun: error: Node failure on \([^ ]*\).*/\1/p' \
   -e 's/^vfm-launch: the check of node \([^ ]*\) failed.*/\1/p' <<< "$heard" | head -n 1)"
 told="${told:-$(grep -m 1 -o '^vfm-launch: the check of node .*' <<< "$heard")}"
@@ -170,7 +170,7 @@ files=0
 (( step > step_before || (step < 0 && files > ${files_before:-0}) )) && moved=yes
 printf '%s\n' "$files" > "$launch/files-$job"
 
-# -- Begun again: by a requeue, or as another job, which goes on with the work of this one (resubmitted.tsv).
+# -- Restarting: by a requeue, or as a new job that continues this one (resubmitted.tsv).
 another=
 of_job() { scontrol show job --oneliner "$job" | sed -n "s/.* $1=\([^ ]*\).*/\1/p" | head -n 1; }
 submitted() {  # the number of what sbatch is given, without what this job has put into the environment
@@ -185,7 +185,7 @@ submitted() {  # the number of what sbatch is given, without what this job has p
 waiting_for() {  # jobs of the chain behind this number: their own, what they wait for, their script
   squeue --noheader --me --states=PENDING --format='%i %E %o' | grep -E "^[^ ]+ [^ ]*afterok:$1(_\*)?\("
 }
-resubmit() {  # this script, as a job that begins when this one has ended
+resubmit() {  # this script, as a job that starts when this one has ended
   local log_name="${log##*/}" words number task=
   words=(--dependency="afterany:$job" --output="${launch//%/%%}/logs/${log_name//%/%%}")
   [[ -v SLURM_ARRAY_TASK_ID ]] && task="_$SLURM_ARRAY_TASK_ID" words+=(--array="$SLURM_ARRAY_TASK_ID")
@@ -201,7 +201,7 @@ resubmit() {  # this script, as a job that begins when this one has ended
   echo "vfm-launch: resubmitted as job $another"
   hand_over "$number"
 }
-hand_over() {  # what waits for this job waits for another one
+hand_over() {  # jobs that depend on this one depend on another instead
   local wanted="$1" root="${mine% }" waiting moved=no
   root="${root##* }"
   # Behind an array: for all of it, and for whatever goes on with one of its tasks.
@@ -228,7 +228,7 @@ submit_behind() {  # where no job may be changed: the chain behind one job once 
   done
 }
 
-# -- What then.
+# -- What happens next.
 state="$(said_of %T)"
 by_hand='\*\*\* JOB [0-9]+ ON [^ ]+ CANCELLED AT [^ ]+ (DUE [Tt][Oo] SIGNAL.*)?\*\*\*'
 if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
