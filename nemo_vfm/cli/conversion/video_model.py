@@ -34,8 +34,9 @@ def convert_in(source: Path, target: Path) -> str:
 
 
 def convert_out(
-    source: Path, target: Path, *, key: str | None = None, pipeline: Path | None = None, trust: Sequence[str] = (),
-    allow_host: Sequence[str] = (), dtype: Literal["fp32", "bf16"] | None = None,
+    source: Path, target: Path, *, key: str | None = None, pipeline: Path | None = None,
+    replaces: str | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+    dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
     """Write a folder that diffusers loads; one sentence about it.
 
@@ -45,6 +46,7 @@ def convert_out(
         key: model or ema; None takes ema where there is one.
         pipeline: folder of the pipeline whose other parts are copied, so that the whole can be called; None writes
             the transformer's folder alone.
+        replaces: which of a pipeline's two networks this one takes the place of; None where there is one.
         trust: see `--trust`.
         allow_host: see `--allow-host`.
         dtype: of the weights written; None leaves them as they are.
@@ -57,7 +59,7 @@ def convert_out(
 
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
-    from nemo_vfm.models.convert.video.transformer_folder import TRANSFORMER, copy_pipeline, write_transformer
+    from nemo_vfm.models.convert.video.transformer_folder import copy_pipeline, replaced_part, write_transformer
     from nemo_vfm.parallel.apply.beside_linear import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
 
@@ -66,8 +68,9 @@ def convert_out(
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
-    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
-    folder = target if pipeline is None else target / TRANSFORMER
+    part = None if pipeline is None else replaced_part(pipeline, replaces)
+    parts = [] if pipeline is None or part is None else copy_pipeline(pipeline, target, part)
+    folder = target if part is None else target / part
     write_transformer(model, weights, folder,
                       dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))

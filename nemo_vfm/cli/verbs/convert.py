@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied beside the "
                              "transformer")  # fmt: skip
+    parser.add_argument("--replaces", choices=("transformer", "transformer_2"),
+                        help="with --to diffusers: which network of a --pipeline with two (Wan 2.2 A14B) this one takes "
+                             "the place of")  # fmt: skip
     parser.add_argument(
         "--tokenizer",
         metavar="DIR",
@@ -77,14 +80,20 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     """An option that nobody reads is a lie that the user believes."""
     from nemo_vfm.core.errors import UserError
 
-    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"), "ours": ()}
+    meant = {
+        "transformers": ("tokenizer", "most_tokens", "dtype"),
+        "diffusers": ("pipeline", "replaces", "dtype"),
+        "ours": (),
+    }
+    if arguments.replaces is not None and arguments.pipeline is None and arguments.to == "diffusers":
+        raise UserError("--replaces names a network of a pipeline; give --pipeline DIR, too")
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
         raise UserError("--adapter writes an adapter alone, without --to and --leave-out; --to diffusers of the run "
                         "writes the whole model with the adapter merged into its weights")  # fmt: skip
     for name in ("base", "alpha"):
         if getattr(arguments, name) is not None and arguments.adapter is None:
             raise UserError(f"--{name} is for --adapter")
-    for name in ("tokenizer", "most_tokens", "pipeline", "dtype"):
+    for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} is for {libraries}")
@@ -107,8 +116,8 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_out(arguments.file, folder, key=arguments.key, pipeline=arguments.pipeline,
-                                       trust=arguments.trust, allow_host=arguments.allow_host,
-                                       dtype=arguments.dtype)  # fmt: skip
+                                       replaces=arguments.replaces, trust=arguments.trust,
+                                       allow_host=arguments.allow_host, dtype=arguments.dtype)  # fmt: skip
     if arguments.file.is_dir():
         return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])

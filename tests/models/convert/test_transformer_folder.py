@@ -261,12 +261,13 @@ def test_a_network_that_diffusers_has_not_is_not_written(tmp_path: Path, pipelin
         write_transformer(model, model.state_dict(), tmp_path / "full")
 
 
-def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied: Path, tmp_path: Path):
+def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied: Path, tmp_path: Path, capsys):
     (copied / "wan/vae").symlink_to(tmp_path)
     index = json.loads((copied / "wan/model_index.json").read_text()) | {"vae": ["diffusers", "V"]}
     (copied / "wan/model_index.json").write_text(json.dumps(index))
     assert copy_pipeline(copied / "wan", tmp_path / "out") == ["scheduler"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model_index.json", "scheduler"]
+    assert "names vae, which" in capsys.readouterr().err
     with pytest.raises(UserError, match="is no pipeline's folder"):
         copy_pipeline(copied / "wan/scheduler", tmp_path / "other")
 
