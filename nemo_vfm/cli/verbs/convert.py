@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="with --to diffusers: pipeline folder whose other parts are copied beside the "
                              "transformer")  # fmt: skip
     parser.add_argument("--replaces", choices=("transformer", "transformer_2"),
-                        help="with --to diffusers: which network of a --pipeline with two (Wan 2.2 A14B) is replaced by "
-                             "this one")  # fmt: skip
+                        help="with --to diffusers: which network of a --pipeline with two (Wan 2.2 A14B) is "
+                             "replaced")  # fmt: skip
     parser.add_argument(
         "--tokenizer",
         metavar="DIR",
