@@ -272,6 +272,12 @@ def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied
         copy_pipeline(copied / "wan/scheduler", tmp_path / "other")
 
 
+def test_weights_of_a_variant_are_refused_with_what_to_do(tmp_path: Path):
+    made(PEERS["wan 2.1 text"]).save_pretrained(tmp_path, variant="fp16", max_shard_size="60KB")
+    with pytest.raises(DataError, match="it has the variant fp16: load and save it without `variant`, or rename"):
+        TransformerFolder(tmp_path)
+
+
 def test_what_is_no_video_model_is_none(tmp_path: Path):
     assert transformer_in(tmp_path) is None
     for text in ("[]", "{", '{"_class_name": 3}', "[" * 10**5):
