@@ -72,6 +72,21 @@ def test_a_pipeline_comes_in_and_goes_out_whole_and_bit_by_bit(kitchen, capfd, n
     assert scheduler.config.shift == 3.0 and (kitchen.folder / "back/model_index.json").is_file()
 
 
+def test_of_two_networks_the_one_that_is_named_is_replaced_and_none_is_guessed(kitchen, capfd) -> None:
+    pipeline(kitchen.folder / "theirs", "wan 2.1 text")
+    path = kitchen.folder / "theirs/model_index.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"transformer_2": ["diffusers", "T"]}))
+    low = made(PEERS["wan 2.1 text"], seed=7)
+    low.save_pretrained(kitchen.folder / "theirs/transformer_2")
+    assert kitchen.main("convert", "theirs/transformer_2", "ours") == 0
+    words = ("convert", "ours", "back", "--to", "diffusers", "--pipeline", "theirs")
+    assert kitchen.main(*words) == 2 and "say which is replaced" in capfd.readouterr().err
+    assert kitchen.main(*words, "--replaces", "transformer_2") == 0
+    for part, expected in (("transformer", made(PEERS["wan 2.1 text"])), ("transformer_2", low)):
+        again = type(low).from_pretrained(kitchen.folder / "back", subfolder=part).state_dict()
+        assert all(torch.equal(tensor, again[name]) for name, tensor in expected.state_dict().items())
+
+
 def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for(kitchen, capfd) -> None:
     made(PEERS["wan 2.1 text"]).save_pretrained(kitchen.folder / "theirs")
     assert kitchen.main("convert", "theirs", "ours") == 0
@@ -96,6 +111,7 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
     (("theirs", "out", "--to", "diffusers"), "is a diffusers folder already; leave --to out to convert it to ours"),
     (("theirs", "out", "--pipeline", "theirs"), "--pipeline needs --to diffusers"),
     (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens needs --to transformers"),
+    (("ours", "out", "--to", "diffusers", "--replaces", "transformer"), "a network of a pipeline; give --pipeline DIR"),
     (("theirs", "out", "--dtype", "bf16"), "--dtype needs --to transformers or --to diffusers"),
     (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is no pipeline's folder"),
     (("gpt", "out", "--to", "diffusers"), "is a nemo_vfm.models.gpt.GPT; only "),

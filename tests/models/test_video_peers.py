@@ -3,6 +3,7 @@
 """Tests that a DiT as Cosmos 1, 2 and 2.5, and a Wan, have the parameters and outputs of diffusers, packed too."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.models.blocks.norm import RMSNormAcrossHeads
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.wan import Wan
@@ -101,6 +103,21 @@ def test_a_network_gives_the_numbers_of_diffusers(name):
     with torch.no_grad():
         other = ours(**given | {"noise_B": given["noise_B"] + 0.01})
     assert (other - expected).abs().max() / expected.std() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["cosmos 1", "wan 2.1 text"])
+def test_a_patch_of_several_frames_comes_out_in_the_order_of_diffusers(name):
+    peer = replace(PEERS[name], config=PEERS[name].config | {"patch_size": (FRAMES, 2, 2)})
+    theirs, given = made(peer), inputs(peer)
+    expected = called(peer, theirs, given)
+    with torch.no_grad():
+        assert (ours_of(name, theirs)(**given) - expected).abs().max() / expected.std() < 1e-5
+
+
+def test_a_norm_over_heads_bounds_what_is_next_to_nothing():
+    x_BSHD = torch.full((1, 1, 2, 4), 1e-3)
+    expected = 1e-3 / (1e-6 + 1e-6) ** 0.5
+    torch.testing.assert_close(RMSNormAcrossHeads(dim=8)(x_BSHD), torch.full_like(x_BSHD, expected))
 
 
 @pytest.mark.parametrize(("name", "changes"), [

@@ -52,6 +52,11 @@ class Peer:
         """Whether it is a Wan, else a Cosmos."""
         return "ffn_dim" in self.config
 
+    @property
+    def any_fps(self) -> float:
+        """Of a peer that takes none: Wan and Cosmos 2.5 must not see it, others are as at 24."""
+        return 10.0 if self.is_wan or "use_crossattn_projection" in self.config else 24.0
+
 
 PEERS = {
     "cosmos 1": Peer(COSMOS, fps=12),
@@ -89,7 +94,7 @@ def inputs(peer: Peer, seed: int = 1) -> dict[str, Tensor]:
         "latents_BCTHW": torch.randn(BATCH, 4, FRAMES, HEIGHT, WIDTH),
         "noise_B": torch.rand((BATCH, FRAMES) if peer.frame_levels else (BATCH,)),
         "text_BLD": torch.randn(BATCH, *peer.text), "text_mask_BL": torch.ones(BATCH, peer.text[0], dtype=torch.bool),
-        "fps_B": torch.full((BATCH,), float(peer.fps or 24)),
+        "fps_B": torch.full((BATCH,), float(peer.fps or peer.any_fps)),
     }  # fmt: skip
     if peer.condition:
         given["condition_BCTHW"] = torch.randn(BATCH, peer.condition, FRAMES, HEIGHT, WIDTH)

@@ -35,7 +35,8 @@ def convert_in(source: Path, target: Path) -> str:
 
 def convert_out(
     source: Path, target: Path, to: Literal["diffusers", "native"], *, key: str | None = None,
-    pipeline: Path | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+    pipeline: Path | None = None, replaces: str | None = None, trust: Sequence[str] = (),
+    allow_host: Sequence[str] = (),
     dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
     """Write a folder that diffusers can load, or a file under NVIDIA's names; return a one-line summary.
@@ -47,6 +48,7 @@ def convert_out(
         key: model or ema; None takes ema if the checkpoint has it.
         pipeline: a pipeline folder whose other parts are copied, so that the result is a whole pipeline; None writes
             the transformer folder alone.
+        replaces: which network of a pipeline with two to replace; None if it has one.
         trust: see `--trust`.
         allow_host: see `--allow-host`.
         dtype: dtype of the written weights; None keeps the stored one.
@@ -60,7 +62,7 @@ def convert_out(
     from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.video.native_weights import write_native
-    from nemo_vfm.models.convert.video.transformer_folder import TRANSFORMER, copy_pipeline, write_transformer
+    from nemo_vfm.models.convert.video.transformer_folder import copy_pipeline, replaced_part, write_transformer
     from nemo_vfm.parallel.apply.beside_linear import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
 
@@ -75,8 +77,9 @@ def convert_out(
     summary = f"the {group} {content} of step {saved.step}: {count:,} parameters"
     if to == "native":
         return f"{summary}, under NVIDIA's names in {write_native(model, weights, target, dtype=kind).name}"
-    parts = [] if pipeline is None else copy_pipeline(pipeline, target)
-    write_transformer(model, weights, target if pipeline is None else target / TRANSFORMER, dtype=kind)
+    part = None if pipeline is None else replaced_part(pipeline, replaces)
+    parts = [] if pipeline is None or part is None else copy_pipeline(pipeline, target, part)
+    write_transformer(model, weights, target if part is None else target / part, dtype=kind)
     copied = f"; copied {', '.join(parts)} from {pipeline}" if pipeline else "; add --pipeline for a whole pipeline"
     return f"{summary}, for diffusers{copied}"
 

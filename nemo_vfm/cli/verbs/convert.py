@@ -48,6 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "
                              "transformer")  # fmt: skip
+    parser.add_argument("--replaces", choices=("transformer", "transformer_2"),
+                        help="with --to diffusers: which network of a --pipeline with two (Wan 2.2 A14B) is "
+                             "replaced")  # fmt: skip
     parser.add_argument(
         "--tokenizer",
         metavar="DIR",
@@ -97,15 +100,17 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     """Refuse options that the chosen conversion would ignore."""
     from nemo_vfm.core.errors import UserError
 
-    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "dtype"),
+    meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),
              "native": ("dtype",), "ours": ("rope_scale",)}  # fmt: skip
+    if arguments.replaces is not None and arguments.pipeline is None and arguments.to == "diffusers":
+        raise UserError("--replaces names a network of a pipeline; give --pipeline DIR, too")
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
         raise UserError("--adapter cannot be combined with --to or --leave-out, because it writes only the adapter; "
                         "for the whole model with the adapter merged in, use --to diffusers")  # fmt: skip
     for name in ("base", "alpha"):
         if getattr(arguments, name) is not None and arguments.adapter is None:
             raise UserError(f"--{name} needs --adapter")
-    for name in ("tokenizer", "most_tokens", "pipeline", "dtype", "rope_scale"):
+    for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype", "rope_scale"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
@@ -133,8 +138,9 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_out(arguments.file, folder, arguments.to, key=arguments.key,
-                                       pipeline=arguments.pipeline, trust=arguments.trust,
-                                       allow_host=arguments.allow_host, dtype=arguments.dtype)  # fmt: skip
+                                       pipeline=arguments.pipeline, replaces=arguments.replaces,
+                                       trust=arguments.trust, allow_host=arguments.allow_host,
+                                       dtype=arguments.dtype)  # fmt: skip
     if arguments.file.is_dir() and not _is_distributed(arguments.file):
         if arguments.rope_scale is not None:
             raise UserError("--rope-scale is for a Cosmos in NVIDIA's own files; this folder is not one")

@@ -102,7 +102,7 @@ def _places(folder: Path, names: WeightNames) -> dict[str, str]:
     """Weight -> name of its file, by the index."""
     if not (folder / names.index).is_file():
         raise DataError(f"{folder.name} has neither {names.whole} nor {names.index}, which say where the weights "
-                        f"are; other safetensors are not taken for them")  # fmt: skip
+                        f"are; other safetensors are not taken for them{_variant(folder, names)}")  # fmt: skip
     places = read_mapping(folder / names.index).get("weight_map")
     if not isinstance(places, dict) or not places:
         raise DataError(f"{folder.name}/{names.index} has no weight_map that says which file holds which weight")
@@ -112,6 +112,15 @@ def _places(folder: Path, names: WeightNames) -> dict[str, str]:
             raise DataError(f"{folder.name}/{names.index} places {weight[:80]} in {str(name)[:80]!r}; there is no such "
                             f"safetensors file in the folder")  # fmt: skip
     return places
+
+
+def _variant(folder: Path, names: WeightNames) -> str:
+    """What to do with weights of another name, such as *.fp16.safetensors; nothing where there are none."""
+    found = sorted(path.name for path in folder.glob(f"{names.stem}.*.safetensors*"))
+    if not found:
+        return ""
+    kept = found[0].replace(f"{names.stem}.", "").partition(".safetensors")[0].removesuffix(".index").split("-")[0]
+    return f"; it has the variant {kept[:20]}: load and save it without `variant`, or rename its files"
 
 
 def _tell_others(folder: Path, taken: Iterable[str], names: WeightNames) -> None:

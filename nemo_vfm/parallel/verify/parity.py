@@ -203,10 +203,11 @@ def _alone(rehearsal: TinyTraining, packed: bool) -> _Seen:
 def _compared(found: _Seen, alone: _Seen) -> tuple[float, dict[str, float]]:
     loss = max(abs(one - other) / abs(other) for one, other in zip(found.losses, alone.losses, strict=True))
     least = _NOTHING * alone.norm
-    by_name = {
-        name: float((one - alone.gradients[name]).norm() / max(float(alone.gradients[name].norm()), least))
-        for name, one in found.gradients.items()
-    }
+    by_name = {}
+    for name, one in found.gradients.items():
+        # Stages of a pipeline add up zeros for what no input reaches, such as an image's embedding without an image.
+        expected = alone.gradients.get(name, torch.zeros_like(one))
+        by_name[name] = float((one - expected).norm() / max(float(expected.norm()), least))
     return loss, {**by_name, _NORM: abs(found.norm - alone.norm) / alone.norm}
 
 

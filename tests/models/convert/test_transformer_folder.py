@@ -261,14 +261,21 @@ def test_a_network_that_diffusers_has_not_is_not_written(tmp_path: Path, pipelin
         write_transformer(model, model.state_dict(), tmp_path / "full")
 
 
-def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied: Path, tmp_path: Path):
+def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied: Path, tmp_path: Path, capsys):
     (copied / "wan/vae").symlink_to(tmp_path)
     index = json.loads((copied / "wan/model_index.json").read_text()) | {"vae": ["diffusers", "V"]}
     (copied / "wan/model_index.json").write_text(json.dumps(index))
     assert copy_pipeline(copied / "wan", tmp_path / "out") == ["scheduler"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model_index.json", "scheduler"]
+    assert "names vae, which" in capsys.readouterr().err
     with pytest.raises(UserError, match="is no pipeline's folder"):
         copy_pipeline(copied / "wan/scheduler", tmp_path / "other")
+
+
+def test_weights_of_a_variant_are_refused_with_what_to_do(tmp_path: Path):
+    made(PEERS["wan 2.1 text"]).save_pretrained(tmp_path, variant="fp16", max_shard_size="60KB")
+    with pytest.raises(DataError, match="it has the variant fp16: load and save it without `variant`, or rename"):
+        TransformerFolder(tmp_path)
 
 
 def test_what_is_no_video_model_is_none(tmp_path: Path):

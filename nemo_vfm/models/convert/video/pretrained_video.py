@@ -11,6 +11,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
     PIPELINE,
+    SECOND,
     TRANSFORMER,
     TransformerFolder,
     transformer_in,
@@ -20,7 +21,6 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.engine.engine import load_weights_into
 
-SECOND = "transformer_2"
 _WORDS = "a pretrained video model"
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder
@@ -27,7 +28,7 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.models.wan import Wan
 
-PIPELINE, TRANSFORMER = "model_index.json", "transformer"
+PIPELINE, TRANSFORMER, SECOND = "model_index.json", "transformer", "transformer_2"
 _MAX_CONFIG_BYTES = 16 << 20
 _FILE_BYTES = 4 << 30
 #: What a network computes and the shapes of its weights do not tell.
@@ -194,10 +195,34 @@ def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[st
     """
     if not (source / PIPELINE).is_file():
         raise UserError(f"{source} is no pipeline's folder: it has no {PIPELINE}")
-    named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list)]
+    named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list) and any(value)]
     parts = [name for name in named if name != but and (source / name).is_dir() and not (source / name).is_symlink()]
+    if left := sorted({*named} - {*parts, but}):
+        warn(f"{PIPELINE} names {', '.join(left[:4])}, which {source} does not hold itself (links are not followed): "
+             f"the pipeline that is written lacks it; copy it there yourself")  # fmt: skip
     target.mkdir(parents=True, exist_ok=True)
     for name in parts:
         shutil.copytree(source / name, target / name)
     shutil.copyfile(source / PIPELINE, target / PIPELINE)
     return parts
+
+
+def replaced_part(pipeline: Path, wanted: str | None) -> str:
+    """Which part of a pipeline a network takes the place of.
+
+    Args:
+        pipeline: its folder.
+        wanted: `transformer` or `transformer_2`; None where the pipeline has one.
+
+    Raises:
+        UserError: the pipeline has two and none is named, or it has not the one that is.
+    """
+    index = read_mapping(pipeline / PIPELINE) if (pipeline / PIPELINE).is_file() else {}
+    second = index.get(SECOND)
+    has_two = isinstance(second, list) and any(second)
+    if wanted is None and has_two:
+        raise UserError(f"{pipeline} has two networks; say which is replaced: --replaces {TRANSFORMER} (for high noise "
+                        f"levels) or --replaces {SECOND} (for low ones)")  # fmt: skip
+    if wanted == SECOND and not has_two:
+        raise UserError(f"{pipeline} has no {SECOND} that could be replaced; leave --replaces out")
+    return wanted or TRANSFORMER
