@@ -17,25 +17,31 @@ from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.sampler import Euler
+from nemo_vfm.diffusion.step_cache import FirstBlockCache
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.prompts import PromptList
 from nemo_vfm.synth.sample_videos import Sample
 
 TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
 
 
-def job(at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS) -> Sample:
+def job(
+    at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS, scale: float = 2.0,
+    step_cache: FirstBlockCache | None = None, parallel: SamplingPlan = SamplingPlan(), depth: int = 1,
+) -> Sample:  # fmt: skip
     """A tiny pipeline."""
     codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
-        model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=1, heads=2), checkpoint=at,
+        model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=depth, heads=2), checkpoint=at,
         pipeline=TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=2),
-                             guidance=ClassifierFree(scale=2.0)),
+                             guidance=ClassifierFree(scale=scale), step_cache=step_cache),
         prompts=PromptList(texts=texts), num_frames=3, height_px=16, width_px=16, fps=8.0, batch_size=batch_size,
+        parallel=parallel,
     )  # fmt: skip
 
 
