@@ -10,8 +10,6 @@ from torch import nn
 from nemo_vfm.core.types.encoders import Offloadable
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 
-_HOST = torch.device("cpu")
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
@@ -43,7 +41,7 @@ class DeviceMemory:
     def release_model(self) -> None:
         """Let it leave."""
         if self._moves():
-            self.model.to(_HOST)
+            self.model.to("cpu")
 
     def _moves(self) -> bool:
         return self.offloads and self.ranks.has_plain_weights

@@ -14,6 +14,7 @@ from nemo_vfm.workflow import Workflow, num_ranks
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
+    from nemo_vfm.synth.sample_videos import Sample
     from nemo_vfm.train.job import Train
 
 
@@ -65,6 +66,12 @@ def trains(job: Job) -> "TypeGuard[Train]":
     return room is not None and isinstance(job, room.Train)
 
 
+def samples(job: Job) -> "TypeGuard[Sample]":
+    """Whether it draws videos; see `trains`."""
+    room = sys.modules.get("nemo_vfm.synth.sample_videos")
+    return room is not None and isinstance(job, room.Sample)
+
+
 def _phases(job: Job) -> Json:
     if not trains(job):
         return []
@@ -75,6 +82,8 @@ def _degrees(job: Job) -> dict[str, int]:
     """Of the widest layout."""
     if isinstance(job, Workflow):
         return max(map(_degrees, job.steps.values()), key=lambda one: prod(one.values()))
+    if samples(job):
+        return _sizes(job.parallel.layout())
     if not trains(job):
         return {}
     plans = [one.plan for one in job.phases] or [job.parallel]

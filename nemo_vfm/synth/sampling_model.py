@@ -102,8 +102,9 @@ def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpu
         notes.append(f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start")
     try:
         built = on_meta(model)
-    except NemoVfmError as error:
-        return DevicePlan(min(plan.world, num_gpus), 0, {}, (*notes, f"the size of the model is not known: {error}"))
+    except NemoVfmError:
+        notes.append("the size of the model is known once the folder that describes it can be read")
+        return DevicePlan(min(plan.world, num_gpus), 0, {}, tuple(notes))
     try:
         require_divisible(built, plan.layout())
     except UserError as error:

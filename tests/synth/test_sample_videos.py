@@ -17,25 +17,31 @@ from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.sampler import Euler
+from nemo_vfm.diffusion.step_cache import FirstBlockCache
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.prompts import PromptList
 from nemo_vfm.synth.sample_videos import Sample
 
 TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
 
 
-def job(at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS) -> Sample:
+def job(
+    at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS, scale: float = 2.0,
+    step_cache: FirstBlockCache | None = None, parallel: SamplingPlan = SamplingPlan(), depth: int = 1,
+) -> Sample:  # fmt: skip
     """A tiny pipeline."""
     codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
-        model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=1, heads=2), checkpoint=at,
+        model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=depth, heads=2), checkpoint=at,
         pipeline=TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=2),
-                             guidance=ClassifierFree(scale=2.0)),
+                             guidance=ClassifierFree(scale=scale), step_cache=step_cache),
         prompts=PromptList(texts=texts), num_frames=3, height_px=16, width_px=16, fps=8.0, batch_size=batch_size,
+        parallel=parallel,
     )  # fmt: skip
 
 
@@ -45,10 +51,10 @@ def pixels(folder: Path, index: int) -> np.ndarray:
         return reader.read(range(3))
 
 
-def trained(folder: Path) -> Path:
+def trained(folder: Path, depth: int = 1) -> Path:
     """A checkpoint whose output layer is not zero."""
     with torch.random.fork_rng(devices=[]):
-        model = job().model()
+        model = job(depth=depth).model()
     weights = {name: torch.randn_like(tensor) * 0.2 for name, tensor in model.state_dict().items()}
     checkpoint.save(folder, 1, {"ema": weights}, {})
     return folder
@@ -102,3 +108,30 @@ def test_a_missing_checkpoint_says_to_train_first(tmp_path: Path) -> None:
 def test_sizes_below_one_are_refused_with_the_numbers() -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         job(batch_size=0)
+
+
+def test_what_the_step_cache_left_out_and_its_error_are_kept_through_a_resume(tmp_path: Path) -> None:
+    cached = job(trained(tmp_path / "weights", depth=3), depth=3, step_cache=FirstBlockCache(threshold=9, measure=True))
+    cached.run(Run(tmp_path, seed=3))
+    (tmp_path / "samples/002.mp4").unlink()
+    figures = cached.run(Run(tmp_path, seed=3)).figures
+    listed = [entry["step_cache"] for entry in json.loads((tmp_path / "samples.json").read_text())]
+    assert [(one["skipped"], one["blocks"]) for one in listed] == [(2, 6)] * 3, (
+        "two of three blocks, in the second step"
+    )
+    assert figures["skipped_blocks"] == pytest.approx(1 / 3)
+    assert figures["cache_latent_error"] == pytest.approx(np.mean([one["latent_error"] for one in listed]))
+    assert figures["cache_psnr_db"] == min(one["psnr_db"] for one in listed)
+
+
+def test_a_step_cache_that_does_not_measure_claims_no_error(tmp_path: Path) -> None:
+    outcome = job(step_cache=FirstBlockCache(threshold=0.1)).run(Run(tmp_path, seed=3))
+    assert set(outcome.figures) == {"videos", "skipped_blocks"}
+    assert "step_cache" not in json.loads((job_without_cache(tmp_path / "plain") / "samples.json").read_text())[0]
+
+
+def job_without_cache(folder: Path) -> Path:
+    """Its run folder."""
+    folder.mkdir()
+    job().run(Run(folder, seed=3))
+    return folder

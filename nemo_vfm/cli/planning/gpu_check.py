@@ -83,7 +83,8 @@ def _planned(job: Job, step: str = "") -> Iterator[tuple[str, PlannableJob]]:
 
 def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
     plan = job.plan_for(arguments.gpus)
-    yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
+    if plan.parameters:  # else a note says why they are not known
+        yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
     yield from plan.notes
 
 

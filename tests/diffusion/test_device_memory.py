@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that text encoder, network and codec are on the device one after another where `offload` asks for it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from nemo_vfm.diffusion.generated_videos import VideoRequest
+from nemo_vfm.diffusion.guidance import ClassifierFree
+from nemo_vfm.diffusion.objective import FlowMatching
+from nemo_vfm.diffusion.sampler import Euler
+from nemo_vfm.diffusion.video_pipeline import TextToVideo
+from nemo_vfm.models.codec import WaveletCodec
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.noise_experts import NoiseExperts
+from nemo_vfm.models.text_encoder import HashedNgrams
+
+HERE = torch.device("cpu")  # every machine has it; what counts is the order of moves, and "cpu" is a move away
+
+
+class Residents:
+    """Who is on the device, and who was there together."""
+
+    def __init__(self) -> None:
+        self.now: set[str] = set()
+        self.used: list[str] = []
+        self.together: set[frozenset[str]] = set()
+
+    def use(self, name: str) -> None:
+        """It computes, so it is there."""
+        self.now.add(name)
+        self.together.add(frozenset(self.now))
+        if self.used[-1:] != [name]:
+            self.used.append(name)
+
+
+class Codec(WaveletCodec):
+    """Tells when it is used."""
+
+    seen: Residents
+
+    def decode(self, latents_BCTHW: Tensor) -> Tensor:
+        """As usual."""
+        self.seen.use("codec")
+        return super().decode(latents_BCTHW)
+
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        self.seen.now.discard("codec")
+
+
+class Words(HashedNgrams):
+    """Tells when it is used."""
+
+    seen: Residents
+
+    def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """As usual."""
+        self.seen.use("text")
+        return super().encode(captions)
+
+    def offload(self) -> None:
+        """See `Offloadable`."""
+        self.seen.now.discard("text")
+
+
+class Network(DiT):
+    """Tells when it is used, and when it is moved: to the device by a device, away by its name."""
+
+    name = "network"
+    seen: Residents
+
+    def forward(self, **inputs: Any) -> Tensor:
+        """As usual."""
+        self.seen.use(self.name)
+        return super().forward(**inputs)
+
+    def to(self, where: Any) -> "Network":  # type: ignore[override]
+        """Only noted."""
+        (self.seen.now.discard if where == "cpu" else self.seen.now.add)(self.name)
+        return self
+
+
+def network(seen: Residents, name: str = "network") -> Network:
+    """A tiny one."""
+    made = Network(in_channels=96, text_dim=32, width=24, depth=1, heads=2).eval()
+    made.seen, made.name = seen, name
+    return made
+
+
+def drawn(seen: Residents, model: Any, *, offload: bool) -> Tensor:
+    """Two batches."""
+    codec, text_encoder = Codec(levels_space=2, levels_time=1), Words(dim=32, max_tokens=8)
+    codec.seen = text_encoder.seen = seen
+    pipeline = TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=4),
+                           guidance=ClassifierFree(scale=2.0), offload=offload)  # fmt: skip
+    request = VideoRequest(prompts=["a", "b"], num_frames=3, height=16, width=16, fps=8.0, seed=1)
+    made = [pipeline.make(model, request, device=HERE) for _ in range(2)]
+    assert made[1] is not None
+    return made[1].pixels_BTHWC
+
+
+@pytest.mark.parametrize("offload", [True, False])
+def test_parts_come_one_after_another_and_are_together_only_without_offload(offload: bool) -> None:
+    seen = Residents()
+    drawn(seen, network(seen), offload=offload)
+    assert seen.used == ["text", "network", "codec"] * 2
+    assert max(map(len, seen.together)) == (1 if offload else 3)
+
+
+def test_one_of_two_experts_is_on_the_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Residents()
+    experts = NoiseExperts(high=network(seen, "high"), low=network(seen, "low"), boundary=0.5)
+    experts.keep_one_on_device()
+    monkeypatch.setattr(NoiseExperts, "to", lambda self, where: [one.to(where) for one in self.networks()])
+    drawn(seen, experts, offload=True)
+    assert seen.used == ["text", "high", "low", "codec"] * 2
+    assert max(map(len, seen.together)) == 1
+
+
+def test_offload_changes_no_pixel() -> None:
+    torch.manual_seed(2)
+    seen = Residents()
+    model = network(seen)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    assert torch.equal(drawn(seen, model, offload=True), drawn(seen, model, offload=False))
