@@ -13,7 +13,9 @@ import torch
 from safetensors.torch import load_file
 
 from nemo_vfm.cli.conversion import convert_child
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file
+from tests.support.dcp_files import made
 from tests.support.foreign_files import CONFIG, Touch, nemo, saved
 from tests.support.recipe_folder import ROOT
 
@@ -133,3 +135,29 @@ def test_a_checkpoint_of_ours_becomes_one_file_and_nothing_is_overwritten(kitche
     assert kitchen.main("convert", "run", "more", "--key", "optimizer") == 2
     assert "holds no optimizer weights; it has ema, model" in capfd.readouterr().err
     assert sorted(path.name for path in kitchen.folder.iterdir()) == ["out", "own", "run"]
+
+
+def test_a_distributed_checkpoint_becomes_one_file_and_the_rest_is_named(kitchen, capfd):
+    state = {"module.a": torch.ones(2, 3), "module.b": torch.randn(4), "optimizer.exp_avg.a": torch.zeros(2, 3)}
+    folder = made(state, (2,), {"step": b"x"}).write(kitchen.folder / "ckpt/weights").parent
+    assert kitchen.main("convert", "ckpt", "out") == 0
+    assert capfd.readouterr().out == "2 tensors, 10 numbers; not carried over: optimizer.exp_avg.a, step\nout\n"
+    assert torch.equal(load_file(kitchen.folder / "out/model.safetensors")["module.b"], state["module.b"])
+    about = json.loads((kitchen.folder / "out/convert.json").read_text())
+    assert about["not_carried_over"] == ["optimizer.exp_avg.a", "step"] and about["source"]["format"] == "distcp"
+
+    # What the process that is started here does, in this one: each start takes seconds.
+    (kitchen.folder / "below").mkdir()
+    convert_child.convert(folder, kitchen.folder / "below", key="module", leave_out=False)
+    assert torch.equal(load_file(kitchen.folder / "below/model.safetensors")["b"], state["module.b"])
+    for given, said in (({"key": "ema"}, "no weights below ema; it has module, optimizer"),
+                        ({"key": None, "stretch": (1, 1, 1)}, "--rope-scale is for a Cosmos")):  # fmt: skip
+        with pytest.raises(UserError, match=said):
+            convert_child.convert(folder, kitchen.folder / "below", leave_out=False, **given)
+
+
+def test_zarr_is_refused_by_its_name(kitchen):
+    (kitchen.folder / "old/model.a").mkdir(parents=True)
+    (kitchen.folder / "old/model.a/.zarray").write_text("{}")
+    with pytest.raises(DataError, match="in its former format, zarr, which is not read"):
+        convert_child.convert(kitchen.folder / "old", kitchen.folder, key=None, leave_out=False)

@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from nemo_vfm.config import build, compose
+from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.warm_start import WarmStart
 
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+from tests.support.native_cosmos import native_state  # noqa: E402
 from tests.support.video_peers import PEERS, called, inputs, made  # noqa: E402
 
 RECIPE = """
@@ -85,6 +88,27 @@ def test_of_two_networks_the_one_that_is_named_is_replaced_and_none_is_guessed(k
     for part, expected in (("transformer", made(PEERS["wan 2.1 text"])), ("transformer_2", low)):
         again = type(low).from_pretrained(kitchen.folder / "back", subfolder=part).state_dict()
         assert all(torch.equal(tensor, again[name]) for name, tensor in expected.state_dict().items())
+
+
+def test_a_cosmos_of_nvidia_comes_in_as_a_model_to_start_from_and_goes_out_bit_by_bit(kitchen, capfd) -> None:
+    theirs = native_state(made(PEERS["cosmos 2.5"]).state_dict())
+    torch.save(theirs, kitchen.folder / "model.pt")
+    assert kitchen.main("convert", "model.pt", "ours", "--rope-scale", "1,3,3") == 0
+    first, second, third, _ = capfd.readouterr().out.splitlines()
+    assert first == "net, a Cosmos: 89,984 parameters, conf/model/converted.yaml"
+    assert second == "49 tensors taken: 39 renamed, 10 joined into 4; 11 left, 0 missing"
+    assert third.startswith("left: net.accum_iteration, net.accum_video_sample_counter, net.blocks.0.cross_attn")
+    told = json.loads((kitchen.folder / "ours/convert.json").read_text())
+    assert told["source"]["sha256"] == sha256_file(kitchen.folder / "model.pt")
+    assert len(told["tensors"]["left"]) == 11 and told["tensors"]["missing"] == []
+
+    recipe = kitchen.write("recipe.yaml", f"defaults: [{{model: converted}}]\n{RECIPE}")
+    model = build(compose(recipe, [], [kitchen.folder / "ours/conf"])).model()
+    assert WarmStart(path=kitchen.folder / "ours").load_into(model)["not_taken"] == []
+    assert kitchen.main("convert", "ours", "back", "--to", "native") == 0
+    back = load_file(kitchen.folder / "back/model.safetensors")
+    weights = [name for name in back if "pos_embedder" not in name]
+    assert len(weights) == 49 and all(torch.equal(back[name], theirs[name]) for name in weights)
 
 
 def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for(kitchen, capfd) -> None:

@@ -61,7 +61,8 @@ def _beside_2(prefix: str) -> dict[str, Any]:
     scales = {f"{prefix}blocks.{n}.self_attn.{x}_norm._extra_state": io.BytesIO(b"\x80scales") for n in (0, 1)
               for x in "qk"}  # fmt: skip
     return scales | {
-        f"{prefix}t_embedding_norm._extra_state": io.BytesIO(), f"{prefix}blocks.0.cross_attn.attn_op._extra_state": None,
+        f"{prefix}t_embedding_norm._extra_state": io.BytesIO(),
+        f"{prefix}blocks.0.cross_attn.attn_op._extra_state": None,
         f"{prefix}accum_iteration": torch.tensor(7), f"{prefix}accum_video_sample_counter": torch.tensor(7),
         f"{prefix}pos_embedder.seq": torch.arange(128.0),
         f"{prefix}pos_embedder.dim_spatial_range": torch.arange(0, 8, 2).float() / 8,

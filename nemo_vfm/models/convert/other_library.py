@@ -31,7 +31,7 @@ def opened_folder(folder: Path) -> SourceFolder:
 
 
 def require_converted(path: Path) -> None:
-    """UserError where a path is of a kind that only `nemo-vfm convert` reads: in a process of its own, or with options."""
+    """UserError where only `nemo-vfm convert` reads what is at a path: in a process of its own, or with options."""
     if path.is_dir() and checkpoint_in(path) is not None:
         what = "a distributed checkpoint of torch"
     elif path.is_file() and path.suffix in _PICKLED:

@@ -61,9 +61,8 @@ _BLOCK = re.compile(r"transformer_blocks\.(\d+)\.(.+)")
 #: Transformer Engine's scales, and the training's uncertainty head.
 _LEFT = re.compile(r"(.*\.)?_extra_state|accum_\w+|pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|logvar\..+")
 _FIRST: Final[Mapping[Version, str]] = {
-    "1": "blocks.block0.blocks.0.block.attn.to_q.0.weight",
-    "2": "blocks.0.self_attn.q_proj.weight",
-}
+    "1": "blocks.block0.blocks.0.block.attn.to_q.0.weight", "2": "blocks.0.self_attn.q_proj.weight",
+}  # fmt: skip
 
 
 def native_name(version: Version, name: str) -> str:
