@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads adapters into a model for sampling, several at once, and refuses those that would change nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.adapters.adapter_file import read_adapter
@@ -19,8 +19,9 @@ from nemo_vfm.models.adapters.low_rank import LowRank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
 from nemo_vfm.models.adapters.matrices import put_into
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.local_shard import spread
 
-_PROBED, _ROWS = 64, 8
+_PROBED, _ROWS, _PIECE = 64, 8, 1 << 24
 
 
 class AdapterFile:
@@ -47,9 +48,12 @@ def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
     """Put adapters beside a model's linears, after its weights are there.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or the model is spread over ranks already.
         DataError: it is damaged, of another model or of other weights, or changes nothing.
     """
+    if files and any(spread(parameter) is not None for parameter in model.parameters()):
+        raise UserError("adapters are loaded before a model is spread over ranks, which spreads them with it; this one "
+                        "is spread already")  # fmt: skip
     base = fingerprint(dict(model.named_parameters())) if files else ""
     for name, file in files.items():
         found = read_adapter(file.path, model, alpha=file.alpha)
@@ -87,15 +91,22 @@ def require_change(model: nn.Module, name: str, source: Path) -> int:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """16 hexadecimal digits of the weights: of up to 64 numbers of each, evenly spaced, and of all shapes.
+    """16 hexadecimal digits of the weights: of each its name, its shape, 64 numbers of it, and the sum of all its bits.
 
-    It does not depend on the file that weights came from, nor on whether their dtype was widened. To hash all bytes of
-    a model of billions would take minutes at each start.
+    No number can change without the sum, and hardly two trade places without the 64. It does not depend on the file
+    that weights came from, nor on whether their dtype was widened. A sum reads memory once; to hash all bytes of a
+    model of billions would take minutes at each start.
     """
     digest = sha256()
     for name in sorted(name for name in weights if not is_adapter(name)):
         tensor = weights[name]
         flat = tensor.detach().reshape(-1)
         chosen = flat[:: max(1, len(flat) // _PROBED)][:_PROBED].float().cpu()
-        digest.update(f"{name} {tuple(tensor.shape)} ".encode() + chosen.numpy().tobytes())
+        digest.update(f"{name} {tuple(tensor.shape)} {_bits(flat)} ".encode() + chosen.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _bits(flat: Tensor) -> int:
+    """The sum of its numbers' bits as fp32, read as integers; in whatever order, it is the same."""
+    pieces: Sequence[Tensor] = torch.split(flat.detach(), _PIECE)  # type: ignore[no-untyped-call]
+    return sum(int(piece.float().view(torch.int32).sum(dtype=torch.int64)) for piece in pieces)
