@@ -23,9 +23,12 @@ from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import TrainingData
+from nemo_vfm.models.adapters.low_rank_adapter import begin
+from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
-from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.data_position import epoch_of
 from nemo_vfm.train.job import Train
@@ -182,11 +185,14 @@ def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, s
     model = build_model(job.model, seed)
     before = [path for path in existing(folder / "checkpoints") if int(path.name.removeprefix("step-")) < step]
     if before:
-        load_weights_into(model, checkpoint.load_weights(before[-1], "model"))
+        if job.adapters is not None and job.start_from is not None:
+            job.start_from.load_into(model)
+        fill(learned_state(model), checkpoint.load_weights(before[-1], "model"))
         done, named = int(before[-1].name.removeprefix("step-")), f"checkpoint {before[-1].name}"
     else:
         if job.start_from is not None:
             job.start_from.load_into(model)
+            begin(model)
         done, named = 0, "the first weights" if job.start_from is None else f"the weights of {job.start_from.path}"
     return model.to(device()).train(), named, done == step - 1
 

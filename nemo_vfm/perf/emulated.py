@@ -6,13 +6,15 @@ Nothing is exchanged and the numbers mean nothing: only sizes are right.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from nemo_vfm.parallel.apply.beside_linear import BESIDE, BesideLinear, TensorSplit
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
@@ -85,9 +87,39 @@ def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
         for name in matching(pattern, modules):
             whole = any(matching(other, (name,)) for other in how.whole_input)
             modules[name].register_forward_pre_hook(_Before(ranks if sequence and not whole else 1))
+            _split_beside(modules[name], "column", ranks, tokens=sequence and not whole)
     for pattern in how.row + how.vocabulary:
         for name in matching(pattern, modules):
             modules[name].register_forward_hook(_After(ranks if sequence else 1))
+            _split_beside(modules[name], "row", ranks, tokens=sequence)
+
+
+def _split_beside(linear: nn.Module, kind: Literal["column", "row"], ranks: int, *, tokens: bool) -> None:
+    beside: object = linear._modules.get(BESIDE)
+    if isinstance(beside, BesideLinear):
+        no_devices: Any = None
+        beside.split(_BesideSplit(kind, no_devices, tokens, ranks))
+
+
+@dataclass(frozen=True, slots=True)
+class _BesideSplit(TensorSplit):
+    """What exchanges the narrow tensor of an adapter, whose parameters are parts already."""
+
+    ranks: int = 1
+
+    def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:
+        """As it is."""
+        return parameter
+
+    def whole(self, h_BSR: Tensor) -> Tensor:
+        """Gathered, or a sum's part."""
+        exchange: Any = _Gathered if self.kind == "column" else _Summed
+        exchanged: Tensor = exchange.apply(h_BSR, self.ranks if self.tokens else 1)
+        return exchanged
+
+    def summed(self, part: Tensor) -> Tensor:
+        """As large as it is."""
+        return part
 
 
 class _Before:

@@ -3,9 +3,10 @@
 """Counts a model's FLOPs and computes its utilisation of the machine (MFU) from the time they took.
 
 A multiply and an add count as two. Training counts each product three times: once forward and twice backward, for the
-gradients of the inputs and of the weights. Arithmetic that is repeated to save memory does not count, so this is model
-utilisation, not hardware utilisation. Half of the products in causal attention are masked. Whether they count is a
-convention, on which published figures differ, so it is stated with every figure.
+gradients of the inputs and of the weights. A frozen model has no gradients of weights, so its linears count twice; the
+products of its adapters, some percent, do not count. Arithmetic that is repeated to save memory does not count, so this
+is model utilisation, not hardware utilisation. Half of the products in causal attention are masked. Whether they count
+is a convention, on which published figures differ, so it is stated with every figure.
 """
 
 import re
@@ -23,7 +24,9 @@ from nemo_vfm.perf.gpu_specs import GPUS
 Convention = Literal["full", "causal"]
 CONVENTIONS: tuple[Convention, ...] = get_args(Convention)
 TRAINING_FACTOR = 3.0
+FROZEN_FACTOR = 2.0
 FORMULA = "3 x forward FLOPs / seconds / peak"
+FROZEN_FORMULA = "(2 x forward FLOPs of frozen linears + 3 x those of attention) / seconds / peak; adapters not counted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +56,23 @@ def forward_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
     return sum(op.flops / 2 if op.causal and convention == "causal" else op.flops for op in ops)
 
 
-def training_flops(ops: Sequence[Op], convention: Convention = "full") -> float:
-    """FLOPs of forward and backward."""
-    return TRAINING_FACTOR * forward_flops(ops, convention)
+def training_flops(ops: Sequence[Op], convention: Convention = "full", *, frozen: bool = False) -> float:
+    """FLOPs of forward and backward.
+
+    Args:
+        ops: what the model says.
+        convention: see `forward_flops`.
+        frozen: whether its linears have no gradients of weights.
+    """
+    linear = FROZEN_FACTOR if frozen else TRAINING_FACTOR
+    return sum((linear if op.kind == "linear" else TRAINING_FACTOR) * forward_flops([op], convention) for op in ops)
 
 
-def formula(convention: Convention) -> str:
+def formula(convention: Convention, *, frozen: bool = False) -> str:
     """How MFU is computed, to be shown beside it."""
     counted = {"full": "in full, including the masked half", "causal": "as the unmasked half"}[convention]
-    return f"{FORMULA}; causal attention is counted {counted}; recomputation is not counted"
+    first = FROZEN_FORMULA if frozen else FORMULA
+    return f"{first}; causal attention is counted {counted}; recomputation is not counted"
 
 
 def mfu(flops: float, seconds: float, peak: PeakFlops) -> float:

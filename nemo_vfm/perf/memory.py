@@ -7,7 +7,7 @@ a way of splitting them is needed. Tensors are counted: what torch, CUDA and NCC
 allocator cannot use, comes on top.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -63,7 +63,8 @@ def memory(
     Args:
         known: of the model.
         plan: of the devices.
-        precision: of the arithmetic; weights, their gradients and the optimizer's state are fp32 either way.
+        precision: of the arithmetic; weights, their gradients and the optimizer's state are fp32 either way, but for
+            the linears of a frozen model, which are stored in it.
         recompute: the engine's.
         microbatch_rows: samples that a device computes at once.
         microbatches: how often it does in a step; None takes the plan's.
@@ -128,6 +129,7 @@ class _Standing:
         gradients: of them.
         state: of the optimizer.
         updating: what there is for a while when weights are updated.
+        average: a running average of the weights, where one is kept.
     """
 
     part: StageMemory
@@ -135,13 +137,16 @@ class _Standing:
     gradients: int
     state: int
     updating: float
+    average: int
 
 
 def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> _Standing:
-    own, learned = (_numbers(device, known, plan, learning=learning) for learning in (False, True))
+    learned = _sum(device, plan, lambda where, sharing: known.own(where, plan.tensor, sharing, learning=True))
+    stored = _sum(device, plan, lambda where, sharing: known.stored(where, plan.tensor, sharing, narrow=cut.narrow))
     return _Standing(
-        part=_part(device, known, plan, cut), parameters=4 * own + known.buffers, gradients=4 * learned,
+        part=_part(device, known, plan, cut), parameters=stored + known.buffers, gradients=4 * learned,
         state=known.kept.by(torch.float32, learned), updating=_updating(known, plan, learned, cut),
+        average=4 * learned if known.frozen else stored + known.buffers,
     )  # fmt: skip
 
 
@@ -159,18 +164,16 @@ def _on(
     fullest = max(moments, key=lambda name: moments[name])
     return Memory(
         parameters=one.parameters, gradients=one.gradients, optimizer=0 if offload else one.state,
-        activations=round(moments[fullest]), average=one.parameters if average else 0,
+        activations=round(moments[fullest]), average=one.average if average else 0,
         host=one.state + 2 * one.gradients if offload else 0, moment=fullest,
     )  # fmt: skip
 
 
-def _numbers(device: _Device, known: ModelFacts, plan: ParallelPlan, *, learning: bool) -> int:
-    """That this device keeps; what every stage has, each of several stages keeps whole."""
+def _sum(device: _Device, plan: ParallelPlan, size: Callable[[Where, int], int]) -> int:
+    """Of what this device keeps, given (where, ranks that share it); each of several stages keeps all of `every`."""
     sharing = _shared(plan)
-    every = known.own("every", plan.tensor, 1 if plan.virtual > 1 else sharing, learning=learning)
-    block, first, last = (
-        known.own(where, plan.tensor, sharing, learning=learning) for where in ("block", "first", "last")
-    )  # fmt: skip
+    every = size("every", 1 if plan.virtual > 1 else sharing)
+    block, first, last = size("block", sharing), size("first", sharing), size("last", sharing)
     return sum(device.blocks) * block + every + device.first * first + device.last * last
 
 
@@ -186,13 +189,16 @@ def _part(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> S
         return 4 * known.own(where, plan.tensor, _shared(plan), learning=True)
 
     outer = sum(known.local(where, plan.tensor) for where in here)
+    learned = sum(device.blocks) * known.learned("block", plan.tensor) + sum(
+        known.learned(where, plan.tensor) for where in here
+    )
     block, weights = standing("block"), known.local("block", plan.tensor)
     return StageMemory(
         place=device.place, blocks=device.blocks, first=device.first, last=device.last,
         block_weights=width * weights, outer_weights=width * outer, block_gradients=block,
         all_gradients=block * sum(device.blocks) + sum(map(standing, here)),
         last_gradients=standing("last") if device.last else 0, casts=cut.narrow and not cut.gathered,
-        gathered=cut.gathered, whole=sum(device.blocks) * weights + outer,
+        gathered=cut.gathered, whole=learned, copies=2 * known.local("block", plan.tensor, wide=True),
     )  # fmt: skip
 
 
@@ -200,5 +206,5 @@ def _updating(known: ModelFacts, plan: ParallelPlan, learned: int, cut: Cut) -> 
     """While weights are updated: all at once with a copy of a moment, or from weight to weight, as on a CPU."""
     if cut.gpu and known.update_copies:
         return 4 * learned
-    weights = (*known.block, *known.first, *known.last, *known.every)
-    return 0 if cut.gpu else 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in weights)
+    learning = [one for one in (*known.block, *known.first, *known.last, *known.every) if one.learns]
+    return 0 if cut.gpu else 8 * max(weight.own(plan.tensor, _shared(plan)) for weight in learning)

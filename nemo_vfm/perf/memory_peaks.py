@@ -29,7 +29,8 @@ class StageMemory:
         last_gradients: of what only the last stage has.
         casts: whether each microbatch makes a copy of the weights in the dtype of the arithmetic.
         gathered: whether weights are shared, and gathered where they are needed.
-        whole: numbers in all of it, were none shared.
+        whole: numbers that learn in all of it, were none shared.
+        copies: bytes of a block's weights in the dtype of the arithmetic, of those that are stored in fp32.
     """
 
     place: int
@@ -44,6 +45,7 @@ class StageMemory:
     casts: bool
     gathered: bool
     whole: int
+    copies: int
 
 
 def step_moments(
@@ -63,7 +65,7 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
     grown = 0 if again else part.block_gradients  # by each block's backward
     left = held.output_left - (part.last_gradients if again else 0)
     kept = held.stream if recompute else held.block
-    casts = n * part.block_weights if recompute and part.casts else 0
+    casts = n * part.copies if recompute and part.casts else 0
     back = _block_backward(held, recompute)
     full = there + held.entered + n * kept
     outer, block = (part.outer_weights, part.block_weights) if part.gathered else (0, 0)

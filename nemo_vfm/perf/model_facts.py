@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.without_compiler import without_compiler
+from nemo_vfm.parallel.apply.frozen_weights import narrowable, only_adapters_learn
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.parallel.plan.sharding_spec import matching
@@ -30,11 +31,13 @@ class Weight:
         shape: whole.
         axis: that tensor ranks split; None where each has all.
         learns: whether it has a gradient.
+        narrows: whether it is stored in the dtype of the arithmetic; else in fp32.
     """
 
     shape: tuple[int, ...]
     axis: int | None
     learns: bool
+    narrows: bool = False
 
     def local(self, tensor: int) -> int:
         """Numbers of it on one of so many tensor ranks."""
@@ -68,6 +71,7 @@ class ModelFacts:
         sums: what was added up once: a plan asks some 100,000 times.
         standing: what `memory` found of devices of a layout, whatever their microbatches.
         update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
+        frozen: whether adapters alone learn.
     """
 
     model: Cuttable
@@ -83,6 +87,7 @@ class ModelFacts:
     kept: StaticMemory
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
     update_copies: bool = True
+    frozen: bool = False
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
     standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
@@ -101,13 +106,31 @@ class ModelFacts:
             self.sums[key] = sum(one.own(tensor, sharing) for one in weights if one.learns or not learning)
         return self.sums[key]
 
-    def local(self, where: Where, tensor: int) -> int:
-        """The same where nobody shares rows and none is left out for it."""
-        key = where, tensor
+    def stored(self, where: Where, tensor: int, sharing: int, *, narrow: bool) -> int:
+        """Bytes of them: fp32, and under bf16 arithmetic two each of what is stored in it."""
+        key = "stored", where, tensor, sharing, narrow
         if key not in self.sums:
             weights: tuple[Weight, ...] = getattr(self, where)
-            self.sums[key] = sum(one.local(tensor) for one in weights)
+            self.sums[key] = sum(
+                (2 if narrow and one.narrows else 4) * one.own(tensor, sharing) for one in weights
+            )  # fmt: skip
         return self.sums[key]
+
+    def local(self, where: Where, tensor: int, *, wide: bool = False) -> int:
+        """Numbers where nobody shares rows.
+
+        Args:
+            wide: only those that are stored in fp32 whatever the arithmetic.
+        """
+        key = where, tensor, wide
+        if key not in self.sums:
+            weights: tuple[Weight, ...] = getattr(self, where)
+            self.sums[key] = sum(one.local(tensor) for one in weights if not (wide and one.narrows))
+        return self.sums[key]
+
+    def learned(self, where: Where, tensor: int) -> int:
+        """The same of those that have a gradient."""
+        return self.own(where, tensor, 1, learning=True)
 
     def held(self, cut: Cut, rows: float, tokens: float) -> TracedMemory:
         """What a step holds; a way of cutting blocks is traced when it is first asked for.
@@ -138,8 +161,10 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
     how = model.plan()
     small, blocks = two_blocks(model), list(model.get_submodule(how.blocks).children())
     ends = {kind: _under(model, getattr(how, kind)) for kind in ("first", "last", "every")}
+    narrows = narrowable(model)
     weights = {
-        name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad) for name, p in model.named_parameters()
+        name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad, name in narrows)
+        for name, p in model.named_parameters()
     }
     begin = f"{how.blocks}.{next(iter(model.get_submodule(how.blocks)._modules))}."
     placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
@@ -151,7 +176,7 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         last=tuple(weight for name, weight in outer.items() if placed[name] == "last"),
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
         buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=StaticMemory(optimizer),
-        update_copies=_copies(optimizer),
+        update_copies=_copies(optimizer), frozen=only_adapters_learn(model),
     )  # fmt: skip
 
 

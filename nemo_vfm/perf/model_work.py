@@ -15,7 +15,9 @@ from torch import nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.model_cost import Op, ReportsFlops
+from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
+from nemo_vfm.perf.flops import training_flops
 
 Split = Literal["column", "row", "text", "whole"]
 Over = Literal["tokens", "lines", "nothing"]
@@ -63,6 +65,8 @@ class Work:
     Args:
         parameters: of the whole model.
         flops: forward, of the whole model and one sample, causal attention counted whole.
+        training_flops: forward and backward, likewise.
+        learned: share of the parameters that have gradients, 0 to 1.
         tokens: of a sample.
         depth: number of blocks.
         width: of a token between blocks.
@@ -83,6 +87,8 @@ class Work:
 
     parameters: int
     flops: float
+    training_flops: float
+    learned: float
     tokens: int
     depth: int
     width: int
@@ -99,6 +105,11 @@ class Work:
     block_whole: int
     first_parameters: int
     last_parameters: int
+
+    @property
+    def frozen(self) -> bool:
+        """Whether most linears have no gradients of weights."""
+        return self.learned < 1
 
     @property
     def gathers(self) -> int:
@@ -136,7 +147,9 @@ def work_of(model: nn.Module, inputs: Mapping[str, tuple[int, ...]], tokens: int
     q_width, kv_width = _attended(blocks[0], width)
     split = sum(product.inputs * product.outputs for product in products if product.split != "whole")
     return Work(
-        parameters=_count(model), flops=sum(op.flops for op in ops), tokens=tokens, depth=len(blocks), width=width,
+        parameters=_count(model), flops=sum(op.flops for op in ops),
+        training_flops=training_flops(ops, frozen=only_adapters_learn(model)), learned=_learned(model),
+        tokens=tokens, depth=len(blocks), width=width,
         kv_share=kv_width / q_width, heads=how.heads, head_dim=max(1, kv_width // how.heads), products=products,
         products_flops=(linear - first - last) / len(blocks),
         attentions=tuple(_attentions(ops, len(blocks), tokens * q_width)), first_flops=first, last_flops=last,
@@ -192,3 +205,10 @@ def _below(model: nn.Module, patterns: Sequence[str]) -> int:
 
 def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
+
+
+def _learned(model: nn.Module) -> float:
+    """The share of a frozen model's parameters that its adapters are; 1 of another."""
+    if not only_adapters_learn(model):
+        return 1.0
+    return sum(p.numel() for p in model.parameters() if p.requires_grad) / _count(model)

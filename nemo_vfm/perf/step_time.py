@@ -9,6 +9,8 @@ These overlaps are assumed, as `parallel/engine/torch_engine.py` works:
 - weights of a block (FSDP) and sums of gradients: hidden by the arithmetic of the block before, except for the first
 - in a pipeline, weights are gathered once a step (with more than three virtual stages, torch frees and gathers them
   again, twice a round), and gradients are summed after the last microbatch, where nothing is left to hide them
+- of a frozen model, linears have one product in backward, and gradients and updates are of its adapters alone; what
+  the adapters compute themselves is not counted
 - sends between stages: hidden by the work on another microbatch, except while the pipeline fills and empties
 """
 
@@ -181,7 +183,8 @@ class Clock:
         linear, attention, moved = (part(plan, rows) for part in (self._linear, self._attention, self._moved))
         least = self.machine.kernels.launched_s()
         forward = max(least, linear + attention + moved)
-        backward = max(2 * least, 2 * linear + 2.5 * attention + 2 * moved)  # attention's scores are computed again
+        times = 1 if self.work.frozen else 2  # products of a linear: for its input's gradient, and for its weight's
+        backward = max(2 * least, times * linear + 2.5 * attention + 2 * moved)  # attention's scores: computed again
         network, again = self.machine.network, 1 if recompute else 0
         tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
         found = context_s(self.work, plan, network, rows, self.itemsize)
@@ -229,7 +232,8 @@ class Clock:
         first_s = self.work.first_flops / alone if place == 0 else 0.0
         last_s = self.work.last_flops / (plan.tensor if self.work.last_split else alone) if place == last else 0.0
         share = self.machine.kernels.linear(tokens, self.work.width, self.work.width)
-        return 3 * rows / plan.context * (first_s + last_s) / (self.peak * share)
+        times = 2 if self.work.frozen else 3
+        return times * rows / plan.context * (first_s + last_s) / (self.peak * share)
 
     def _busiest(self, plan: ParallelPlan, rows: int, block: _Block) -> tuple[int, int]:
         """(place in the pipeline, blocks) of the device that works longest."""
@@ -253,13 +257,14 @@ class Clock:
         rest = max(0, work.parameters - work.depth * (work.block_split + work.block_whole)) / plan.pipeline
         one, ends = self._moved_weights(at, own), self._moved_weights(at, rest / plan.tensor)
         fetched = one.gather + blocks * max(0.0, one.gather - block.forward)
+        learned = self.work.learned  # gradients are of these alone
         if plan.pipeline > 1:
             all_own = self._moved_weights(at, own * blocks + rest / plan.tensor)
             again = self._fetched_again(plan, one.gather * blocks, blocks * (block.forward + block.backward))
-            return fetched + again + ends.gather + all_own.scatter + all_own.copies
-        given = one.scatter + one.copies
+            return fetched + again + ends.gather + learned * (all_own.scatter + all_own.copies)
+        given = learned * (one.scatter + one.copies)
         shared = given + blocks * max(0.0, one.gather + given - block.backward)
-        return plan.microbatches * (fetched + shared + 2 * ends.gather + ends.scatter + ends.copies)
+        return plan.microbatches * (fetched + shared + 2 * ends.gather + learned * (ends.scatter + ends.copies))
 
     def _moved_weights(self, at: ParallelPlan | Degrees, parameters: float) -> WeightsTime:
         key = at.tensor, at.context, at.shard, at.replicate, parameters
@@ -282,7 +287,8 @@ class Clock:
 
     def _update(self, at: ParallelPlan | Degrees, blocks: int, offload: bool) -> float:
         """In host memory the link to it counts, for its own work too: nothing is known of that memory."""
-        own = (self.work.block_split / at.tensor + self.work.block_whole) * blocks / (at.shard * at.context)
+        own = self.work.learned * (self.work.block_split / at.tensor + self.work.block_whole) * blocks
+        own /= at.shard * at.context
         if offload:
             return own * (UPDATE_BYTES + _SENT_TO_HOST) / self.machine.network.host.bytes_per_s
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s

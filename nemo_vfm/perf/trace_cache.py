@@ -59,8 +59,7 @@ class CachedTraces(ModelFacts):
 
     def _copied(self, found: TracedMemory, tensor: int) -> TracedMemory:
         """Where autocast copies weights into the dtype of the arithmetic, and keeps the copies for backward."""
-        block = 2 * self.local("block", tensor)
-        last = 2 * self.local("last", tensor)
+        block, last = (2 * self.local(where, tensor, wide=True) for where in ("block", "last"))
         return replace(
             found, block=found.block + block, block_forward=found.block_forward + block,
             output_forward=found.output_forward + last, output_kept=found.output_kept + last,

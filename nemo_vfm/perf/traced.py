@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.without_compiler import without_compiler
+from nemo_vfm.parallel.apply.frozen_weights import narrowable
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.apply.shared_heads import SharedHead
 from nemo_vfm.parallel.context.token_layout import Layout, under
@@ -28,6 +29,8 @@ from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
 _RUNS = 512
+#: That have a gradient, with two blocks: before, between and after them.
+_STREAMS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +190,8 @@ class _Step:
         loss = self._forward()
         self._left = self._live.now
         loss.backward()  # type: ignore[no-untyped-call]
+        if len(self._back) < _STREAMS:  # nothing before the first block learns, so backward ends in it
+            self._gradient(loss)
         self._end = self._live.grown()
 
     def _forward(self) -> Tensor:
@@ -211,7 +216,7 @@ class _Step:
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._live.grown()
-        if not self._after:
+        if not self._after and inputs[0].requires_grad:
             inputs[0].register_hook(self._gradient)  # type: ignore[no-untyped-call]
 
     def _ends(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -271,14 +276,15 @@ def _with(module: nn.Module, path: list[str], other: nn.Module) -> nn.Module:
 
 def _make_local(model: Cuttable, cut: Cut) -> None:
     """Leave what a device has of the parameters, as tensors without numbers; buffers likewise."""
-    how = model.plan()
-    dtype = torch.bfloat16 if cut.narrow and cut.gathered else torch.float32
+    how, narrows = model.plan(), narrowable(_module(model)) if cut.narrow else set()
     made: dict[int, nn.Parameter] = {}
     for path, module in _module(model).named_modules():
         for name, parameter in module._parameters.items():
             if parameter is not None:
                 axis = split_axis(f"{path}.{name}", how)
                 shape = [n // cut.tensor if place == axis else n for place, n in enumerate(parameter.shape)]
+                narrow = (cut.narrow and cut.gathered) or f"{path}.{name}" in narrows
+                dtype = torch.bfloat16 if narrow else torch.float32
                 if id(parameter) not in made:
                     made[id(parameter)] = nn.Parameter(torch.empty(shape, dtype=dtype), parameter.requires_grad)
                 module._parameters[name] = made[id(parameter)]

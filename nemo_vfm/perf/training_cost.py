@@ -4,7 +4,6 @@
 
 from dataclasses import dataclass
 
-from nemo_vfm.perf.flops import TRAINING_FACTOR
 from nemo_vfm.perf.planner import Choice, Question
 
 
@@ -14,7 +13,8 @@ class Cost:
 
     Args:
         step_s: seconds of a step.
-        mfu: model FLOPs utilisation, 0 to 1: 3 x forward FLOPs, causal attention counted whole, over the bf16 peak.
+        mfu: model FLOPs utilisation, 0 to 1: of forward and backward (`perf/flops.py`), causal attention counted
+            whole, over the bf16 peak.
         tokens_per_s: of all GPUs.
         waits: share of the step that pipeline devices wait.
         exchanges: share of it that exchanges take beside the arithmetic.
@@ -41,7 +41,7 @@ def cost(choice: Choice, question: Question, steps: int | None) -> Cost:
     peak = question.machine.gpu.flops_per_s * gpus
     seconds = None if steps is None else steps * time.total
     return Cost(
-        step_s=time.total, mfu=TRAINING_FACTOR * question.work.flops * batch / time.total / peak,
+        step_s=time.total, mfu=question.work.training_flops * batch / time.total / peak,
         tokens_per_s=batch * question.subject.tokens / time.total, waits=time.waits / time.total,
         exchanges=(time.tensor + time.context + time.weights + time.sends) / time.total,
         days=None if seconds is None else seconds / 86_400,

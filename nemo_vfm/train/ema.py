@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.beside_linear import learned_state
+from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import local
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined

@@ -23,6 +23,11 @@ def test_the_masked_half_counts_by_convention_and_the_formula_says_by_which():
     assert all("recomputation" in formula(one) and FORMULA in formula(one) for one in ("full", "causal"))
 
 
+def test_frozen_linears_count_twice_and_the_formula_says_so():
+    assert training_flops(OPS, frozen=True) == 2 * 4e12 + 3 * 1e12
+    assert "2 x forward FLOPs of frozen linears" in formula("full", frozen=True)
+
+
 def test_utilisation_is_work_over_time_over_peak():
     assert mfu(15e12, 3.0, PeakFlops(10e12, "test")) == pytest.approx(0.5)
     assert "3 x" in FORMULA and "peak" in FORMULA

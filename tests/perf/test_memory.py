@@ -8,7 +8,7 @@ any time, and the profiler does not see that.
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from typing import Any
 
@@ -20,9 +20,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
+from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.measured import Measured, measured_step
@@ -33,8 +35,16 @@ VIDEO = {"latents_BCTHW": (1, 16, 4, 16, 16), "text_BLD": (1, 20, 64)}
 dit = partial(DiT, in_channels=16, text_dim=64, width=96, depth=3, heads=4)
 st_dit = partial(STDiT, in_channels=16, text_dim=64, width=96, depth=3, heads=4, modulation_rank=16)
 gpt = partial(GPT, vocab=2000, width=128, depth=3, heads=4, groups=2, mlp_hidden=256)
+TARGETS = {kind: AdapterTarget(modules=f"blocks.*.{kind}.*", rank=8, alpha=16.0) for kind in ("self_attention", "mlp")}
+WORDS = {"all": AdapterTarget(modules="blocks.*.mlp.*", rank=8, alpha=16.0)}
+wan_lora = AdaptedModel(
+    partial(Wan, in_channels=16, text_dim=64, width=96, depth=3, heads=4, mlp_hidden=384),
+    LowRankAdapter(targets=TARGETS),
+)
+gpt_dora = AdaptedModel(gpt, LowRankAdapter(targets=WORDS, method="dora"))
 MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
     "dit": (dit, VIDEO), "st_dit": (st_dit, VIDEO), "gpt": (gpt, {"tokens_BS": (1, 512)}),
+    "wan lora": (wan_lora, VIDEO), "gpt dora": (gpt_dora, {"tokens_BS": (1, 512)}),
 }  # fmt: skip
 ROWS = 2
 CLOSE = 0.1
@@ -78,6 +88,18 @@ def fake_group(world: int) -> Iterator[None]:
 def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: Any):
     found = measured(0, name, {}, recompute)
     assert said(name, {}, precision="fp32", recompute=recompute) == pytest.approx(found.most, rel=0.02)
+
+
+@pytest.mark.parametrize(("name", "degrees"), [("wan lora", {}), ("gpt dora", {"tensor": 2, "sequence": True})])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_frozen_weights_and_adapters_need_what_the_model_says(name: str, degrees: dict[str, Any], precision: Any):
+    with fake_group(ParallelPlan(**degrees).world) if degrees else nullcontext():
+        found = measured(0, name, degrees, precision=precision)
+    needed = memory(known(name), ParallelPlan(**degrees), microbatch_rows=ROWS, precision=precision, gpu=False)
+    assert needed.total == pytest.approx(found.most, rel=0.02)
+    standing = needed.parameters + needed.gradients + needed.optimizer
+    assert found.standing == pytest.approx(standing, abs=4 * 100)  # but for a step's number for each parameter
+    assert needed.gradients < 0.2 * needed.parameters
 
 
 @pytest.mark.parametrize(

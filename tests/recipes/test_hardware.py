@@ -34,3 +34,14 @@ def test_a_recipe_fits_the_gpus_that_its_header_names(recipe, gpus, gpu, monkeyp
     assert main(["check", str(ROOT / recipe), "--gpus", str(gpus), "--gpu", gpu]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert f"that one {gpu} has to fill: it fits" in said and "idle" not in said
+
+
+@pytest.mark.parametrize(("recipe", "model", "gpu"), [
+    ("lora", "wan21_t2v_1_3b", "a100_40"), ("lora", "wan21_t2v_14b", "h100"), ("full", "wan21_t2v_1_3b", "h100"),
+])  # fmt: skip
+def test_a_recipe_for_pretrained_models_fits_one_gpu(recipe, model, gpu, monkeypatch, capsys):
+    """The network alone: its folder, with the codec and the text encoder, is not there."""
+    monkeypatch.setenv("COLUMNS", "400")
+    given = [f"model={model}", "base=models/none", "data.path=clips"]
+    assert main(["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), *given, "--gpus", "1", "--gpu", gpu]) == 0
+    assert f"that one {gpu} has to fill: it fits" in " ".join(capsys.readouterr().out.split())

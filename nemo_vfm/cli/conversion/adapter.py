@@ -65,7 +65,7 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
 
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.explain.step_report import training
-    from nemo_vfm.parallel.apply.beside_linear import learned_state
+    from nemo_vfm.parallel.apply.frozen_weights import learned_state
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     job, _, _ = training(run_of(source), trust, allow_host)
@@ -98,7 +98,7 @@ def merged(model: "nn.Module") -> "dict[str, Tensor]":
     for place, linear in adapted_linears(model):
         for adapter in linear.adapters.values():
             assert isinstance(adapter, LowRank)
-            found[f"{place}.weight"] = adapter.merged(linear)
+            found[f"{place}.weight"] = adapter.merged(linear, found[f"{place}.weight"])
     return found
 
 

@@ -120,12 +120,12 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         average=job.ema is not None, offload=job.engine.offload_optimizer,
     )  # fmt: skip
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
-    each = 4 + (4 if job.ema is not None else 0)
+    each, learned = 4 + (4 if job.ema is not None else 0), round(work.parameters * work.learned)
     return PlanRequest(
         question=question, sample=sample, phase=phase, steps=steps, own=own, step="", has_engine=False, where=where,
         written=written,
         recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
-        checkpoint_bytes=each * work.parameters + known.kept.by(torch.float32, work.parameters),
+        checkpoint_bytes=each * learned + known.kept.by(torch.float32, learned),
     )  # fmt: skip
 
 

@@ -94,7 +94,10 @@ def _largest_bucket(job: "Train") -> tuple[int, int, int] | None:
     codec = getattr(job.task, "codec", None)
     if buckets is None or codec is None:
         return None
-    shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
+    try:
+        shapes = [codec.latent_shape(one.num_frames, one.height, one.width)[1:] for one in buckets.buckets.values()]
+    except (UserError, OSError):  # a codec whose folder is given later
+        return None
     found: tuple[int, int, int] = max(shapes, key=lambda shape: shape[0] * shape[1] * shape[2])
     return found
 

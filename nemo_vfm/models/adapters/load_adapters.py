@@ -22,7 +22,7 @@ from nemo_vfm.models.adapters.matrices import Placed, put_into
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.apply.local_shard import whole
 
-_PROBED, _ROWS = 64, 8
+_PROBED, _ROWS, _PIECE = 64, 8, 1 << 24
 
 
 class AdapterFile:
@@ -68,7 +68,7 @@ def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
     """Put adapters beside a model's linears, after its weights are there.
 
     Raises:
-        UserError: there is no such file.
+        UserError: there is no such file, or the model is spread over ranks already.
         DataError: it is damaged, of another model or of other weights, or changes nothing.
     """
     fill_adapters(model, attach_adapters(model, files))
@@ -140,15 +140,22 @@ def _whole_linear(linear: nn.Linear) -> nn.Linear:
 
 
 def fingerprint(weights: Mapping[str, Tensor]) -> str:
-    """16 hexadecimal digits of the weights: of up to 64 numbers of each, evenly spaced, and of all shapes.
+    """16 hexadecimal digits of the weights: of each its name, its shape, 64 numbers of it, and the sum of all its bits.
 
-    It does not depend on the file that weights came from, nor on whether their dtype was widened. To hash all bytes of
-    a model of billions would take minutes at each start. Where ranks share weights, every rank must call it.
+    No number can change without the sum, and two that trade places hardly without the 64. It does not depend on the
+    file that weights came from, nor on whether their dtype was widened. A sum reads memory once; to hash all bytes of a
+    model of billions would take minutes at each start. Where ranks share weights, every rank must call it.
     """
     digest = sha256()
     for name in sorted(name for name in weights if not is_adapter(name)):
         tensor = whole(weights[name].detach())
         flat = tensor.reshape(-1)
         chosen = flat[:: max(1, len(flat) // _PROBED)][:_PROBED].float().cpu()
-        digest.update(f"{name} {tuple(tensor.shape)} ".encode() + chosen.numpy().tobytes())
+        digest.update(f"{name} {tuple(tensor.shape)} {_bits(flat)} ".encode() + chosen.numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _bits(flat: Tensor) -> int:
+    """The sum of its numbers' bits as fp32, read as integers; in whatever order, it is the same."""
+    pieces: Sequence[Tensor] = torch.split(flat.detach(), _PIECE)
+    return sum(int(piece.float().view(torch.int32).sum(dtype=torch.int64)) for piece in pieces)

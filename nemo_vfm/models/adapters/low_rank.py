@@ -118,26 +118,26 @@ class LowRank(nn.Module):
         """m / |W + s B A| (W x + s B A x), and the bias."""
         factors = {}
         for name in self.ranks:
-            factors[name] = local(self.get_parameter(f"{name}_magnitude")) / self.row_norms(linear, name)
-            parts[name] = factors[name] * parts[name]
+            magnitude = local(self.get_parameter(f"{name}_magnitude"))
+            factors[name] = (magnitude / self.row_norms(linear, name)).to(output.dtype)
         ones = {name: output.new_ones(output.shape[-1] // len(self.parts.names)) for name in self.parts.names}
         factor = self.parts.joined({**ones, **factors}, output.shape[-1])
-        bias = None if linear.bias is None else local(linear.bias)
-        plain = output if bias is None else output - bias
-        result = factor.to(output.dtype) * plain + self.parts.joined(parts, output.shape[-1])
-        return result if bias is None else result + bias
+        bias = None if linear.bias is None else local(linear.bias).to(output.dtype)
+        # One product over all: backward then keeps one tensor of the output's size for the magnitudes.
+        changed = (output if bias is None else output - bias) + self.parts.joined(parts, output.shape[-1])
+        return factor * changed if bias is None else torch.addcmul(bias, factor, changed)
 
     @torch.no_grad()
     def row_norms(self, linear: nn.Linear, name: str) -> Tensor:
         """|W + s B A| of each row of a part, (O,); of this rank's rows."""
-        changed = self.changed_rows(linear, name).float()
-        squares = changed.square().sum(1)
+        with torch.autocast(linear.weight.device.type, enabled=False):
+            squares = self.changed_rows(linear.weight, name).float().square().sum(1)
         return (squares if self._split is None else self._split.summed(squares)).sqrt()
 
-    def changed_rows(self, linear: nn.Linear, name: str) -> Tensor:
+    def changed_rows(self, weight: Tensor, name: str) -> Tensor:
         """W + s B A of a part, (O, I); of this rank's rows or columns."""
         a, b = (local(self.get_parameter(f"{name}_{which}")) for which in "ab")
-        return self.parts.rows(local(linear.weight), name) + self.strength * self.ranks[name].scale * (b @ a)
+        return self.parts.rows(local(weight), name) + self.strength * self.ranks[name].scale * (b @ a)
 
     @torch.no_grad()
     def set_magnitudes(self, linear: nn.Linear) -> None:
@@ -146,14 +146,11 @@ class LowRank(nn.Module):
             local(self.get_parameter(f"{name}_magnitude")).copy_(self.row_norms(linear, name))
 
     @torch.no_grad()
-    def merged(self, linear: nn.Linear) -> Tensor:
-        """The linear's weight with the adapter in it, (width, I)."""
-        parts = {}
-        for name in self.parts.names:
-            if name not in self.ranks:
-                parts[name] = self.parts.rows(linear.weight, name)
-                continue
-            parts[name] = self.changed_rows(linear, name)
+    def merged(self, linear: nn.Linear, weight: Tensor) -> Tensor:
+        """A weight with the adapter in it, (width, I): the linear's own, or that with the adapters before this one."""
+        parts = {name: self.parts.rows(weight, name) for name in self.parts.names}
+        for name in self.ranks:
+            parts[name] = self.changed_rows(weight, name)
             if self.method == "dora":
                 factor = self.get_parameter(f"{name}_magnitude") / self.row_norms(linear, name)
                 parts[name] = factor[:, None] * parts[name]

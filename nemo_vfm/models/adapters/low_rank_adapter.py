@@ -15,6 +15,7 @@ from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
 from nemo_vfm.models.adapters.low_rank import LowRank, Method, Parts, Rank
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
 from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
 #: The adapter that a training makes.
@@ -97,7 +98,7 @@ class AdaptedModel:
     def __call__(self) -> nn.Module:
         """The model; A is drawn from the seed, B is zero, so that it computes what it did."""
         model = self.model()
-        model.requires_grad_(False)
+        freeze(model)
         attach(model, OWN, self.adapters.ranks(model), self.adapters.method)
         draw(model, torch.initial_seed())
         return model

@@ -88,10 +88,3 @@ def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:
 def is_adapter(name: str) -> bool:
     """Whether a parameter is of what stands beside a linear."""
     return f".{BESIDE}." in name
-
-
-def learned_state(model: nn.Module) -> dict[str, Tensor]:
-    """What a checkpoint keeps of a model: all, or where some weights are frozen, those that learn."""
-    state = dict(model.state_dict())
-    frozen = {name for name, parameter in model.named_parameters(remove_duplicate=False) if not parameter.requires_grad}
-    return {name: tensor for name, tensor in state.items() if name not in frozen} if frozen else state

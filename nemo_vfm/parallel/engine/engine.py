@@ -20,6 +20,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.core.types.task import ModelInputs, Task
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -114,6 +115,11 @@ def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor
     ]
     kinds = {"missing": missing, "unknown": surplus, "other shape": shapes}
     differences = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
+    if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
+        raise CorruptCheckpoint("The checkpoint holds adapters alone, as a training of adapters saves them. Load the "
+                                "model that they were trained on, and the adapters beside it: write them by nemo-vfm "
+                                "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
+                                )  # fmt: skip
     if differences:
         raise CorruptCheckpoint(
             f"The checkpoint is of another model ({'; '.join(differences)}). Use the recipe that trained it."

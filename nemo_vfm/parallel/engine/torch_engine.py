@@ -23,7 +23,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.beside_linear import learned_state
+from nemo_vfm.parallel.apply.frozen_weights import learned_state, narrow
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
@@ -100,6 +100,7 @@ class TorchEngine:
 
     def _built(self, parts: EngineInputs) -> nn.Module:
         model, meta = _born(parts)
+        narrowed = narrow(model, parts.precision.resolved()[0])
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
             stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
@@ -115,9 +116,10 @@ class TorchEngine:
         if meta:
             apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
         self.layout = layout_of(self.mesh, model)
-        # Weights that are shared are gathered in the dtype of the arithmetic, and take their inputs in no other.
+        # Weights that are shared are gathered in the dtype of the arithmetic, frozen ones are stored in it, and both
+        # take their inputs in no other.
         shared = self.mesh is not None and self.mesh.sharding is not None
-        call_under(model, self.layout, parts.precision.autocast if shared else nullcontext)
+        call_under(model, self.layout, parts.precision.autocast if shared or narrowed else nullcontext)
         return model
 
     def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:

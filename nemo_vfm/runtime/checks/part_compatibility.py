@@ -43,10 +43,11 @@ def _model_of(job: Any) -> "nn.Module | None":
     """Without memory; None where it is read from files, and then only codec and videos are compared."""
     from nemo_vfm.parallel.plan.static_memory import on_meta
 
-    if not isinstance(job.model, BoundFactory) or not isinstance(job.model.call.target, type):
+    factory = getattr(job.model, "model", job.model)  # of a model with adapters, that of the model
+    if not isinstance(factory, BoundFactory) or not isinstance(factory.call.target, type):
         return None
     try:
-        return on_meta(job.model)
+        return on_meta(factory)
     except RecipeError:  # from a folder that is not there yet; all else has been refused before
         return None
 

@@ -9,6 +9,7 @@ from collections import deque
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.model_cost import ReportsFlops
+from nemo_vfm.parallel.apply.frozen_weights import only_adapters_learn
 from nemo_vfm.perf.flops import CONVENTIONS, Convention, PeakFlops, formula, mfu, peak_flops, training_flops
 from nemo_vfm.train.train_state import TrainState
 
@@ -41,7 +42,10 @@ class Throughput:
             isinstance(fit.model, ReportsFlops) and ranks.is_first()
         ):  # several that measure at once would slow each other
             self._peak = peak_flops()
-            settings = {"formula": formula(self.causal_attention), "peak": str(self._peak)}
+            settings = {
+                "formula": formula(self.causal_attention, frozen=only_adapters_learn(fit.model)),
+                "peak": str(self._peak),
+            }
             log.info(f"mfu = {settings['formula']}; peak: {settings['peak']}")
             write_json(fit.run.folder / "mfu.json", settings)
 
@@ -62,7 +66,10 @@ class Throughput:
         model = fit.model
         if self._peak is None or fit.result is None or not isinstance(model, ReportsFlops):
             return 0.0
-        own = sum(training_flops(model.ops(shapes), self.causal_attention) for shapes in fit.result.shapes)
+        frozen = only_adapters_learn(model)
+        own = sum(
+            training_flops(model.ops(shapes), self.causal_attention, frozen=frozen) for shapes in fit.result.shapes
+        )
         return own * fit.plan.data / fit.plan.world  # the ranks of one slice share its arithmetic
 
 

@@ -221,6 +221,14 @@ def test_our_own_file_knows_its_base(folders: Path, tmp_path: Path) -> None:
         load_adapters(other, {"style": AdapterFile(path=tmp_path)})
 
 
+def test_one_number_of_another_base_is_another_fingerprint() -> None:
+    weights = {"a": torch.randn(300, 300), "b": torch.randn(7)}
+    first = fingerprint(weights)
+    assert fingerprint({name: tensor.clone() for name, tensor in weights.items()}) == first
+    weights["a"][123, 45] += 1e-3
+    assert fingerprint(weights) != first
+
+
 def test_only_the_adapter_is_written(folders: Path, tmp_path: Path) -> None:
     model = trained(folders)
     file = write_adapter(tmp_path, "ours", taken_from(model, "own", own=True), model)

@@ -18,7 +18,8 @@ from nemo_vfm.models.adapters.low_rank_adapter import (
 )
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.beside_linear import is_adapter, learned_state
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
 ALL = {"all": AdapterTarget(modules="blocks.*.self_attention.*", rank=4, alpha=8.0)}
@@ -76,7 +77,7 @@ def test_merged_weights_are_the_same_function(method) -> None:
         for name, linear in adapted_linears(built):
             low = linear.adapters["own"]
             assert isinstance(low, LowRank)
-            bare.get_submodule(name).weight.copy_(low.merged(linear))
+            bare.get_submodule(name).weight.copy_(low.merged(linear, linear.weight))
     assert (called(built) - called(plain())).abs().max() > 0.05
     torch.testing.assert_close(called(built), called(bare), atol=1e-5, rtol=1e-5)
 
@@ -122,7 +123,7 @@ def test_parts_of_a_joint_projection_have_adapters_of_their_own(method) -> None:
     with_it, without = linear(x).unflatten(1, (2, 2, 3)), linear.forward(x).unflatten(1, (2, 2, 3))
     torch.testing.assert_close(with_it[:, :, 1], without[:, :, 1])
     assert (with_it[:, :, 0] != without[:, :, 0]).all()
-    torch.testing.assert_close(F.linear(x, linear.adapters["x"].merged(linear), linear.bias), linear(x))
+    torch.testing.assert_close(F.linear(x, linear.adapters["x"].merged(linear, linear.weight), linear.bias), linear(x))
 
 
 def test_a_rank_for_each_target_and_the_last_one_counts() -> None:
