@@ -108,5 +108,5 @@ def fingerprint(weights: Mapping[str, Tensor]) -> str:
 
 def _bits(flat: Tensor) -> int:
     """The sum of its numbers' bits as fp32, read as integers; in whatever order, it is the same."""
-    pieces: Sequence[Tensor] = torch.split(flat.detach(), _PIECE)  # type: ignore[no-untyped-call]
+    pieces: Sequence[Tensor] = torch.split(flat.detach(), _PIECE)
     return sum(int(piece.float().view(torch.int32).sum(dtype=torch.int64)) for piece in pieces)
