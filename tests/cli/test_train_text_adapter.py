@@ -30,6 +30,7 @@ checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, e
 """
 
 
+@pytest.mark.slow  # two trainings
 def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
     texts = kitchen.folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
