@@ -87,6 +87,8 @@ def test_adapters_resume_on_the_weights_that_they_began_with_alone(kitchen, base
     clips(kitchen.folder / "clips")
     own = Path(shutil.copytree(base, kitchen.folder / "base"))
     assert kitchen.main("run", "world_model/lora", *words(own, "duration=2 steps")) == 0
+    done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps", "adapters.targets.mlp.rank=4"))
+    assert done.returncode == 2 and "adapters.targets.mlp.rank" in done.stderr, done.stderr
     file = own / "transformer/diffusion_pytorch_model.safetensors"
     save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
     done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps"))

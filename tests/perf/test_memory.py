@@ -36,7 +36,7 @@ dit = partial(DiT, in_channels=16, text_dim=64, width=96, depth=3, heads=4)
 st_dit = partial(STDiT, in_channels=16, text_dim=64, width=96, depth=3, heads=4, modulation_rank=16)
 gpt = partial(GPT, vocab=2000, width=128, depth=3, heads=4, groups=2, mlp_hidden=256)
 TARGETS = {kind: AdapterTarget(modules=f"blocks.*.{kind}.*", rank=8, alpha=16.0) for kind in ("self_attention", "mlp")}
-WORDS = {"all": AdapterTarget(modules="blocks.*.mlp.*", rank=8, alpha=16.0)}
+WORDS = {kind: AdapterTarget(modules=f"blocks.*.{kind}.*", rank=8, alpha=16.0) for kind in ("attention", "mlp")}
 wan_lora = AdaptedModel(
     partial(Wan, in_channels=16, text_dim=64, width=96, depth=3, heads=4, mlp_hidden=384),
     LowRankAdapter(targets=TARGETS),

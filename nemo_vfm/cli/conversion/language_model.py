@@ -65,7 +65,9 @@ def convert_out(
     """
     import torch
 
+    from nemo_vfm.cli.conversion.adapter import merged, trained
     from nemo_vfm.core.errors import UserError
+    from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.gpt_folder import write_gpt
     from nemo_vfm.parallel.checkpoint import checkpoint
 
@@ -75,7 +77,9 @@ def convert_out(
         raise UserError(f"{source} does not say how long its texts are; give --most-tokens, such as 4096")
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
-    write_gpt(known.model, checkpoint.weights_of(saved, group), target, length, end=_end(folder, known.model),
+    adapted = bool(adapted_linears(known.model))
+    weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
+    write_gpt(known.model, weights, target, length, end=_end(folder, known.model),
               dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
     tokenizer_note = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)

@@ -20,6 +20,7 @@ from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.beside_linear import is_adapter
 
 _FILE_BYTES = 4 << 30
 
@@ -86,7 +87,7 @@ def write_gpt(
     if folder.exists() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a folder of its own for the model")
     folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name, _ in model.named_parameters()]  # a tied matrix is one
+    names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied matrix is one
     maps = {name: tensor_map(name, model.sizes) for name in names}
     kind = write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype)
     # transformers' own defaults are the tokens 1 and 2, whatever these may be here.

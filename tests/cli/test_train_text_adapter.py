@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that an adapter is trained on a language model, and merged into a folder of transformers."""
+
+import json
+
+import pytest
+import torch
+
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.text.tokenize import TokenizeText
+
+transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
+
+RECIPE = """
+_target_: nemo_vfm.train.job.Train
+model: {_target_: nemo_vfm.models.gpt.GPT, vocab: 300, width: 32, depth: 2, heads: 4, mlp_hidden: 48}
+data:
+  _target_: nemo_vfm.data.tokens.token_data.TokenData
+  sources: {a: {_target_: nemo_vfm.data.tokens.token_data.TokenSource, folder: tokenized/tokens}}
+  sequence_length: 16
+  batch_size: 2
+  tokenizer: {_target_: nemo_vfm.data.tokenizers.byte_tokenizer.ByteTokenizer}
+task: {_target_: nemo_vfm.language.next_token_task.NextToken}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-2}
+duration: 2 steps
+checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
+"""
+
+
+@pytest.mark.slow  # two trainings
+def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
+    texts = kitchen.folder / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
+    TokenizeText(path=texts, tokenizer=ByteTokenizer(), processes=1).run(Run(kitchen.folder / "tokenized"))
+    kitchen.write("base.yaml", RECIPE)
+    kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: runs/base\n{RECIPE}")
+    assert kitchen.main("run", "base.yaml", "run_dir=runs/base") == 0
+    assert kitchen.main("run", "tuned.yaml", "run_dir=runs/tuned", "adapters.method=dora") == 0
+    weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/tuned"), "model")
+    assert weights and all(".adapters." in name for name in weights)
+
+    assert kitchen.main("convert", "runs/tuned", "mine", "--adapter", "ours") == 0
+    refused = kitchen.command("convert", "runs/tuned", "other", "--adapter", "peft")
+    assert refused.returncode == 2 and "diffusers has no network like this GPT" in refused.stderr, refused.stderr
+
+    for run in ("base", "tuned"):
+        assert kitchen.main("convert", f"runs/{run}", run, "--to", "transformers", "--most-tokens", "16") == 0
+    base, tuned = (transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / run) for run in ("base", "tuned"))
+    words = torch.arange(10)[None]
+    with torch.no_grad():
+        assert (base(words).logits - tuned(words).logits).abs().max() > 1e-3
+    assert torch.equal(base.model.embed_tokens.weight, tuned.model.embed_tokens.weight), "which no adapter is beside"
