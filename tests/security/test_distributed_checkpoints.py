@@ -161,6 +161,11 @@ def fuzz(folder: Path, cases: int) -> tuple[int, int]:
         data = bytearray(whole[name])
         if case % 4 == 0:
             del data[draw.randrange(len(data)) :]
+        elif case % 4 == 1:  # a number of `w`, which is a small part of its file
+            name = f"__{draw.randrange(2)}_0.distcp"
+            data = bytearray(whole[name])
+            numbers = TENSORS["w"][:3] if name.startswith("__0") else TENSORS["w"][3:]
+            data[data.index(numbers.numpy().tobytes()) + draw.randrange(48)] ^= 1 << draw.randrange(8)
         else:
             data[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         (folder / name).write_bytes(data)

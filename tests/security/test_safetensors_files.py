@@ -217,3 +217,47 @@ def test_an_adapter_of_a_newer_version_is_refused_by_its_version(tmp_path: Path)
         DataError, match=r"is of the schema 'nemo_vfm.adapter/2'; this version reads nemo_vfm.adapter/1"
     ):
         read_beside(tmp_path / "adapter.safetensors")
+
+
+HOSTILE_CONFIGS = [
+    "[" * 100_000, '{"peft_type": "LORA", "r": 4, "r": 8}', json.dumps({"x": "y" * (17 << 20)}), "{", "", "[]",
+    json.dumps({"peft_type": "LORA", "r": 10**12, "lora_alpha": 8, "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": "LORA", "r": -4, "lora_alpha": 8, "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": float("nan"), "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "rank_pattern": ["(a+)+$"], "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": 10**400, "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": "LORA", "r": 4, "lora_alpha": float("inf"), "target_modules": ["to_q"]}),
+    json.dumps({"peft_type": {"_target_": "os.system"}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE_CONFIGS, ids=[text[:40] or "nothing" for text in HOSTILE_CONFIGS])
+def test_a_hostile_configuration_of_peft_is_a_sentence(tmp_path: Path, text: str) -> None:
+    pairs = {f"base_model.model.transformer_blocks.0.attn1.to_q.lora_{x}.weight": torch.ones(shape)
+             for x, shape in (("A", (4, 48)), ("B", (48, 4)))}  # fmt: skip
+    (tmp_path / "adapter_model.safetensors").write_bytes(save(pairs))
+    (tmp_path / "adapter_config.json").write_text(text)
+    with pytest.raises(NemoVfmError):
+        read_beside(tmp_path)
+
+
+@pytest.mark.parametrize("style", ["base_model.model.", "transformer.", "net."])
+def test_matrices_without_dimensions_are_a_sentence(tmp_path: Path, style: str) -> None:
+    pairs = {f"{style}transformer_blocks.0.attn1.to_q.lora_{x}.weight": torch.tensor(1.0) for x in "AB"}
+    (tmp_path / "adapter_model.safetensors").write_bytes(save(pairs))
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
+    with pytest.raises(DataError, match=r"in the shape \(\)"):
+        read_beside(tmp_path)
+
+
+def test_matrices_of_comfyui_without_dimensions_are_a_sentence(tmp_path: Path) -> None:
+    linear = "diffusion_model.blocks.0.self_attn.q_proj"
+    for a, alpha in ((torch.tensor(1.0), torch.tensor(1.0)), (torch.ones(4, 48), torch.ones(3))):
+        given = {
+            f"{linear}.lora_down.weight": a,
+            f"{linear}.lora_up.weight": torch.ones(48, 4),
+            f"{linear}.alpha": alpha,
+        }
+        (tmp_path / "adapter.safetensors").write_bytes(save(given))
+        with pytest.raises(DataError, match="expected two dimensions, and one number"):
+            read_beside(tmp_path / "adapter.safetensors")

@@ -190,6 +190,9 @@ def _comfyui(
     for name, own in linears.items():
         if missing := {"a", "b"} - own.keys():
             raise DataError(f"{file.name} has no {'lora_down' if 'a' in missing else 'lora_up'} for {name}")
+        if own["a"].ndim != 2 or ("alpha" in own and own["alpha"].numel() != 1):
+            raise DataError(f"{file.name} has lora_down of {name} in the shape {tuple(own['a'].shape)}, or no single "
+                            f"alpha; expected two dimensions, and one number")  # fmt: skip
         magnitude = own["magnitude"].flatten() if "magnitude" in own else None
         strength = float(own["alpha"]) if "alpha" in own else float(own["a"].shape[0])
         found[native_names.to_diffusers(model, name)] = Matrices(own["a"], own["b"], strength, magnitude)

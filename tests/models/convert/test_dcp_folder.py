@@ -4,7 +4,10 @@
 
 import io
 import json
+import pickle
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -98,3 +101,25 @@ def test_an_empty_or_foreign_index_is_refused(tmp_path: Path) -> None:
         (tmp_path / ".metadata").write_bytes(data)
         with pytest.raises(DataError, match=said):
             DcpFolder(tmp_path)
+
+
+def test_the_classes_of_megatron_core_and_of_older_torch_are_known(tmp_path: Path, monkeypatch) -> None:
+    """Their index has a class of Megatron-Core on top, and torch's former class for a tensor's properties."""
+    from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+
+    name = "megatron.core.dist_checkpointing.strategies.torch"
+    top = type("MCoreMetadata", (), {"__module__": name})
+    modules = {part: ModuleType(part) for part in (name, "megatron")}
+    modules[name].MCoreMetadata = top  # type: ignore[attr-defined]
+    for part, module in modules.items():
+        monkeypatch.setitem(sys.modules, part, module)
+    given = made({"module.decoder.layers.mlp.linear_fc1.weight": torch.arange(24.0).reshape(2, 4, 3)}, (2,))
+    theirs = given.index()
+    for entry in theirs.state_dict_metadata.values():
+        entry.properties = TensorProperties(dtype=torch.float32)
+    index = top()
+    index.__dict__.update(theirs.__dict__, mcore_data={"module": {"nd_reformulated_orig_global_shape": (2, 4, 3)}})
+    folder = given.write(tmp_path, pickle.dumps(index, 4))
+    with DcpFolder(folder) as found:
+        whole = found.get_tensor("module.decoder.layers.mlp.linear_fc1.weight")
+    assert whole.shape == (2, 4, 3) and whole.flatten().tolist() == list(range(24))

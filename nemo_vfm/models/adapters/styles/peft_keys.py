@@ -18,6 +18,7 @@ from nemo_vfm.models.adapters.matrices import Matrices
 _A, _B, _M = "lora_A", "lora_B", "lora_magnitude_vector"
 _KEY = re.compile(rf"(?P<linear>.+)\.(?P<kind>{_A}|{_B}|{_M})(\.default)?(\.weight)?")
 _PLAIN = re.compile(r"\^?[\w.\-]{1,300}\$?")
+_MOST_ALPHA = 1_000_000
 #: What changes the function and is not read.
 _NOT_READ = ("lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication", "alora_invocation_tokens")
 
@@ -75,6 +76,8 @@ def config_of(given: Mapping[str, Matrices]) -> dict[str, Json]:
 def _matrices(name: str, linear: str, own: Mapping[str, Tensor], config: Mapping[str, Json] | None) -> Matrices:
     if missing := [kind for kind in (_A, _B) if kind not in own]:
         raise DataError(f"{name} has no {missing[0]} for {linear}, and an adapter without it changes nothing there")
+    if own[_A].ndim != 2:
+        raise DataError(f"{name} has {_A} of {linear} in the shape {tuple(own[_A].shape)}; expected two dimensions")
     rank = int(own[_A].shape[0])
     if config is None:
         return Matrices(own[_A], own[_B], float(rank), own.get(_M))
@@ -83,8 +86,9 @@ def _matrices(name: str, linear: str, own: Mapping[str, Tensor], config: Mapping
     if said != rank:
         raise DataError(f"{name} says rank {said} of {linear}, and its matrices have {rank}")
     alpha = _of(name, config, "alpha_pattern", linear, config.get("lora_alpha"))
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
-        raise DataError(f"{name} says lora_alpha {str(alpha)[:40]} of {linear}; expected a number above 0")
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MOST_ALPHA:
+        raise DataError(f"{name} says lora_alpha {str(alpha)[:40]} of {linear}; expected a number above 0, at most "
+                        f"{_MOST_ALPHA:,}")  # fmt: skip
     alpha = float(alpha) * (rank**0.5 if config.get("use_rslora") else 1.0)
     if bool(config.get("use_dora")) != (_M in own):
         raise DataError(f"{name} says use_dora: {config.get('use_dora')}, and {linear} has "
@@ -99,7 +103,10 @@ def _require_read(name: str, config: Mapping[str, Json]) -> None:
 
 def _of(name: str, config: Mapping[str, Json], patterns: str, linear: str, default: Json) -> Json:
     """A number of one linear: of a pattern that is the end of its name, or the common one."""
-    for pattern, value in (config.get(patterns) or {}).items():
+    given = config.get(patterns) or {}
+    if not isinstance(given, dict):
+        raise DataError(f"{name} has something else than a mapping as {patterns}")
+    for pattern, value in given.items():
         if not _PLAIN.fullmatch(pattern):
             raise DataError(f"{name} has {pattern[:100]!r} in {patterns}; patterns are names of linears here")
         plain = pattern.strip("^$")
