@@ -159,6 +159,7 @@ def test_a_folder_that_is_not_what_its_config_says_is_refused_in_a_sentence(
     ({"extra_pos_embed_type": "sincos"}, "null or learnable"), ({"rope_scale": [1, 3, 0]}, "rope_scale"),
     ({"use_crossattn_projection": True}, "encoder_hidden_states_channels: 1024; it must be text_embed_dim, 16"),
     ({"mlp_ratio": -1}, "mlp_ratio: -1; it must be a number above zero"),
+    ({"in_channels": 3}, "in_channels: 3; it must be at least out_channels, 4"),
 ])  # fmt: skip
 def test_a_cosmos_that_is_another_is_refused_in_a_sentence(copied: Path, changes: dict[str, Any], said: str):
     with_config(**changes)(copied / "cosmos/transformer")
