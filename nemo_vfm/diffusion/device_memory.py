@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Moves text encoder, network and codec in and out of the device's memory, so that they need not fit together."""
+"""Moves text encoder, network and codec to the device one after another, so that they need not fit together."""
 
 from dataclasses import dataclass
 
