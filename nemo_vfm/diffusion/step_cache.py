@@ -50,8 +50,8 @@ class FirstBlockCache:
         """
         networks = [one for one in model.modules() if isinstance(one, HasBlockLoop)]
         if not networks:
-            raise UserError(f"{type(model).__name__} has no block_loop, so a step cache cannot leave out its blocks; "
-                            f"set pipeline.step_cache to null")  # fmt: skip
+            raise UserError(f"{type(model).__name__} has no use_block_loop, so a step cache cannot leave out its "
+                            f"blocks; set pipeline.step_cache to null")  # fmt: skip
         return CachedSteps(networks, self.threshold)
 
 
@@ -74,12 +74,13 @@ class CachedSteps:
             branches: of the rows of a batch, each of which has a cache of its own, such as cond and uncond.
         """
         for network, cache in self._caches:
-            cache.branches, network.block_loop = tuple(branches), cache
+            cache.branches = tuple(branches)
+            network.use_block_loop(cache)
         try:
             yield
         finally:
             for network, _ in self._caches:
-                network.block_loop = one_after_another
+                network.use_block_loop(one_after_another)
 
     @property
     def num_blocks(self) -> int:

@@ -112,7 +112,7 @@ class DiT(nn.Module):
         rope_scale: tuple[float, float, float] = (1.0, 1.0, 1.0),
     ) -> None:
         super().__init__()
-        self.block_loop: BlockLoop = one_after_another
+        self._block_loop: BlockLoop = one_after_another
         require_sizes(
             in_channels=in_channels, text_dim=text_dim, width=width, depth=depth, heads=heads, patch=patch,
             mlp_ratio=mlp_ratio,
@@ -276,7 +276,11 @@ class DiT(nn.Module):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        return self.block_loop(self.blocks, x_BSD, context)
+        return self._block_loop(self.blocks, x_BSD, context)
+
+    def use_block_loop(self, loop: BlockLoop) -> None:
+        """See `HasBlockLoop`."""
+        self._block_loop = loop
 
     def output(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """Tokens as latents, all of them on every rank."""

@@ -74,7 +74,7 @@ class STDiT(DiT):
 
     def run_blocks(self, x_BSD: Tensor, context: BlockContext) -> Tensor:
         """The tokens after the blocks that are here."""
-        return self.block_loop(self.blocks, x_BSD, self.space_time(context))
+        return self._block_loop(self.blocks, x_BSD, self.space_time(context))
 
     def space_time(self, context: BlockContext) -> SpaceTime:
         """What these blocks are told.

@@ -184,3 +184,21 @@ def test_nothing_is_planned_for_a_recipe_that_is_wrong(kitchen, capsys):
     kitchen.write("r.yaml", WIDE + "conut: 1\n")
     assert kitchen.main("check", "r.yaml", "--gpus", "2") == 2
     assert "GPUs" not in capsys.readouterr().out
+
+
+def test_a_sampling_says_its_weights_by_device_and_what_would_not_start(capsys):
+    def told(*words: str) -> str:
+        assert main(["check", "diffusion/sample", "checkpoint=null", *words]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    assert "2 GPUs: this recipe samples on one device, so 1 of 2 GPUs would be idle" in told("--gpus", "2")
+    whole, shared = (told("--gpus", "2", *words) for words in (["parallel.replicate=2"], ["parallel.shard=2"]))
+    found = [float(re.findall(r"keeps ([\d.]+) MiB \(weights", text)[0]) for text in (whole, shared)]
+    assert found[1] == pytest.approx(found[0] / 2, rel=0.05)
+    said = told("--gpus", "5", "parallel.tensor=5")
+    assert "it would not start" in said and "cannot be divided by 5" in said
+    base = ["check", "world_model/sample_pretrained", "base=nowhere", "--gpus", "2", "parallel.context=2"]
+    assert main(base) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "2 GPUs: the size of the model is known once the folder that describes it can be read" in said
+    assert "0 parameters" not in said

@@ -73,3 +73,9 @@ def test_what_needs_no_torch_is_told_without_it(tmp_path):
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["steps"][0]["engine"] == ""
+
+
+def test_a_sampling_says_its_ranks_and_degrees(capsys):
+    (step,) = told(capsys, "diffusion/sample", "parallel={guidance: 2, context: 2}")["steps"]
+    assert (step["ranks"], step["devices"]) == (4, "gpu")
+    assert (step["degrees"]["shard"], step["degrees"]["context"]) == (2, 2), "estimates share the weights"

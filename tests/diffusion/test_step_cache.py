@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.block_loop import one_after_another
+from nemo_vfm.core.types.block_loop import BlockLoop, one_after_another
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.step_cache import IDLE, CachedSteps, FirstBlockCache
@@ -42,8 +42,7 @@ def test_threshold_0_gives_the_bits_of_no_cache(family: str) -> None:
     found, skipped = latents(family, 0.0)
     assert skipped == 0
     assert torch.equal(found, latents(family, None)[0])
-    assert network(family).modules is not None
-    loops = [module.block_loop for module in network(family).modules() if hasattr(module, "block_loop")]
+    loops = [module._block_loop for module in network(family).modules() if hasattr(module, "_block_loop")]
     assert loops and all(loop is one_after_another for loop in loops), "the model is left as it was"
 
 
@@ -74,8 +73,12 @@ class Blocks(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.block_loop: Any = one_after_another
+        self.block_loop: BlockLoop = one_after_another
         self.blocks = nn.ModuleList(Counted() for _ in range(3))
+
+    def use_block_loop(self, loop: BlockLoop) -> None:
+        """See `HasBlockLoop`."""
+        self.block_loop = loop
 
     def run(self, added: Sequence[float]) -> list[float]:
         """What comes out of zeros, by row."""
@@ -144,7 +147,7 @@ def small(step_cache: FirstBlockCache | None, request: VideoRequest) -> Generate
 
 
 def test_a_model_whose_blocks_cannot_be_left_out_is_refused() -> None:
-    with pytest.raises(UserError, match="Linear has no block_loop"):
+    with pytest.raises(UserError, match="Linear has no use_block_loop"):
         FirstBlockCache(threshold=0.1).begin(nn.Linear(1, 1))
 
 

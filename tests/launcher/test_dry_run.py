@@ -203,3 +203,9 @@ def test_in_a_container_paths_are_looked_for_where_they_are_mounted_from(tmp_pat
         said = capsys.readouterr().err
         assert ("PROBLEM check" in said) == (path == "/data/gone"), said
         assert (f"not looked at: {path}" in said) == (path == "/opt/data")
+
+
+def test_a_sampling_on_two_devices_gets_two_tasks(desk, capsys):
+    words = ["diffusion/sample", "checkpoint=null", "parallel.guidance=2", "cluster=dgx_h100"]
+    assert main(["submit", *words, "--dry-run"]) == 0
+    assert "\n#SBATCH --ntasks-per-node=2\n" in capsys.readouterr().out

@@ -21,7 +21,9 @@ class BlockLoop(Protocol):
 class HasBlockLoop(Protocol):
     """A network that leaves the order of its blocks to a loop."""
 
-    block_loop: BlockLoop
+    def use_block_loop(self, loop: BlockLoop) -> None:
+        """From here on run blocks by this loop; at first it is `one_after_another`."""
+        ...
 
 
 def one_after_another(blocks: "Iterable[nn.Module]", x_BSD: "Tensor", context: Any) -> "Tensor":
