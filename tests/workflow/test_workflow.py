@@ -267,7 +267,7 @@ def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):
         "r.yaml", "_target_: nemo_vfm.workflow.Workflow\nsteps:\n  launch: {_target_: '@.Count', duration: 1 steps}\n"
     )
     assert kitchen.main("check", "r.yaml") == 2
-    assert "no step may be called launch" in " ".join(capsys.readouterr().err.split())
+    assert "no step may be called launch" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("content", [[], 3, None, {"before": "x"}, {"before": "x", "own": "y", "summary": "z"}])
