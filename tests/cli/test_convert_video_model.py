@@ -9,13 +9,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_vfm.cli.conversion import convert_child
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.warm_start import WarmStart
 
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
+from tests.support.dcp_files import made as distributed  # noqa: E402
 from tests.support.native_cosmos import native_state  # noqa: E402
+from tests.support.nemo_cosmos import nemo_state  # noqa: E402
 from tests.support.video_peers import PEERS, called, inputs, made  # noqa: E402
 
 RECIPE = """
@@ -109,6 +112,27 @@ def test_a_cosmos_of_nvidia_comes_in_as_a_model_to_start_from_and_goes_out_bit_b
     back = load_file(kitchen.folder / "back/model.safetensors")
     weights = [name for name in back if "pos_embedder" not in name]
     assert len(weights) == 49 and all(torch.equal(back[name], theirs[name]) for name in weights)
+
+
+def test_a_checkpoint_of_nemo_comes_in_as_a_model_to_start_from(kitchen) -> None:
+    theirs = made(PEERS["cosmos 1"])
+    state = nemo_state(theirs) | {"optimizer.state.exp_avg.module.affline_norm.weight": torch.ones(48)}
+    source = distributed(state, (2,), {"module.decoder.layers.mlp.linear_fc1._extra_state/shard_0_2": b"x"})
+    source.write(kitchen.folder / "step/weights")
+    (kitchen.folder / "ours").mkdir()
+    said = convert_child.convert(  # what the process that the command starts does
+        kitchen.folder / "step", kitchen.folder / "ours", key=None, leave_out=False, stretch=(2, 1, 1)
+    )
+    first, second, left = said.splitlines()
+    count = sum(parameter.numel() for parameter in theirs.parameters())
+    assert first == f"module, a Cosmos: {count:,} parameters, conf/model/converted.yaml"
+    assert second == "44 tensors taken: 44 renamed, 0 joined into 0; 6 left, 0 missing"
+    assert left.startswith("left: module.decoder.layers.mlp.linear_fc1._extra_state/shard_0_2, module.logvar.0.freqs")
+    told = json.loads((kitchen.folder / "ours/convert.json").read_text())["tensors"]
+    assert told["renamed"]["module.decoder.layers.1.mlp.linear_fc2.weight"] == "blocks.1.mlp.down.weight"
+    recipe = kitchen.write("recipe.yaml", f"defaults: [{{model: converted}}]\n{RECIPE}")
+    model = build(compose(recipe, [], [kitchen.folder / "ours/conf"])).model()
+    assert WarmStart(path=kitchen.folder / "ours").load_into(model)["not_taken"] == []
 
 
 def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for(kitchen, capfd) -> None:

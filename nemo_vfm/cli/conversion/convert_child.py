@@ -70,7 +70,8 @@ def _cosmos(
     told = write_in(weights, target, weights.arguments, "NVIDIA's names", source.name)
     network = weights.prefix.rstrip(".") or "its only network"
     left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
-    return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{left}"
+    note = f"\n{weights.note}" if weights.note else ""
+    return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
 
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:

@@ -15,7 +15,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.dcp_index import Chunk, ChunkedTensor, read_index
 from nemo_vfm.models.convert.opcodes import MAX_BYTES
 from nemo_vfm.models.convert.places import TensorPlace
-from nemo_vfm.models.convert.tensor_source import TensorHeader
+from nemo_vfm.models.convert.tensor_source import Box, TensorHeader
 from nemo_vfm.models.convert.torch_zip import open_torch_zip
 from nemo_vfm.models.convert.window import Window
 
@@ -83,15 +83,30 @@ class DcpFolder:
             DataError: a chunk is damaged, or not what the index says.
         """
         tensor = self._tensors[name]
-        chunks = (self._chunk(name, tensor, chunk) for chunk in tensor.chunks if prod(chunk.sizes))
-        if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape:
-            return next(chunks, torch.empty(tensor.shape, dtype=tensor.dtype)).contiguous()
-        whole = torch.empty(tensor.shape, dtype=tensor.dtype)
+        if len(tensor.chunks) == 1 and tensor.chunks[0].sizes == tensor.shape and 0 not in tensor.shape:
+            return self._chunk(name, tensor, tensor.chunks[0]).contiguous()
+        return self.get_box(name, tuple((0, length) for length in tensor.shape))
+
+    def get_box(self, name: str, box: Box) -> Tensor:
+        """A box of a tensor, for which only the chunks that it touches are read.
+
+        Args:
+            name: of the tensor.
+            box: along each axis, the first place and the one after the last.
+
+        Raises:
+            DataError: a chunk is damaged, or not what the index says.
+        """
+        tensor = self._tensors[name]
+        part = torch.empty([stop - start for start, stop in box], dtype=tensor.dtype)
         for chunk in tensor.chunks:
-            if prod(chunk.sizes):
-                box = tuple(slice(at, at + size) for at, size in zip(chunk.offsets, chunk.sizes, strict=True))
-                whole[box] = next(chunks)
-        return whole
+            spans = [(max(start, at), min(stop, at + size))
+                     for (start, stop), at, size in zip(box, chunk.offsets, chunk.sizes, strict=True)]  # fmt: skip
+            if all(first < last for first, last in spans):
+                here = tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(spans, box, strict=True))
+                there = tuple(slice(a - at, b - at) for (a, b), at in zip(spans, chunk.offsets, strict=True))
+                part[here] = self._chunk(name, tensor, chunk)[there]
+        return part
 
     def _chunk(self, name: str, tensor: ChunkedTensor, chunk: Chunk) -> Tensor:
         try:

@@ -14,6 +14,9 @@ from nemo_vfm.models.convert.places import TensorPlace
 from nemo_vfm.models.convert.torch_zip import TorchZip
 from nemo_vfm.parallel.checkpoint import tensor_file
 
+#: Of a tensor, along each axis: the first place and the one after the last.
+Box = tuple[tuple[int, int], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class TensorHeader:

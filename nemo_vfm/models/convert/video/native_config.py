@@ -27,7 +27,10 @@ _STRETCH: Final[dict[tuple[Version, int, int, int, bool], tuple[float, float, fl
     ("2", 5120, 36, 1, False): (20 / 24, 2.0, 2.0),
     **{("2", width, depth, 1, True): (1.0, 3.0, 3.0) for width, depth in ((2048, 28), (5120, 36))},
 }
-_BLOCK = {"1": re.compile(r"blocks\.block(\d+)\."), "2": re.compile(r"blocks\.(\d+)\.")}
+_BLOCK = {
+    "1": re.compile(r"blocks\.block(\d+)\."), "2": re.compile(r"blocks\.(\d+)\."),
+    "nemo": re.compile(r"decoder\.layers\.(\d+)\."),
+}  # fmt: skip
 
 
 def config_of(
@@ -36,7 +39,7 @@ def config_of(
     """The config.json that diffusers would have for a network, from the shapes of its tensors.
 
     Args:
-        version: 1, or 2 for Cosmos-Predict2 and 2.5.
+        version: 1, or 2 for Cosmos-Predict2 and 2.5, or nemo for 1 of NeMo.
         names: of its tensors, native and without a prefix.
         shape_of: the shape of one of them.
         stretch: of the rotary positions in time, height and width; None takes that of the published network of this
@@ -64,7 +67,7 @@ def config_of(
                         f"{head_dim} of {width}; of Cosmos are read those that take latents, a mark of given latents "
                         f"and a mark of padding")  # fmt: skip
     depth = _depth(version, names)
-    known = _STRETCH.get((version, width, depth, marks, text))
+    known = _STRETCH.get(("1" if version == "nemo" else version, width, depth, marks, text))
     return {
         "_class_name": cosmos_family.CLASS, "in_channels": outputs + marks, "out_channels": outputs,
         "num_attention_heads": width // head_dim, "attention_head_dim": head_dim, "num_layers": depth,

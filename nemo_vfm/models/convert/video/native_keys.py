@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives tensors of diffusers the names that they have in files of NVIDIA's and Wan's own programs.
 
-Both hold the same numbers in the same shapes: the names alone differ.
+Both hold the same numbers in the same shapes: the names alone differ. NeMo joins some tensors (`nemo_maps`).
 """
 
 import re
 from collections.abc import Collection, Mapping
 from typing import Final, Literal
 
-Version = Literal["1", "2"]
+#: Cosmos 1; Cosmos-Predict2 and 2.5; Cosmos 1 of NeMo.
+Version = Literal["1", "2", "nemo"]
 #: Inside a block of Wan: diffusers -> native; linears alone.
 WAN_LINEARS: Final[Mapping[str, str]] = {
     **{f"attn1.to_{x}": f"self_attn.{x}" for x in "qkv"}, "attn1.to_out.0": "self_attn.o",
@@ -39,29 +40,40 @@ _COSMOS_1_BLOCK = {
     "ff.net.0.proj": "blocks.2.block.layer1", "ff.net.2": "blocks.2.block.layer2",
     **{f"norm{n + 1}.linear_{k}": f"blocks.{n}.adaLN_modulation.{k}" for n in (0, 1, 2) for k in (1, 2)},
 }  # fmt: skip
+#: A block of Cosmos 1 of NeMo: what its sizes follow from. Of `attn2.to_k`, the columns alone.
+_NEMO_BLOCK = {
+    "attn1.norm_q": "full_self_attention.q_layernorm", "attn2.to_k": "cross_attention.linear_kv",
+    "ff.net.0.proj": "mlp.linear_fc1",
+}  # fmt: skip
 _BOTH = {
     "patch_embed.proj": "x_embedder.proj.1", "proj_out": "final_layer.linear",
     **{f"time_embed.t_embedder.linear_{n}": f"t_embedder.1.linear_{n}" for n in (1, 2)},
 }  # fmt: skip
+_OUTSIDE_1 = _BOTH | {
+    "time_embed.norm": "affline_norm",  # so written there
+    **{f"norm_out.linear_{n}": f"final_layer.adaLN_modulation.{n}" for n in (1, 2)},
+    **{f"learnable_pos_embed.pos_emb_{x}": f"extra_pos_embedder.pos_emb_{x}" for x in "thw"},
+}  # fmt: skip
 _OUTSIDE: Final[Mapping[Version, Mapping[str, str]]] = {
-    "1": _BOTH | {
-        "time_embed.norm": "affline_norm",  # so written there
-        **{f"norm_out.linear_{n}": f"final_layer.adaLN_modulation.{n}" for n in (1, 2)},
-        **{f"learnable_pos_embed.pos_emb_{x}": f"extra_pos_embedder.pos_emb_{x}" for x in "thw"},
-    },
+    "1": _OUTSIDE_1, "nemo": _OUTSIDE_1,
     "2": _BOTH | {
         "time_embed.norm": "t_embedding_norm", "crossattn_proj.0": "crossattn_proj.0",
         **{f"norm_out.linear_{n}": f"final_layer.adaln_modulation.{n}" for n in (1, 2)},
     },
 }  # fmt: skip
-_INSIDE: Final[Mapping[Version, Mapping[str, str]]] = {"1": _COSMOS_1_BLOCK, "2": _COSMOS_2_BLOCK}
-_BLOCKS: Final[Mapping[Version, str]] = {"1": "blocks.block", "2": "blocks."}
+_INSIDE: Final[Mapping[Version, Mapping[str, str]]] = {
+    "1": _COSMOS_1_BLOCK, "2": _COSMOS_2_BLOCK, "nemo": _NEMO_BLOCK,
+}  # fmt: skip
+_BLOCKS: Final[Mapping[Version, str]] = {"1": "blocks.block", "2": "blocks.", "nemo": "decoder.layers."}
 _BLOCK = re.compile(r"transformer_blocks\.(\d+)\.(.+)")
 #: What the programs keep beside the weights, and what no output depends on: counters, tables that are computed here,
 #: Transformer Engine's scales, and the training's uncertainty head.
 _LEFT = re.compile(r"(.*\.)?_extra_state|accum_\w+|pos_embedder\.(seq|dim_spatial_range|dim_temporal_range)|logvar\..+")
-_FIRST: Final[Mapping[Version, str]] = {
-    "1": "blocks.block0.blocks.0.block.attn.to_q.0.weight", "2": "blocks.0.self_attn.q_proj.weight",
+#: Only a Cosmos of NeMo has modulations of two matrices; its layers are stacked or numbered.
+_FIRST: Final[Mapping[str, Version]] = {
+    "blocks.block0.blocks.0.block.attn.to_q.0.weight": "1", "blocks.0.self_attn.q_proj.weight": "2",
+    "decoder.layers.adaLN.adaLN_modulation.2.weight": "nemo",
+    "decoder.layers.0.adaLN.adaLN_modulation.2.weight": "nemo",
 }  # fmt: skip
 
 
@@ -82,6 +94,12 @@ def is_left_out(name: str) -> bool:
 def prefixes_of(names: Collection[str]) -> dict[str, Version]:
     """What stands before the names of each network of Cosmos in a file, such as "net." and "net_ema."."""
     found: dict[str, Version] = {}
-    for version, first in _FIRST.items():
-        found |= {name.removesuffix(first): version for name in names if name == first or name.endswith(f".{first}")}
+    weights = [name for name in names if not is_optimizer(name)]
+    for first, version in _FIRST.items():
+        found |= {name.removesuffix(first): version for name in weights if name == first or name.endswith(f".{first}")}
     return found
+
+
+def is_optimizer(name: str) -> bool:
+    """Whether a tensor is of an optimizer, whose names may end as those of the weights do."""
+    return name.startswith("optim")

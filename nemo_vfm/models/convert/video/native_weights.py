@@ -19,15 +19,17 @@ from nemo_vfm.core.storage.files import sha256_file, sha256_folder
 from nemo_vfm.models.convert.foreign import ForeignTensors
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
+from nemo_vfm.models.convert.tensor_parts import TensorParts
+from nemo_vfm.models.convert.tensor_source import TensorSource
 from nemo_vfm.models.convert.video import cosmos_family
 from nemo_vfm.models.convert.video.native_config import config_of
-from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, native_name, prefixes_of
+from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, is_optimizer, native_name, prefixes_of
+from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 
 FILE, PREFIX, _AVERAGED = "model.safetensors", "net.", "net_ema."
-_OPTIMIZER = "optim"
 
 
 class NativeWeights(SourceFolder):
@@ -46,6 +48,8 @@ class NativeWeights(SourceFolder):
     """
 
     model: DiT
+    #: What else a reader of the summary should know.
+    note = ""
     _implied_by = "a Cosmos of its size"
 
     def __init__(
@@ -56,14 +60,32 @@ class NativeWeights(SourceFolder):
         found = prefixes_of(names)
         self.prefix = _chosen(found, key)
         version = found[self.prefix]
-        self._files = dict.fromkeys(names, given.source)
-        own = {name.removeprefix(self.prefix) for name in names if name.startswith(self.prefix)}
+        parts = numbered_layers(given.source, self.prefix) if version == "nemo" else None
+        self._hold(parts or given.source)
+        own = {name.removeprefix(self.prefix) for name in self._files if name.startswith(self.prefix)}
         self.config = config_of(version, own, lambda name: self._shape(self.prefix + name), stretch)
         self.arguments = cosmos_family.arguments_of(self.config)
-        self.model = _unborn(path, self.arguments)
-        self._maps = native_maps(self.model, version, self.prefix)
+        if parts is None:
+            self.model = _unborn(path, self.arguments)
+            self._maps = native_maps(self.model, version, self.prefix)
+        else:
+            self._cut_modulations(parts)
         self._require_whole(found)
         self._require_shapes()
+
+    def _hold(self, source: TensorSource) -> None:
+        self._files = dict.fromkeys(source.keys(), source)
+
+    def _cut_modulations(self, parts: TensorParts) -> None:
+        """Of NeMo's, which has one for three parts of a block; see `nemo_maps`."""
+        depth, width, rank = (self.arguments[key] for key in ("depth", "width", "modulation_rank"))
+        if is_mixed(parts, self.prefix, depth, width, rank):
+            self.config["adaln_lora_dim"] = self.arguments["modulation_rank"] = 3 * rank
+            self.note = (f"training has mixed the modulations of the parts of a block, so each part has the rank "
+                         f"{3 * rank} instead of {rank}")  # fmt: skip
+        self.model = _unborn(self.folder, self.arguments)
+        self._maps = nemo_maps(self.model, native_maps(self.model, "1", self.prefix), parts, self.prefix, rank)
+        self._hold(parts)
 
     def _shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._files[name].get_slice(name).get_shape())
@@ -76,7 +98,7 @@ class NativeWeights(SourceFolder):
             name for name in self._files
             if not name.startswith(above) or name.startswith(rest)
             or is_left_out(name.removeprefix(self.prefix)) or is_left_out(name.removeprefix(above))
-            or name.startswith(_OPTIMIZER)
+            or is_optimizer(name)
         ]  # fmt: skip
         self._require_all_used(beside)
 

@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Maps a Cosmos 1 under the names of NeMo and Megatron-Core (`module.decoder.layers.mlp.linear_fc1.weight`) to a DiT.
+
+Layers are stacked along a first axis, or numbered. Projections of attention lie as in our DiT: rows by head, then
+(query, key, value) or (key, value). A block has one modulation, D -> 3 R -> 9 D, for its three parts, where NVIDIA's
+other programs have three, each D -> R -> 3 D: the same function while the second matrix is zero outside its diagonal
+blocks, as it is after their conversion, and no longer when NeMo has trained it. Then each part gets the rank 3 R.
+
+Letters: D width, R rank of the published modulation.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.convert.tensor_map import TensorMap, same
+from nemo_vfm.models.convert.tensor_parts import TensorParts, layers_of
+from nemo_vfm.models.convert.tensor_source import Box, TensorSource
+from nemo_vfm.models.dit import DiT
+
+_LAYERS, _DOWN, _UP = "decoder.layers.", "adaLN.adaLN_modulation.1.weight", "adaLN.adaLN_modulation.2.weight"
+_PARTS = 3  # self-attention, cross-attention, perceptron
+#: Inside a block: ours -> NeMo's, the same numbers in the same order.
+_INSIDE: Final[Mapping[str, str]] = {
+    "self_attention.qkv": "full_self_attention.linear_qkv", "self_attention.out": "full_self_attention.linear_proj",
+    "self_attention.q_norm": "full_self_attention.q_layernorm",
+    "self_attention.k_norm": "full_self_attention.k_layernorm",
+    "cross_attention.q": "cross_attention.linear_q", "cross_attention.kv": "cross_attention.linear_kv",
+    "cross_attention.out": "cross_attention.linear_proj", "cross_attention.q_norm": "cross_attention.q_layernorm",
+    "cross_attention.k_norm": "cross_attention.k_layernorm",
+    "mlp.up": "mlp.linear_fc1", "mlp.down": "mlp.linear_fc2",
+}  # fmt: skip
+
+
+def numbered_layers(source: TensorSource, prefix: str) -> TensorParts:
+    """The tensors of a checkpoint with layers numbered as `decoder.layers.0.`, however they are kept.
+
+    Raises:
+        DataError: a stack is none, or holds a tensor that is there alone, too.
+    """
+    parts, start = TensorParts(source), prefix + _LAYERS
+    for name in source.keys():  # noqa: SIM118 (no mapping)
+        rest = name.removeprefix(start)
+        if name.startswith(start) and not re.match(r"\d+\.", rest):
+            parts.unstack(name, [f"{start}{number}.{rest}" for number in range(layers_of(source, name))])
+    return parts
+
+
+def is_mixed(parts: TensorParts, prefix: str, depth: int, width: int, rank: int) -> bool:
+    """Whether a modulation mixes the parts of a block: a number outside the diagonal blocks is not zero.
+
+    Args:
+        parts: with numbered layers.
+        prefix: before the names.
+        depth: number of layers.
+        width: D.
+        rank: R.
+
+    Raises:
+        DataError: a modulation is missing, or not that of three parts of this rank.
+    """
+    starts = [f"{prefix}{_LAYERS}{number}." for number in range(depth)]
+    for start in starts:
+        _require_shape(parts, start + _DOWN, (_PARTS * rank, width))
+        _require_shape(parts, start + _UP, (_PARTS * 3 * width, _PARTS * rank))
+    return any(_is_mixed(parts.get_tensor(start + _UP), rank) for start in starts)
+
+
+def _require_shape(parts: TensorParts, name: str, expected: tuple[int, ...]) -> None:
+    found = tuple(parts.get_slice(name).get_shape()) if name in parts.keys() else "missing"  # noqa: SIM118
+    if found != expected:
+        raise DataError(f"{name[:200]} is {found}; for a block of three parts, in a Cosmos of its size, {expected} was "
+                        f"expected")  # fmt: skip
+
+
+def _is_mixed(up: Tensor, rank: int) -> bool:
+    blocks = up.reshape(_PARTS, -1, _PARTS, rank)
+    return any(bool(blocks[row, :, column].any()) for row in range(_PARTS) for column in range(_PARTS) if row != column)
+
+
+def nemo_maps(
+    model: DiT, outside: Mapping[str, TensorMap], parts: TensorParts, prefix: str, rank: int
+) -> dict[str, TensorMap]:
+    """Where each parameter is; modulations of blocks are cut in `parts`.
+
+    Args:
+        model: with the rank R, or 3 R where a modulation mixes parts.
+        outside: maps of NVIDIA's other programs, which name what is outside the blocks in the same way.
+        parts: with numbered layers.
+        prefix: before the names.
+        rank: R.
+    """
+    found = {name: target for name, target in outside.items() if not name.startswith("blocks.")}
+    if model.modulation_rank != rank:
+        found["modulation.down.0.weight"] = _padded(found["modulation.down.0.weight"].names[0], 0, rank, model)
+        found["modulation.up.0.weight"] = _padded(found["modulation.up.0.weight"].names[0], 1, rank, model)
+    for number in range(model.depth):
+        ours, theirs = f"blocks.{number}.", f"{prefix}{_LAYERS}{number}."
+        found |= {f"{ours}{a}.weight": same(f"{theirs}{b}.weight") for a, b in _INSIDE.items()}
+        found |= _modulation(f"{ours}modulation.", theirs, parts, model.width, rank, model.modulation_rank != rank)
+    return found
+
+
+def _modulation(ours: str, theirs: str, parts: TensorParts, width: int, rank: int, mixed: bool) -> dict[str, TensorMap]:
+    thirds: list[tuple[int, int]] = [(part * rank, (part + 1) * rank) for part in range(_PARTS)]
+    ranks = [(0, _PARTS * rank)] * _PARTS if mixed else thirds
+    downs: list[Box] = [(span, (0, width)) for span in ranks]
+    ups: list[Box] = [((3 * part * width, 3 * (part + 1) * width), span) for part, span in enumerate(ranks)]
+    return {
+        f"{ours}{kind}.{part}.weight": same(name)
+        for kind, tensor, boxes in (("down", _DOWN, downs), ("up", _UP, ups))
+        for part, name in enumerate(parts.cut(theirs + tensor, boxes))
+    }
+
+
+def _padded(name: str, axis: int, rank: int, model: DiT) -> TensorMap:
+    """A matrix of the output's modulation, with zeros up to the rank of the blocks': the same function."""
+    assert model.modulation_rank is not None
+    more = model.modulation_rank - rank
+    return TensorMap(
+        (name,), lambda found: pad(found[0], (0, 0, 0, more) if axis == 0 else (0, more)),
+        lambda whole: [whole.narrow(axis, 0, rank).contiguous()],
+    )  # fmt: skip
