@@ -9,12 +9,12 @@ import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.progress_line import ProgressLines, every_s, to
+from nemo_vfm.core.progress_line import ProgressLines, every_s, ticking, to
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,11 +148,13 @@ def bar(title: str, total: int | None, completed: int = 0, unit: str = "") -> It
 @contextmanager
 def _lines(title: str, total: int | None, completed: int, unit: str) -> Iterator[Bar]:
     """For a log: only rank 0 says how far all are."""
-    write = to(sys.stderr) if os.environ.get("RANK", "0") == "0" else lambda line: None
-    lines = ProgressLines(title, total, completed, unit=unit, write=lambda line: write(_line(line)),
-                          every_s=every_s(os.environ.get("NEMO_VFM_PROGRESS_S")))  # fmt: skip
+    is_first = os.environ.get("RANK", "0") == "0"
+    write = to(sys.stderr) if is_first else lambda line: None
+    seconds = every_s(os.environ.get("NEMO_VFM_PROGRESS_S"))
+    lines = ProgressLines(title, total, completed, unit=unit, write=lambda line: write(_line(line)), every_s=seconds)
     try:
-        yield lines
+        with ticking(lines) if is_first and seconds > 0 else nullcontext():
+            yield lines
     finally:
         lines.close()
 

@@ -3,13 +3,16 @@
 """Writes progress as plain lines where there is no terminal: one every ten seconds, and one at the end."""
 
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from nemo_vfm.core.errors import UserError
 
 EVERY_S = 10.0
+_LONGEST_WAIT_S = 3600.0  # a lock cannot wait for ever
 
 
 class ProgressLines:
@@ -31,38 +34,70 @@ class ProgressLines:
     ) -> None:  # fmt: skip
         self._title, self._total, self._done, self._unit = title, total, completed, unit
         self._write, self._every_s, self._clock = write, every_s, clock
-        self._note, self._dirty = "", True
-        self._since, self._before = clock(), completed  # of the last line, which the speed is measured from
+        self._note, self._dirty, self._lock = "", True, threading.Lock()
+        self._said_s = self._moved_s = clock()  # when the last line was written, and when something was last done
+        self._since, self._before = self._moved_s, completed  # what the speed is measured from
 
     def advance(self, count: float = 1, note: str | None = None) -> None:
         """Move on by `count`; `note` replaces the text at the end of the line."""
-        self._done, self._dirty = self._done + count, True
-        self._note = self._note if note is None else note
-        if self._clock() - self._since >= self._every_s:
-            self._say()
+        with self._lock:
+            self._done, self._dirty, self._moved_s = self._done + count, True, self._clock()
+            self._note = self._note if note is None else note
+            if self._moved_s - self._said_s >= self._every_s:
+                self._say(self._pace())
+
+    def tick(self) -> float:
+        """Say a line if it is time for one, whatever was done since the last; the seconds until it may be time."""
+        with self._lock:
+            now = self._clock()
+            if now - self._said_s >= self._every_s:
+                moved = self._moved_s > self._said_s
+                self._say(self._pace() if moved else [f"no change for {duration(now - self._moved_s)}"])
+            return self._said_s + self._every_s - now
 
     def close(self) -> None:
         """Say where it ended, unless the last line did."""
-        if self._dirty:
-            self._say()
+        with self._lock:
+            if self._dirty:
+                self._say(self._pace())
 
-    def _say(self) -> None:
-        now = self._clock()
-        speed = (self._done - self._before) / (now - self._since) if now > self._since else 0.0
-        self._write(", ".join(filter(None, [self._amount(), self._note, *self._pace(speed)])))
-        self._since, self._before, self._dirty = now, self._done, False
+    def _say(self, pace: list[str]) -> None:
+        self._write(", ".join(filter(None, [self._amount(), self._note, *pace])))
+        self._said_s, self._dirty = self._clock(), False
+        self._since, self._before = self._moved_s, self._done
 
     def _amount(self) -> str:
         of = "" if self._total is None else f"/{self._total:,}"
         return f"{self._title}: {self._done:,.0f}{of} {self._unit}".rstrip()
 
-    def _pace(self, speed: float) -> list[str]:
+    def _pace(self) -> list[str]:
         """How quick, and how long it will take, from what was done since the last line."""
+        seconds = self._moved_s - self._since
+        speed = (self._done - self._before) / seconds if seconds > 0 else 0.0
         if speed <= 0 or self._unit == "s":  # seconds pass by themselves
             return [] if self._unit != "s" or self._total is None else [f"{duration(self._total - self._done)} left"]
         left = [] if self._total is None else [f"{duration((self._total - self._done) / speed)} left"]
         unit = self._unit or "items"
         return [f"{speed:.2f} {unit}/s" if speed >= 0.1 else f"{1 / speed:.1f} s each", *left]
+
+
+@contextmanager
+def ticking(lines: ProgressLines) -> Iterator[None]:
+    """Let a thread say the lines that are due while the block is busy."""
+    ended = threading.Event()
+
+    def tick() -> None:
+        with suppress(OSError, ValueError):  # a log that is full or closed
+            while not ended.wait(min(lines.tick(), _LONGEST_WAIT_S)):
+                pass
+
+    thread = threading.Thread(target=tick, name="progress lines", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def duration(seconds: float) -> str:

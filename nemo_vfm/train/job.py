@@ -231,10 +231,12 @@ class Train:
                   stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
                   )  # fmt: skip
         fit.started_from = started_from
+        fit.adapters = None if self.adapters is None else self.adapters.state()
         if saved is not None:
             fit.load(saved)
             log.info(f"resuming at step {fit.step} from {saved.path}")
             self._say_what_was_not_left_out(fit, saved.state)
+            self._say_what_adapters_were(fit, saved.state)
         self._fetch_together()
         self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
@@ -299,6 +301,12 @@ class Train:
                 f"skip differs from what this run began with ({difference}), and {fit.step} steps were taken before: a "
                 f"run with this skip from the start would have other weights"
             )
+
+    def _say_what_adapters_were(self, fit: TrainState, state: Json) -> None:
+        """Another alpha changes what the same matrices compute; another rank would have been refused before."""
+        if self.adapters is not None and (difference := self.adapters.differs_from(state.get("adapters"))):
+            log.warn(f"adapters differ from those of the {fit.step} steps before ({difference}): the network changes "
+                     f"at once, and a run with these from the start would have other weights")  # fmt: skip
 
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""

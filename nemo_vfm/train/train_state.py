@@ -60,6 +60,7 @@ class TrainState:
         stateful: callbacks of Lightning's by name, whose state a checkpoint keeps.
         stop: above 0 where a signal asked for an end (`preempt.urgency`); every rank knows it at the same step.
         skip: what is left out.
+        adapters: what adapters are trained, as a checkpoint remembers it; None where the model itself is.
         reading: where the data began and how; None for data that is no `ResumableData`.
     """
 
@@ -84,6 +85,7 @@ class TrainState:
     ended_early: bool = False
     stateful: Mapping[str, Stateful] = field(default_factory=dict)
     skip: Skip = field(default_factory=Skip)
+    adapters: Json = None
     reading: Reading | None = None
     _clock: float = 0.0
 
@@ -153,6 +155,8 @@ class TrainState:
     def state(self) -> Json:
         """All else a checkpoint needs. Batches and noise need only the step, unless the recipe's data changes."""
         more = {"total_steps": self.total_steps, "started_from": self.started_from, "skip": self.skip.state()}
+        if self.adapters is not None:
+            more["adapters"] = self.adapters
         if self.reading is not None and isinstance(self.data, ResumableData):
             more["data"] = self.reading.json(self.data, self.step)
         if states := {name: state for name, one in self.stateful.items() if (state := _state_of(name, one))}:

@@ -5,11 +5,14 @@
 import os
 import subprocess
 import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
+from nemo_vfm.core import log
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.progress_line import ProgressLines, duration, every_s
+from nemo_vfm.core.progress_line import ProgressLines, duration, every_s, ticking
 
 
 class Log:
@@ -24,13 +27,13 @@ class Log:
 
 
 def test_a_line_comes_every_ten_seconds_with_what_was_done_since_and_one_at_the_end():
-    log = Log()
-    lines = log.of("training", 100, 40, unit="steps")
+    written = Log()
+    lines = written.of("training", 100, 40, unit="steps")
     for step in range(60):
-        log.now_s += 0.5 if step < 40 else 0.25
+        written.now_s += 0.5 if step < 40 else 0.25
         lines.advance(note=f"loss {100 - step}")
     lines.close()
-    assert log.lines == [
+    assert written.lines == [
         (10.0, "training: 60/100 steps, loss 81, 2.00 steps/s, 20 s left"),
         (20.0, "training: 80/100 steps, loss 61, 2.00 steps/s, 10 s left"),
         (25.0, "training: 100/100 steps, loss 41, 4.00 steps/s, 0 s left"),
@@ -38,21 +41,79 @@ def test_a_line_comes_every_ten_seconds_with_what_was_done_since_and_one_at_the_
 
 
 def test_slow_work_says_how_long_each_takes_and_what_has_no_end_says_none():
-    log = Log()
-    lines = log.of("sampling", None, unit="videos")
+    written = Log()
+    lines = written.of("sampling", None, unit="videos")
     for _ in range(2):
-        log.now_s += 40
+        written.now_s += 40
         lines.advance()
     lines.close()
-    assert log.lines == [(40.0, "sampling: 1 videos, 40.0 s each"), (80.0, "sampling: 2 videos, 40.0 s each")]
+    assert written.lines == [(40.0, "sampling: 1 videos, 40.0 s each"), (80.0, "sampling: 2 videos, 40.0 s each")]
 
 
 def test_a_run_that_ends_by_the_clock_says_the_time_left_and_no_seconds_a_second():
-    log = Log()
-    lines = log.of("training", 90, unit="s", every_s=0)
-    log.now_s += 30
+    written = Log()
+    lines = written.of("training", 90, unit="s", every_s=0)
+    written.now_s += 30
     lines.advance(30, "step 7, loss 1.0000")
-    assert log.lines == [(30.0, "training: 30/90 s, step 7, loss 1.0000, 1 min 00 s left")]
+    assert written.lines == [(30.0, "training: 30/90 s, step 7, loss 1.0000, 1 min 00 s left")]
+
+
+def test_a_batch_that_takes_long_has_a_line_every_ten_seconds_and_its_speed_stays_that_of_the_whole_batch():
+    written = Log()
+    lines = written.of("sampling", 8, unit="videos")
+    written.now_s = 9.5
+    assert lines.tick() == 0.5 and not written.lines
+    written.now_s = 10
+    assert lines.tick() == 10
+    written.now_s = 16
+    lines.advance(4)
+    assert lines.tick() == 4
+    for written.now_s in (20, 30):
+        lines.tick()
+    written.now_s = 32
+    lines.advance(4)
+    lines.close()
+    assert written.lines == [
+        (10, "sampling: 0/8 videos, no change for 10 s"),
+        (20, "sampling: 4/8 videos, 0.25 videos/s, 16 s left"),
+        (30, "sampling: 4/8 videos, no change for 14 s"),
+        (32, "sampling: 8/8 videos, 0.25 videos/s, 0 s left"),
+    ]
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_rank_0_writes_lines_while_one_batch_keeps_it_busy(rank, monkeypatch):
+    lines, come = [], threading.Event()
+
+    def write(line):
+        lines.append(line)
+        if len(lines) == 3:
+            come.set()
+
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("NEMO_VFM_PROGRESS_S", "0.001")
+    monkeypatch.setattr(log, "to", lambda stream: write)
+    monkeypatch.setattr(log, "console", lambda: SimpleNamespace(is_terminal=False))
+    with log.bar("sampling", 8, unit="videos"):
+        assert has_thread() == (rank == "0")
+        assert rank == "1" or come.wait(60), "no line came"
+    assert not has_thread() and all("0/8 videos" in line for line in lines)
+
+
+def has_thread():
+    return any(thread.name == "progress lines" for thread in threading.enumerate())
+
+
+def test_a_log_that_is_closed_ends_no_work(monkeypatch):
+    ended = threading.Event()
+
+    def write(line):
+        ended.set()
+        raise OSError("no space left")
+
+    lines = ProgressLines("sampling", 8, write=write, every_s=0.001)
+    with ticking(lines):
+        assert ended.wait(60)
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(0, "0 s"), (61.2, "1 min 02 s"), (7500, "2 h 05 min"), (-3, "0 s")])

@@ -4,6 +4,7 @@
 
 import argparse
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.convert.video.random_pipeline import write_random_pipeline
 from nemo_vfm.parallel.plan import static_memory
 from nemo_vfm.runtime.sweep import _check_all
 from nemo_vfm.runtime.sweep_points import sweep_plan
@@ -103,6 +105,48 @@ def test_sizes_that_the_autoencoder_of_a_pretrained_model_does_not_take_are_refu
     assert main(words) == 2
     told = "".join(capsys.readouterr())
     assert said in told and f"command line  {key}\n" in told
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("diffusers", reason="needs the extra diffusers")
+    folder = tmp_path_factory.mktemp("pretrained") / "base"
+    write_random_pipeline(folder, "wan22_t2v")
+    return folder
+
+
+EXPERTS = ["model=pretrained_experts", "pipeline=wan22_t2v"]
+HALF_PATCHES = [
+    ("sample_pretrained", EXPERTS, "height_px", "488"),
+    ("lora", ["data.path=a"], "callbacks.preview.height_px", "488"),
+    ("full", ["data.path=a"], "data.buckets.buckets.wide.height", "488"),
+]
+
+
+@pytest.mark.parametrize(("recipe", "given", "key", "value"), HALF_PATCHES, ids=lambda one: str(one)[:40])
+def test_sizes_that_a_pretrained_network_cannot_cut_are_refused_at_the_video(recipe, given, key, value, base, capsys):
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), f"base={base}", *given]
+    assert main(words) == 0, capsys.readouterr().out
+    assert main([*words, f"{key}={value}"]) == 2
+    told = "".join(capsys.readouterr())
+    assert "height 488 makes latents of 61" in told and "patches of 2; use 480 or 496" in told
+    assert f"command line  {key}\n" in told
+
+
+@pytest.mark.parametrize(("part", "key", "said"), [
+    ("vae", "z_dim", "latents have 8 channels and the model was built for 4"),
+    ("text_encoder", "d_model", "tokens are 8 wide and the model was built for 16"),
+])  # fmt: skip
+def test_parts_that_do_not_fit_a_pretrained_network_are_refused_at_its_folder(part, key, said, base, tmp_path, capsys):
+    shutil.copytree(base, tmp_path / "base")
+    path = tmp_path / "base" / part / "config.json"
+    path.write_text(
+        json.dumps(json.loads(path.read_text()) | {key: 8, "latents_mean": [0] * 8, "latents_std": [1] * 8})
+    )
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={tmp_path / 'base'}", *EXPERTS]
+    assert main(words) == 2
+    told = "".join(capsys.readouterr())
+    assert said in told and "give the folder of a network that fits" in told and "  model.folder\n" in told
 
 
 def test_a_pretrained_model_that_is_not_there_yet_is_no_problem(tmp_path, capsys):

@@ -79,6 +79,10 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
     if begun["sha256"] != before:
         raise UserError(f"the adapters were trained on weights of sha256 {str(before)[:12]}..., and {begun['path']} "
                         f"has {begun['sha256'][:12]}... now; give the ones from before")  # fmt: skip
+    if difference := job.adapters.differs_from(saved.state.get("adapters")):
+        raise UserError(f"step {saved.step} was trained with other adapters than the recipe of the run has now "
+                        f"({difference}), so its matrices mean another function; convert a later checkpoint, or resume "
+                        f"the run with what was before under --allow adapters")  # fmt: skip
     weights = checkpoint.weights_of(saved, key or ("ema" if "ema" in saved.groups else "model"))
     with torch.no_grad():
         for name, tensor in learned_state(model).items():

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Freezes a model and gives its linears low-rank adapters, which alone are trained."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
 from nemo_vfm.models.adapters.low_rank import LowRank, Method, Parts, Rank
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
@@ -44,6 +45,11 @@ class AdapterTarget:
             raise ValueError("parts is empty; leave it out to take all")
         self.modules, self.rank, self.alpha = modules, rank, alpha
         self.parts = None if parts is None else tuple(parts)
+
+    def state(self) -> dict[str, Json]:
+        """Its arguments."""
+        parts = None if self.parts is None else list(self.parts)
+        return {"modules": self.modules, "rank": self.rank, "alpha": self.alpha, "parts": parts}
 
 
 class LowRankAdapter:
@@ -82,6 +88,19 @@ class LowRankAdapter:
             rank = Rank(target.rank, target.alpha)
             found |= {name: dict.fromkeys(parts, rank) for name, parts in chosen.items() if parts}
         return found
+
+    def state(self) -> dict[str, Json]:
+        """What a checkpoint remembers of it, since its matrices do not hold it all."""
+        return {"method": self.method, "targets": {name: one.state() for name, one in self.targets.items()}}
+
+    def differs_from(self, before: Json) -> str | None:
+        """Each key that is not as a checkpoint remembers it, with both values; None where all are, or nothing is
+        remembered."""
+        if not isinstance(before, dict):
+            return None
+        old, new = dict(_flat(before)), dict(_flat(self.state()))
+        changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+        return ", ".join(f"{key} {old.get(key)} before, {new.get(key)} now" for key in changed) or None
 
 
 class AdaptedModel:
@@ -158,6 +177,15 @@ def parts_of(model: nn.Module, name: str) -> Parts:
     if own in _JOINT and isinstance(parent, SelfProjections | CrossAttention):
         return Parts(_JOINT[own], parent.head_dim)
     return Parts()
+
+
+def _flat(values: Mapping[str, Json], above: str = "") -> Iterator[tuple[str, Json]]:
+    """What stands in mappings, each by its keys with dots between."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
 
 
 def _chosen(parts: Parts, asked: Sequence[str] | None) -> tuple[str, ...]:

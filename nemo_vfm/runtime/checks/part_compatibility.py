@@ -5,10 +5,11 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from nemo_vfm.config import BoundFactory, RecipeError
+from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
+from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from nemo_vfm.parallel.plan.plan import ParallelPlan
     from nemo_vfm.train.job import Train
 
-Address = tuple[str, ...]
 Misfit = tuple[Address, str]
+Sizes = tuple[int, int, int]  # frames, height and width of a video
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
@@ -36,51 +37,41 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
-        yield from _of_user(job, _model_of(job), (), made)
-
-
-def _model_of(job: Any) -> "nn.Module | None":
-    """Without memory; None where it is read from files, and then only codec and videos are compared."""
-    from nemo_vfm.parallel.plan.static_memory import on_meta
-
-    factory = getattr(job.model, "model", job.model)  # of a model with adapters, that of the model
-    if not isinstance(factory, BoundFactory) or not isinstance(factory.call.target, type):
-        return None
-    try:
-        return on_meta(factory)
-    except RecipeError:  # from a folder that is not there yet; all else has been refused before
-        return None
+        for network in built_networks(job):
+            yield from _of_user(job, network, (), made)
 
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
-    model = _model_of(job)
+    network = built_networks(job)[0]  # a training has one
+    model = network.module
     if model is not None:
         yield from _layouts(job, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
-        yield from _channels(model, codec)
-        yield from _buckets(job, model, codec)
-    yield from _text(model, getattr(job.task, "text_encoder", None))
+        yield from _channels(network, codec)
+        yield from _buckets(job, network, codec)
+    yield from _text(network, getattr(job.task, "text_encoder", None))
     yield from _words(model, getattr(job.data, "tokenizer", None), made)
     yield from _tokens(model, getattr(job.data, "folders", None), made)
     for name, callback in job.callbacks.items():
-        yield from _of_user(callback, model, ("callbacks", name), made)
+        yield from _of_user(callback, network, ("callbacks", name), made)
 
 
-def _of_user(user: Any, model: Any, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
-    yield from _words(model, getattr(user, "tokenizer", None), made)
+    yield from _words(network.module, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
     if pipeline is None or not hasattr(user, "num_frames"):
         return
-    yield from _channels(model, pipeline.codec)
-    yield from _text(model, pipeline.text_encoder)
+    yield from _channels(network, pipeline.codec)
+    yield from _text(network, pipeline.text_encoder)
     sizes = user.num_frames, user.height_px, user.width_px
-    yield from _video(model, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
+    yield from _video(network, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
 
 
-def _channels(model: Any, codec: Any) -> Iterator[Misfit]:
+def _channels(network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
+    model: Any = network.module
     if not hasattr(model, "in_channels"):
         return
     try:
@@ -89,10 +80,12 @@ def _channels(model: Any, codec: Any) -> Iterator[Misfit]:
         return
     if found != model.in_channels:
         text = f"the codec's latents have {found} channels and the model was built for {model.in_channels}"
-        yield ("model", "in_channels"), f"{text}; give in_channels={found}, or another codec"
+        at, instead = network.instead("in_channels", found)
+        yield at, f"{text}; give {instead}, or another codec"
 
 
-def _text(model: Any, encoder: Any) -> Iterator[Misfit]:
+def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
+    model: Any = network.module
     if encoder is None or not hasattr(model, "text_dim"):
         return
     try:
@@ -101,7 +94,8 @@ def _text(model: Any, encoder: Any) -> Iterator[Misfit]:
         return
     if width != model.text_dim:
         text = f"the text encoder's tokens are {width} wide and the model was built for {model.text_dim}"
-        yield ("model", "text_dim"), f"{text}; give text_dim={width}, or another text encoder"
+        at, instead = network.instead("text_dim", width)
+        yield at, f"{text}; give {instead}, or another text encoder"
 
 
 def _words(model: Any, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
@@ -132,13 +126,13 @@ def _of_step(rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
                                    f"model a vocabulary of {rows:,}; give vocab={made.size} or more")  # fmt: skip
 
 
-def _buckets(job: "Train", model: Any, codec: Any) -> Iterator[Misfit]:
+def _buckets(job: "Train", network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
     for data, at in _sources(job.data, ("data",)):
         buckets = getattr(data, "buckets", None)
         for name, one in ({} if buckets is None else buckets.buckets).items():
             sizes = one.num_frames, one.height, one.width
             address = (*at, "buckets", "buckets", name)
-            yield from _video(model, codec, sizes, address, ("num_frames", "height", "width"))
+            yield from _video(network, codec, sizes, address, ("num_frames", "height", "width"))
 
 
 def _sources(data: Any, at: Address) -> Iterator[tuple[Any, Address]]:
@@ -150,10 +144,8 @@ def _sources(data: Any, at: Address) -> Iterator[tuple[Any, Address]]:
         yield from _sources(getattr(source, "data", None), (*at, "sources", name, "data"))
 
 
-def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, names: Address) -> Iterator[Misfit]:
+def _video(network: BuiltNetwork, codec: Any, sizes: Sizes, at: Address, names: Address) -> Iterator[Misfit]:
     """Whether a codec takes a video of these sizes, and a model its latents."""
-    from nemo_vfm.models.blocks.patch import grid_of
-
     try:
         shape = codec.latent_shape(*sizes)
     except (UserError, DataError, OSError):  # its folder is given later, or an earlier step makes it
@@ -161,17 +153,43 @@ def _video(model: Any, codec: Any, sizes: tuple[int, int, int], at: Address, nam
     except ValueError as error:
         yield (*at, _blamed(str(error), names)), str(error)
         return
-    if not hasattr(model, "patch"):
+    if not hasattr(network.module, "patch"):
         return
+    for key, axis, text in _grid(network.module, shape, sizes):
+        if not network.is_pretrained:
+            yield ("model", key), text
+        else:  # its weights are what they are, and the video can be another
+            yield (*at, names[axis]), _in_pixels(network.module, shape, sizes, axis) or text
+
+
+def _in_pixels(model: Any, shape: tuple[int, ...], sizes: Sizes, axis: int) -> str | None:
+    """Why a height or width has no whole patches, and which have; None where something else is wrong."""
+    side, pixels, patch = shape[1 + axis], sizes[axis], model.patch[axis]
+    if axis == 0 or side % patch == 0:
+        return None
+    step = patch * pixels // side
+    low = max(pixels // step, 1) * step
+    name = ("height", "width")[axis - 1]
+    return (f"{name} {pixels} makes latents of {side}, which the pretrained network cannot cut into patches of "
+            f"{patch}; use {low} or {low + step}")  # fmt: skip
+
+
+def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[str, int, str]]:
+    """What a model cannot do with latents: the key that says so, the axis, and a sentence."""
+    from nemo_vfm.models.blocks.patch import grid_of
+
+    video = f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]}"
     try:
         grid = grid_of((1, *shape), model.patch)
     except ValueError as error:
-        yield ("model", "patch"), f"of videos of {sizes[0]} x {sizes[1]} x {sizes[2]}: {error}"
+        axis = next(axis for axis, side in enumerate(model.patch) if shape[1 + axis] % side)
+        yield "patch", axis, f"of {video}: {error}"
         return
     most = getattr(getattr(model, "learned_positions", None), "most", grid)
-    if any(size > there for size, there in zip(grid, most, strict=True)):
-        text = f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]} are {grid} tokens (frames, rows, columns)"
-        yield ("model", "learned_positions"), f"{text}, and there are learned positions for {tuple(most)}"
+    beyond = [axis for axis in range(3) if grid[axis] > most[axis]]
+    if beyond:
+        text = f"{video} are {grid} tokens (frames, rows, columns)"
+        yield "learned_positions", beyond[0], f"{text}, and there are learned positions for {tuple(most)}"
 
 
 def _blamed(text: str, names: Address) -> str:

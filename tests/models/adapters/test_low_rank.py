@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests low-rank adapters on one device: what they begin as, what they add, what merging gives, and what learns."""
 
+import json
+
 import pytest
 import torch
 from torch import nn
@@ -173,3 +175,15 @@ def test_compiled_blocks_give_the_same(method) -> None:
     for block in built.blocks:  # type: ignore[union-attr]
         block.compile()
     torch.testing.assert_close(called(built), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_what_a_checkpoint_remembers_names_each_number_that_is_another_now():
+    def adapter(alpha=8.0, parts=("q", "v"), **others):
+        return LowRankAdapter(targets={"all": AdapterTarget(modules="a.*", rank=4, alpha=alpha, parts=parts), **others})
+
+    before = json.loads(json.dumps(adapter().state()))
+    assert adapter().differs_from(before) is None and adapter(alpha=8).differs_from(before) is None
+    assert adapter(alpha=4.0).differs_from(before) == "targets.all.alpha 8.0 before, 4.0 now"
+    assert "targets.all.parts ['q', 'v'] before, ['q'] now" in str(adapter(parts=["q"]).differs_from(before))
+    assert "targets.b.rank None before, 4 now" in str(adapter(b=ALL["all"]).differs_from(before))
+    assert adapter(alpha=4.0).differs_from(None) is None, "nothing is known of a checkpoint without it"
