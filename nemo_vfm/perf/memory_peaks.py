@@ -67,7 +67,7 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
     kept = held.stream if recompute else held.block
     casts = n * part.copies if recompute and part.casts else 0
     back = _block_backward(held, recompute)
-    full = there + held.entered + n * kept
+    full = there + held.entered + n * kept - (0 if recompute else held.spared)
     outer, block = (part.outer_weights, part.block_weights) if part.gathered else (0, 0)
     # At a block's turn its weights are there, and what came from the wire for it and comes for the next one.
     blocks = outer + 3 * block
@@ -76,7 +76,7 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
         "the loss's backward": full + held.output_backward + outer + block,
         "the last block's backward": full + left + back + blocks,
         "the first block's backward": full - (n - 1) * kept + left + (n - 1) * grown + back + blocks,
-        "the first layers' backward": full - n * kept + left + n * grown + held.embed_backward + outer,
+        "the first layers' backward": there + held.entered + left + n * grown + held.embed_backward + outer,
     }
 
 
@@ -94,6 +94,7 @@ def _pipelined(
     kept = held.stream if recompute else held.block
     stages = len(part.blocks)
     one = held.entered + sum(part.blocks) / stages * kept
+    one -= held.spared if part.first and not recompute else 0
     flying = in_flight(plan, part.place, microbatches)
     buffers = microbatches * held.stream * (2 * stages - part.first - part.last)
     there = buffers + _gathered_once(part) + held.stream

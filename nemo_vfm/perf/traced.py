@@ -61,6 +61,8 @@ class TracedMemory:
     Args:
         entered: once the first block can begin, inputs included.
         block: what each block leaves for backward.
+        spared: of this, what the first block does not leave, since nothing is kept of what comes before the first
+            weights that learn. Recomputation keeps the block's input all the same.
         stream: of this, what comes out of it.
         block_forward: the most while a block is computed, over what there was before it.
         block_backward: the most while its gradients are, over what there was before.
@@ -73,6 +75,7 @@ class TracedMemory:
 
     entered: float
     block: float
+    spared: float
     stream: float
     block_forward: float
     block_backward: float
@@ -180,7 +183,8 @@ class _Step:
         self._during: list[list[int]] = []
         self._back: list[int] = []  # when the gradient of each stream is there, the last first
         self._before: list[list[int]] = []
-        self._stream = 0
+        self._stream = self._returned = 0
+        self._entered: int | None = None  # only where nothing before the first block learns
 
     def run(self) -> None:
         how = self._model.plan()
@@ -212,12 +216,17 @@ class _Step:
         other = context if self._outside is self._inside else model.context(**self._outside)
         x = model.embed(**_named(enters, model.embed), context=context if enters is self._inside else other)
         x = model.run_blocks(x, context)
+        self._returned = self._live.now
         return model.output(x, **_named(leaves, model.output, 1), context=context if leaves is self._inside else other)
 
     def _begins(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self._live.grown()
-        if not self._after and inputs[0].requires_grad:
+        if self._after:
+            return
+        if inputs[0].requires_grad:
             inputs[0].register_hook(self._gradient)  # type: ignore[no-untyped-call]
+        else:
+            self._entered = self._live.now
 
     def _ends(self, _: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         self._during.append(self._live.grown())
@@ -233,16 +242,20 @@ class _Step:
         """Those that are `TracedMemory`."""
         first, second = self._after
         block, last, _, begin = second - first, *self._back
+        entered, end = first - block, second
+        if self._entered is not None:  # the first block keeps less than others, and maybe not even its input
+            entered, end = self._entered, self._returned
         return {
-            "entered": [first - block],
+            "entered": [entered],
             "block": [block],
+            "spared": [entered + block - first + second - end],
             "stream": [self._stream],
             "block_forward": [now - first for now in self._during[1]],
             "block_backward": [now - last for now in self._before[1]],
-            "output_forward": [now - second for now in self._leaving],
-            "output_kept": [self._left - second],
-            "output_backward": [now - second for now in self._before[0]],
-            "output_left": [last - second],
+            "output_forward": [now - end for now in self._leaving],
+            "output_kept": [self._left - end],
+            "output_backward": [now - end for now in self._before[0]],
+            "output_left": [last - end],
             "embed_backward": [now - begin for now in self._end],
         }
 

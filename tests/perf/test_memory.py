@@ -42,10 +42,13 @@ wan_lora = AdaptedModel(
     LowRankAdapter(targets=TARGETS),
 )
 gpt_dora = AdaptedModel(gpt, LowRankAdapter(targets=WORDS, method="dora"))
+gpt_mlp_dora = AdaptedModel(gpt, LowRankAdapter(targets={"mlp": WORDS["mlp"]}, method="dora"))
 MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
     "dit": (dit, VIDEO), "st_dit": (st_dit, VIDEO), "gpt": (gpt, {"tokens_BS": (1, 512)}),
     "wan lora": (wan_lora, VIDEO), "gpt dora": (gpt_dora, {"tokens_BS": (1, 512)}),
 }  # fmt: skip
+#: Besides those that every layout is tried with.
+KNOWN = MODELS | {"gpt mlp dora": (gpt_mlp_dora, {"tokens_BS": (1, 512)})}
 ROWS = 2
 CLOSE = 0.1
 
@@ -53,7 +56,7 @@ CLOSE = 0.1
 @cache
 def known(name: str) -> ModelFacts:
     """Of a model."""
-    build, shapes = MODELS[name]
+    build, shapes = KNOWN[name]
     with torch.device("meta"):
         return facts(build(), shapes)
 
@@ -67,7 +70,7 @@ def measured(
     rank: int, name: str, degrees: dict[str, Any], recompute: str = "none", precision: Any = "fp32"
 ) -> Measured:
     """On this rank."""
-    build, shapes = MODELS[name]
+    build, shapes = KNOWN[name]
     plan = ParallelPlan(**degrees)
     how = {"recompute": recompute}
     rows = ROWS * plan.microbatches
@@ -90,12 +93,21 @@ def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: An
     assert said(name, {}, precision="fp32", recompute=recompute) == pytest.approx(found.most, rel=0.02)
 
 
-@pytest.mark.parametrize(("name", "degrees"), [("wan lora", {}), ("gpt dora", {"tensor": 2, "sequence": True})])
+FROZEN: list[tuple[str, dict[str, Any], str]] = [
+    ("wan lora", {}, "none"), ("wan lora", {}, "blocks"), ("gpt dora", {"tensor": 2, "sequence": True}, "none"),
+    ("gpt mlp dora", {}, "blocks"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "degrees", "recompute"), FROZEN)
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_frozen_weights_and_adapters_need_what_the_model_says(name: str, degrees: dict[str, Any], precision: Any):
-    with fake_group(ParallelPlan(**degrees).world) if degrees else nullcontext():
-        found = measured(0, name, degrees, precision=precision)
-    needed = memory(known(name), ParallelPlan(**degrees), microbatch_rows=ROWS, precision=precision, gpu=False)
+def test_frozen_weights_and_adapters_need_what_the_model_says(
+    name: str, degrees: dict[str, Any], recompute: Any, precision: Any
+):
+    plan = ParallelPlan(**degrees)
+    with fake_group(plan.world) if degrees else nullcontext():
+        found = measured(0, name, degrees, recompute, precision)
+    needed = memory(known(name), plan, microbatch_rows=ROWS, precision=precision, gpu=False, recompute=recompute)
     assert needed.total == pytest.approx(found.most, rel=0.02)
     standing = needed.parameters + needed.gradients + needed.optimizer
     assert found.standing == pytest.approx(standing, abs=4 * 100)  # but for a step's number for each parameter
