@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that sampling writes one file per prompt, whatever the batching or interruptions, and depends on the weights."""
+"""Tests that sampling writes one file per prompt, for any batching or interruption, and depends on the weights."""
 
 import json
 from functools import partial
