@@ -95,8 +95,8 @@ class GuidedDenoiser:
 
     def _on_two_ranks(self, x: Tensor, sigma: float, branch: int, *, acts: bool) -> Tensor:
         """Exchange estimates once per step, even without guidance, so that both ranks have the same result."""
-        own = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
-        cond, uncond = self.ranks.estimates(own)
+        estimate = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
+        cond, uncond = self.ranks.estimates(estimate)
         return self.guidance.combine(cond, uncond, sigma) if acts else cond
 
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:

@@ -139,12 +139,12 @@ class Sample:
         """Distribute batches round-robin over the data-parallel groups."""
         source = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters)
         model = source.build(seed, ranks, offload=self.pipeline.offload)
-        groups, own = list(_groups(missing, self.batch_size)), ranks.data_rank
+        groups, group = list(_groups(missing, self.batch_size)), ranks.data_rank
         with log.bar("sampling", len(missing), unit="videos") as line:
             for first in range(0, len(groups), ranks.plan.data):
                 together = groups[first : first + ranks.plan.data]
-                if own < len(together):
-                    self._write(folder, together[own], self._generate(model, together[own], seed, ranks))
+                if group < len(together):
+                    self._write(folder, together[group], self._generate(model, together[group], seed, ranks))
                 elif ranks.plan.shard > 1:  # FSDP ranks must run forward equally often
                     self._generate(model, together[-1], seed, ranks)
                 line.advance(sum(map(len, together)), together[-1][-1][1].text)

@@ -65,12 +65,12 @@ class FusedProjections:
         each = [parts.get(name, zeros).unflatten(-1, (-1, self.head_dim)) for name in self.names]  # type: ignore[no-untyped-call]
         return torch.stack(each, -2).flatten(-3)
 
-    def rows(self, whole: Tensor, name: str) -> Tensor:
+    def rows(self, fused: Tensor, name: str) -> Tensor:
         """Return the rows of one projection in the linear's weight or bias."""
         if self.names == (WHOLE,):
-            return whole
+            return fused
         place = self.names.index(name)
-        return whole.unflatten(0, (-1, len(self.names), self.head_dim))[:, place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
+        return fused.unflatten(0, (-1, len(self.names), self.head_dim))[:, place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class LowRank(nn.Module):

@@ -12,7 +12,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.models.hub.hub_file import HubFile
 
-#: Pickles and weights of other frameworks: redundant beside safetensors, and loading some of them runs code.
+#: Pickles and weights of other frameworks: redundant next to safetensors, and loading some of them runs code.
 LEFT_OUT = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".h5", ".keras", ".msgpack", ".ot", ".nemo")
 _SHOWN = 12
 

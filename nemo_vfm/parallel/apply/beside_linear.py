@@ -61,9 +61,9 @@ class TensorSplit:
         """Sum over the ranks for a row linear, whose inputs are split; a column linear needs no sum."""
         if self.kind == "column":
             return part
-        whole = part.contiguous()
-        torch.distributed.all_reduce(whole, group=self.devices.get_group())
-        return whole
+        total = part.contiguous()
+        torch.distributed.all_reduce(total, group=self.devices.get_group())
+        return total
 
 
 @runtime_checkable
@@ -79,10 +79,10 @@ class BesideLinear(Protocol):
 def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:
     """Detach adapters inside the `with` block, where splitting a linear would split its children; yield them."""
     found = {name: module for name, module in model.named_modules() if BESIDE in module._modules}
-    beside = {name: module._modules.pop(BESIDE) for name, module in found.items()}
-    yield {name: one for name, one in beside.items() if one is not None}
+    adapters = {name: module._modules.pop(BESIDE) for name, module in found.items()}
+    yield {name: one for name, one in adapters.items() if one is not None}
     for name, module in found.items():
-        module._modules[BESIDE] = beside[name]
+        module._modules[BESIDE] = adapters[name]
 
 
 def is_adapter(name: str) -> bool:

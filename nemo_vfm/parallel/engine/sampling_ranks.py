@@ -59,10 +59,10 @@ class SamplingRanks:
         """Whether this rank has all weights unsharded, so that they can be offloaded."""
         return not self.plan.is_sharded and self.plan.tensor == 1
 
-    def estimates(self, own: Tensor) -> list[Tensor]:
+    def estimates(self, estimate: Tensor) -> list[Tensor]:
         """Exchange the estimates of a pair; return the conditional one first."""
         assert self.pair is not None
-        return all_parts(own, self.pair)
+        return all_parts(estimate, self.pair)
 
     def everyone_says(self, text: str) -> list[str]:
         """Gather each rank's text, ordered by rank; this is also a barrier.
