@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from nemo_vfm.core import device
 from nemo_vfm.models.adapters.adapter_file import write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-from nemo_vfm.models.adapters.matrices import taken_from
+from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.perf.measured import most_allocated
 
@@ -213,7 +213,7 @@ def peak(made: Callable[[Shape, Path], Side], shape: Shape, folder: Path) -> int
 
 def measured_file(ours: Side, folder: Path) -> float:
     """Bytes of the file over those of the numbers in it."""
-    matrices = taken_from(ours.model, NAME, own=True)
+    matrices = extract_adapter(ours.model, NAME, our_names=True)
     file = write_adapter(folder, "ours", matrices, ours.model, base=16 * "0")
     numbers = sum(4 * parameter.numel() for parameter in ours.learning)
     print(f"file: {file.stat().st_size:,} bytes for {numbers:,} bytes of numbers")

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Moves text encoder, network and codec between host and device, so that the device need not hold all three."""
+"""Moves text encoder, network and codec between host and device memory, so that all three need not fit at once."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 
 @dataclass(frozen=True, slots=True)
 class DeviceMemory:
-    """What lies where while videos are drawn.
+    """Manages device memory during sampling.
 
     Args:
-        model: the network; where ranks share its weights it stays where it is.
-        device: where it computes.
-        ranks: who draws together.
-        offloads: whether anything moves at all.
+        model: the network; it is not moved if ranks share its weights.
+        device: where the network computes.
+        ranks: the ranks that sample together.
+        offloads: whether anything is moved.
     """
 
     model: nn.Module
@@ -27,19 +27,19 @@ class DeviceMemory:
     ranks: SamplingRanks
     offloads: bool
 
-    def release(self, *parts: object) -> None:
-        """Let codecs and encoders leave the device; others stay."""
+    def offload(self, *parts: object) -> None:
+        """Offload codecs and encoders that support it."""
         for part in parts if self.offloads else ():
             if isinstance(part, Offloadable):
                 part.offload()
 
-    def take_model(self) -> None:
-        """Bring the network to the device; of several networks each comes when it is called."""
+    def load_model(self) -> None:
+        """Move the network to the device; one of several networks is moved when it is called."""
         if self._moves() and not getattr(self.model, "one_on_device", False):
             self.model.to(self.device)
 
-    def release_model(self) -> None:
-        """Let it leave."""
+    def offload_model(self) -> None:
+        """Move the network to host memory."""
         if self._moves():
             self.model.to("cpu")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Describes videos that are to be drawn, and what was drawn with the step cache's error.
+"""Defines the request for a batch of videos, and the result with the step cache's error.
 
 Shape letters: B batch, C channels, T frames, H height, W width.
 """
@@ -17,20 +17,20 @@ from nemo_vfm.core.frame_rate import frame_rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VideoRequest:
-    """Videos of one size, one a prompt.
+    """A request for videos of one size, one per prompt.
 
     Args:
-        prompts: texts; the noise of one is a function of (seed, text, repeat), not of its companions.
-        num_frames: frames of a video; the codec says which numbers fit.
-        height: pixels.
-        width: pixels.
-        fps: frames a second.
+        prompts: texts; a video's noise depends on (seed, text, repeat), not on the rest of the batch.
+        num_frames: frames of a video; the codec restricts the possible numbers.
+        height: in pixels.
+        width: in pixels.
+        fps: frames per second.
         seed: root of the noise.
-        repeats: which draw of its text each prompt is; None counts equal texts from 0.
-        given: the first frames of each video, (T, H, W, 3), uint8; None where nothing is given.
+        repeats: repetition index of each prompt, which varies the noise; None counts equal texts from 0.
+        given: the first frames of each video, (T, H, W, 3), uint8; None for a video without given frames.
 
     Raises:
-        ValueError: a frame rate that cannot be.
+        ValueError: an invalid frame rate.
     """
 
     prompts: Sequence[str]
@@ -51,18 +51,18 @@ class VideoRequest:
         return self.num_frames, self.height, self.width
 
     def names(self) -> list[tuple[str | int, ...]]:
-        """What the noise of each video is a function of, besides the seed."""
-        which = list(self.repeats) if self.repeats is not None else _counted(self.prompts)
+        """Return the name of each video, which with the seed determines its noise."""
+        which = list(self.repeats) if self.repeats is not None else _repeat_indices(self.prompts)
         return [("sampling", text, number) for text, number in zip(self.prompts, which, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
 class CacheError:
-    """How far a video drawn with the step cache is from the same one drawn without.
+    """Difference between a video sampled with the step cache and the same one sampled without it.
 
     Args:
-        latents: root mean square of the latents' difference over their deviation.
-        psnr_db: peak signal-to-noise ratio of the pixels; infinite where they are equal.
+        latents: RMS of the latents' difference divided by their standard deviation.
+        psnr_db: peak signal-to-noise ratio of the pixels; infinite if they are equal.
     """
 
     latents: float
@@ -71,13 +71,13 @@ class CacheError:
 
 @dataclass(frozen=True, slots=True)
 class GeneratedVideos:
-    """What was drawn.
+    """A batch of generated videos.
 
     Args:
         pixels_BTHWC: uint8, on the CPU.
-        num_blocks: blocks of all steps, on this rank; 0 without a step cache.
-        num_skipped: those of them that the step cache left out.
-        errors: of each video, where the step cache measures; else empty.
+        num_blocks: blocks in all steps on this rank; 0 without a step cache.
+        num_skipped: blocks that the step cache skipped.
+        errors: one per video if the step cache measures, else empty.
     """
 
     pixels_BTHWC: Tensor
@@ -87,14 +87,14 @@ class GeneratedVideos:
 
 
 def cache_error(latents_CTHW: Tensor, exact_CTHW: Tensor, pixels_THWC: Tensor, exact_THWC: Tensor) -> CacheError:
-    """See `CacheError`; pixels are uint8."""
+    """Compute the `CacheError` of one video; pixels are uint8."""
     difference = (latents_CTHW - exact_CTHW).double().square().mean().sqrt() / exact_CTHW.double().std()
     mse = float((pixels_THWC.double() - exact_THWC.double()).square().mean())
     return CacheError(float(difference), float("inf") if mse == 0 else 10 * log10(255**2 / mse))
 
 
-def _counted(prompts: Sequence[str]) -> list[int]:
-    """How many equal texts stand before each."""
+def _repeat_indices(prompts: Sequence[str]) -> list[int]:
+    """Count for each prompt how many equal ones precede it."""
     seen: Counter[str] = Counter()
     numbers = []
     for text in prompts:

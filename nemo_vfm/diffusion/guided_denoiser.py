@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Estimates clean latents under guidance, with both estimates on one rank or one on each of two.
+"""Estimates clean latents with classifier-free guidance, with both estimates on one rank or one on each of two.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
@@ -22,52 +22,52 @@ BRANCHES = ("cond", "uncond")
 
 
 @dataclass(frozen=True, slots=True)
-class ToldFrames:
-    """Given frames, and how the network is told of them."""
+class ConditioningFrames:
+    """Given frames, and how the network receives them."""
 
     conditioning: FrameConditioning
     given: GivenFrames
 
     def inputs(self, objective: Objective, noisy: Tensor, sigma_B: Tensor) -> dict[str, Tensor]:
-        """The network's inputs, of once or twice as many rows as there are videos."""
-        given = batch_of([self.given] * (len(noisy) // len(self.given.mask_BT)))  # once more under guidance
+        """Build the network's inputs; under guidance there are two rows per video."""
+        given = batch_of([self.given] * (len(noisy) // len(self.given.mask_BT)))  # repeated under guidance
         return self.conditioning.inputs(objective, noisy, sigma_B, given)
 
-    def put_into(self, clean: Tensor) -> Tensor:
-        """What is known in place of what was drawn."""
+    def insert_known(self, clean: Tensor) -> Tensor:
+        """Replace generated latents by the known ones of given frames."""
         known = self.conditioning.known(self.given)
         return clean if known is None else torch.where(known, self.given.latents_BCTHW.to(clean), clean)
 
 
 @dataclass(frozen=True, slots=True)
 class Texts:
-    """Encoded texts of a batch: those of the prompts, then as often the negative one where guidance acts."""
+    """Encoded texts of a batch: the prompts, followed under guidance by as many copies of the negative prompt."""
 
     text_BLD: Tensor
     mask_BL: Tensor
 
     def to(self, device: torch.device) -> "Texts":
-        """The same on a device."""
+        """Move the texts to a device."""
         return Texts(self.text_BLD.to(device), self.mask_BL.to(device))
 
     def rows(self, rows: slice) -> "Texts":
-        """Some of them."""
+        """Select rows."""
         return Texts(self.text_BLD[rows], self.mask_BL[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class GuidedDenoiser:
-    """D(x; sigma) under guidance.
+    """The denoiser D(x; sigma) with classifier-free guidance.
 
     Args:
         model: the network.
-        objective: it was trained with.
-        guidance: how estimates are combined.
-        texts: of the batch.
-        fps: frames a second.
-        told: given frames; None where the network is told of none.
-        ranks: who draws together.
-        cache: leaves out blocks; None leaves out none.
+        objective: the objective it was trained with.
+        guidance: how the estimates are combined.
+        texts: texts of the batch.
+        fps: frames per second.
+        frames: given frames; None if the network does not support them.
+        ranks: the ranks that sample together.
+        cache: step cache that skips blocks; None skips none.
     """
 
     model: nn.Module
@@ -75,7 +75,7 @@ class GuidedDenoiser:
     guidance: ClassifierFree
     texts: Texts
     fps: float
-    told: ToldFrames | None
+    frames: ConditioningFrames | None
     ranks: SamplingRanks
     cache: CachedSteps | None
 
@@ -94,20 +94,20 @@ class GuidedDenoiser:
         return self.guidance.combine(cond, uncond, sigma)
 
     def _on_two_ranks(self, x: Tensor, sigma: float, branch: int, *, acts: bool) -> Tensor:
-        """One exchange a step. Where guidance does not act both ranks must still end with the same numbers."""
-        own = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
-        cond, uncond = self.ranks.estimates(own)
+        """Exchange estimates once per step, even without guidance, so that both ranks have the same result."""
+        estimate = self._estimates(x, sigma, (BRANCHES[branch] if acts or branch == 0 else IDLE,))
+        cond, uncond = self.ranks.estimates(estimate)
         return self.guidance.combine(cond, uncond, sigma) if acts else cond
 
     def _estimates(self, x: Tensor, sigma: float, branches: Sequence[str]) -> Tensor:
-        """Of as many rows as there are in x: those of each branch in turn."""
+        """Estimate the clean latents of x, whose rows are ordered by branch."""
         noisy, count = x.float(), len(x)
         sigma_B = x.new_full((count,), sigma)
-        if self.told is None:
+        if self.frames is None:
             latents, noise_B = self.objective.inputs(noisy, sigma_B)
             inputs = {"latents_BCTHW": latents, "noise_B": noise_B}
         else:
-            inputs = self.told.inputs(self.objective, noisy, sigma_B)
+            inputs = self.frames.inputs(self.objective, noisy, sigma_B)
         texts = self.texts.rows(slice(count, None) if branches == BRANCHES[1:] else slice(count))
         with self._caching(branches):
             output = self.model(

@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Leaves out the blocks of a step that would change little, and counts them.
+"""Skips the blocks of a sampling step whose output would hardly change, and counts them.
 
-The first block is always computed. If what it adds to the tokens is nearly what it added at the last step that was
-computed whole, the other blocks are taken to add what they added then (first-block cache, as in ParaAttention and
-diffusers; TeaCache, Liu et al. 2024, arXiv 2411.19108, decides by the noise level's embedding instead).
+The first block always runs. If its residual is close to that of the last full step, the residual of the other blocks at
+that step is reused (first-block cache, as in ParaAttention and diffusers; TeaCache, Liu et al. 2024, arXiv 2411.19108,
+decides by the timestep embedding instead). A block's residual is its output minus its input.
 Shape letters: B batch, S tokens, D width of a token.
 """
 
@@ -21,45 +21,47 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.block_loop import HasBlockLoop, one_after_another
 from nemo_vfm.parallel.context.token_layout import greatest_in_lockstep, sum_over_tokens
 
-#: The rows of a call whose result is not used: on a rank that waits for the other estimate.
+#: Branch of a rank whose estimate is not used, because it only waits for the other rank's.
 IDLE = "idle"
 
 
 class FirstBlockCache:
-    """Reuses what all blocks but the first added at an earlier step.
+    """Reuses the residual of all blocks but the first from an earlier step.
 
     Args:
-        threshold: blocks are left out where the mean change of what the first block adds is below this share of its
-            mean size, for every video of a batch. 0 leaves out none, and gives the same bits as no cache.
-        measure: draw everything once more without the cache, and report the difference; takes as long as both.
+        threshold: blocks are skipped if the first block's residual changed by less than this fraction (mean absolute
+            change over mean absolute value) for every video of a batch. 0 skips none and gives the bits of no cache.
+        measure: sample again without the cache and report the difference; this adds the time of an uncached run.
 
     Raises:
-        ValueError: a threshold below 0.
+        ValueError: the threshold is negative or not finite.
     """
 
     def __init__(self, *, threshold: float, measure: bool = False) -> None:
         if threshold < 0 or not isfinite(threshold):
-            raise ValueError(f"threshold must be 0 or above, got {threshold}; docs/sampling.md has the error of some")
+            raise ValueError(
+                f"threshold must be at least 0, got {threshold}; docs/sampling.md lists the errors of some"
+            )
         self.threshold, self.measure = threshold, measure
 
     def begin(self, model: nn.Module) -> "CachedSteps":
-        """The cache of one drawing.
+        """Create the cache for sampling one batch.
 
         Raises:
-            UserError: the model does not let its blocks be left out.
+            UserError: the model does not support skipping blocks.
         """
         networks = [one for one in model.modules() if isinstance(one, HasBlockLoop)]
         if not networks:
-            raise UserError(f"{type(model).__name__} has no use_block_loop, so a step cache cannot leave out its "
+            raise UserError(f"{type(model).__name__} has no use_block_loop, so a step cache cannot skip its "
                             f"blocks; set pipeline.step_cache to null")  # fmt: skip
         return CachedSteps(networks, self.threshold)
 
 
 class CachedSteps:
-    """The cache of one drawing, for each network of a model.
+    """The cache for sampling one batch, with one entry per network of a model.
 
     Args:
-        networks: whose blocks are left out.
+        networks: networks whose blocks may be skipped.
         threshold: see `FirstBlockCache`.
     """
 
@@ -68,10 +70,10 @@ class CachedSteps:
 
     @contextmanager
     def call(self, branches: Sequence[str]) -> Iterator[None]:
-        """Inside, the networks leave out blocks.
+        """Activate the cache for one call of the model.
 
         Args:
-            branches: of the rows of a batch, each of which has a cache of its own, such as cond and uncond.
+            branches: of the batch's rows, such as cond and uncond; each has its own cache.
         """
         for network, cache in self._caches:
             cache.branches = tuple(branches)
@@ -84,70 +86,70 @@ class CachedSteps:
 
     @property
     def num_blocks(self) -> int:
-        """Blocks of all steps, on this rank."""
+        """Number of blocks in all steps on this rank, including skipped ones."""
         return sum(cache.num_blocks for _, cache in self._caches)
 
     @property
     def num_skipped(self) -> int:
-        """Those of them that were left out."""
+        """Number of skipped blocks."""
         return sum(cache.num_skipped for _, cache in self._caches)
 
 
 @dataclass(frozen=True, slots=True)
-class _Added:
-    """What blocks added to the tokens of a branch at the last step that was computed whole, (B, S, D)."""
+class _Residuals:
+    """Residuals of a branch at its last full step, (B, S, D)."""
 
-    by_first: Tensor
-    by_others: Tensor
+    first: Tensor
+    others: Tensor
 
 
 class _BlockCache:
-    """See `BlockLoop`: of one network."""
+    """The block loop of one network; see `BlockLoop`."""
 
     def __init__(self, threshold: float) -> None:
         self.threshold = threshold
         self.branches: tuple[str, ...] = ()
         self.num_blocks = self.num_skipped = 0
-        self._added: dict[str, _Added] = {}
+        self._residuals: dict[str, _Residuals] = {}
 
     def __call__(self, blocks: Iterable[nn.Module], x_BSD: Tensor, context: Any) -> Tensor:
         first, *others = blocks
-        begun_BSD: Tensor = first(x_BSD, context)
-        added_BSD = begun_BSD - x_BSD
+        hidden_BSD: Tensor = first(x_BSD, context)
+        residual_BSD = hidden_BSD - x_BSD
         self.num_blocks += 1 + len(others)
-        if self._changed_by(added_BSD) < self.threshold:
+        if self._relative_change(residual_BSD) < self.threshold:
             self.num_skipped += len(others)
-            return begun_BSD + self._by_others(added_BSD)
-        out_BSD = one_after_another(others, begun_BSD, context)
-        self._keep(added_BSD, out_BSD - begun_BSD)
+            return hidden_BSD + self._cached_others(residual_BSD)
+        out_BSD = one_after_another(others, hidden_BSD, context)
+        self._store(residual_BSD, out_BSD - hidden_BSD)
         return out_BSD
 
-    def _changed_by(self, added_BSD: Tensor) -> float:
-        """The largest relative change of all videos, the same on all ranks that run the same blocks."""
+    def _relative_change(self, residual_BSD: Tensor) -> float:
+        """Return the largest relative change of all videos, reduced over the ranks that run the same blocks."""
         if self.threshold == 0:
             return inf
-        change = max(map(self._of_branch, self.branches, self._parts(added_BSD)))
-        return float(greatest_in_lockstep(torch.tensor(change, device=added_BSD.device)))
+        change = max(map(self._branch_change, self.branches, self._parts(residual_BSD)))
+        return float(greatest_in_lockstep(torch.tensor(change, device=residual_BSD.device)))
 
-    def _of_branch(self, branch: str, added_BSD: Tensor) -> float:
+    def _branch_change(self, branch: str, residual_BSD: Tensor) -> float:
         if branch == IDLE:
             return 0.0
-        before = self._added.get(branch)
-        changes = added_BSD if before is None else added_BSD - before.by_first
-        sizes = added_BSD if before is None else before.by_first
+        before = self._residuals.get(branch)
+        changes = residual_BSD if before is None else residual_BSD - before.first
+        sizes = residual_BSD if before is None else before.first
         sums_2B = sum_over_tokens(torch.stack([one.float().abs().sum((1, 2)) for one in (changes, sizes)]))
         return inf if before is None else float((sums_2B[0] / sums_2B[1].clamp(min=1e-30)).max())
 
-    def _by_others(self, added_BSD: Tensor) -> Tensor:
-        """What the other blocks are taken to add; zeros for rows that nobody uses."""
-        parts = zip(self.branches, self._parts(added_BSD), strict=True)
-        return torch.cat([torch.zeros_like(part) if branch == IDLE else self._added[branch].by_others
+    def _cached_others(self, residual_BSD: Tensor) -> Tensor:
+        """Return the cached residual of the other blocks; zeros for idle rows."""
+        parts = zip(self.branches, self._parts(residual_BSD), strict=True)
+        return torch.cat([torch.zeros_like(part) if branch == IDLE else self._residuals[branch].others
                           for branch, part in parts])  # fmt: skip
 
-    def _keep(self, by_first: Tensor, by_others: Tensor) -> None:
-        for branch, first, others in zip(self.branches, self._parts(by_first), self._parts(by_others), strict=True):
+    def _store(self, first_BSD: Tensor, others_BSD: Tensor) -> None:
+        for branch, first, others in zip(self.branches, self._parts(first_BSD), self._parts(others_BSD), strict=True):
             if branch != IDLE:
-                self._added[branch] = _Added(first, others)
+                self._residuals[branch] = _Residuals(first, others)
 
     def _parts(self, rows_BSD: Tensor) -> Sequence[Tensor]:
         return rows_BSD.chunk(len(self.branches))

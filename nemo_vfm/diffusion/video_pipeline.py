@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Generates videos as pixels from prompts with a trained network.
+"""Generates videos from prompts with a trained network.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.
 """
@@ -17,7 +17,7 @@ from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.device_memory import DeviceMemory
 from nemo_vfm.diffusion.generated_videos import CacheError, GeneratedVideos, VideoRequest, cache_error
 from nemo_vfm.diffusion.guidance import ClassifierFree
-from nemo_vfm.diffusion.guided_denoiser import GuidedDenoiser, Texts, ToldFrames
+from nemo_vfm.diffusion.guided_denoiser import ConditioningFrames, GuidedDenoiser, Texts
 from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
 from nemo_vfm.diffusion.objective import Objective
 from nemo_vfm.diffusion.sampler import Sampler
@@ -26,23 +26,23 @@ from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 
 
 class TextToVideo:
-    """Noise to video under a text.
+    """Text-to-video pipeline.
 
     Args:
         codec: the codec the network was trained with.
         text_encoder: the text encoder it was trained with.
         objective: the objective it was trained with.
         sampler: the solver, with its number of steps.
-        guidance: how strongly the text is followed.
-        negative_prompt: what guidance leads away from; the empty text leads away from videos of nothing in particular.
-        noise_schedule: noise levels of the steps; None takes those of the objective.
-        frame_conditioning: how the network is told of frames that it is given; None where it knows of none.
-        step_cache: leaves out blocks that would change little, at an error that docs/sampling.md tells; None leaves out
-            none.
-        offload: keep text encoder, network and codec in host memory while another of them computes.
+        guidance: how strongly the video follows the text.
+        negative_prompt: text of the unconditional estimate, which guidance moves away from.
+        noise_schedule: noise levels of the steps; None uses those of the objective.
+        frame_conditioning: how the network receives given frames; None if it does not support them.
+        step_cache: skips blocks whose output would hardly change, with an error that docs/sampling.md reports; None
+            skips none.
+        offload: keep text encoder, network and codec in host memory while they are not in use.
 
     Raises:
-        ValueError: a negative prompt that guidance would never look at.
+        ValueError: a negative prompt without guidance, which would have no effect.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class TextToVideo:
     ) -> None:
         if negative_prompt and not guidance.acts():
             raise ValueError(
-                f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise that, or leave it out"
+                f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise that or drop the prompt"
             )
         self.codec, self.text_encoder, self.objective = codec, text_encoder, objective
         self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt
@@ -82,75 +82,75 @@ class TextToVideo:
         repeats: Sequence[int] | None = None,
         given: Sequence[Tensor | None] | None = None,
     ) -> Tensor:
-        """Draw one video a prompt; see `VideoRequest` for the arguments, and `make` for the rest.
+        """Generate one video per prompt; see `VideoRequest` for the arguments, and `make` for the rest.
 
         Returns:
             (B, T, H, W, 3), uint8, on the CPU.
 
         Raises:
-            ValueError: a frame rate that cannot be, or given frames that the network cannot take.
+            ValueError: an invalid frame rate, or given frames that the network does not accept.
         """
         request = VideoRequest(prompts=prompts, num_frames=num_frames, height=height, width=width, fps=fps, seed=seed,
                                repeats=repeats, given=given)  # fmt: skip
-        made = self.make(model, request)
-        assert made is not None, "a process that draws alone decodes"
-        return made.pixels_BTHWC
+        videos = self.make(model, request)
+        assert videos is not None, "a single process decodes"
+        return videos.pixels_BTHWC
 
     @torch.no_grad()
     def make(
         self, model: nn.Module, request: VideoRequest, ranks: SamplingRanks | None = None,
         device: torch.device | None = None,
     ) -> GeneratedVideos | None:  # fmt: skip
-        """Draw one video a prompt.
+        """Generate one video per prompt.
 
         Args:
-            model: the network, in evaluation mode; with `offload` it may wait in host memory.
-            request: what to draw.
-            ranks: who draws it together, all of which must call this; None is this process alone.
-            device: where to compute; None is where the model is.
+            model: the network, in evaluation mode; with `offload` it may be in host memory.
+            request: the videos to generate.
+            ranks: the ranks that sample together, all of which must call this; None for a single process.
+            device: where to compute; None uses the model's device.
 
         Returns:
             The videos; None on a rank that decodes none.
 
         Raises:
-            ValueError: given frames that the network cannot take.
+            ValueError: given frames that the network does not accept.
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
         shape = self.codec.latent_shape(*request.size)
         noise = _noise(shape, request.seed, names).to(memory.device)
         known = self.given(request.given, names, request.size, seed=request.seed)
-        texts = self._encoded(request.prompts, memory.device)
-        memory.release(self.text_encoder, self.codec, self.frame_conditioning)
-        memory.take_model()
-        drawing = _Drawing(self, model, texts, noise, request.fps, None if known is None else known.to(noise.device),
-                           ranks)  # fmt: skip
-        found = drawing.run()
-        memory.release_model()
+        texts = self._encode_texts(request.prompts, memory.device)
+        memory.offload(self.text_encoder, self.codec, self.frame_conditioning)
+        memory.load_model()
+        given = None if known is None else known.to(noise.device)
+        batch = _SamplingBatch(self, model, texts, noise, request.fps, given, ranks)
+        latents = batch.sample()
+        memory.offload_model()
         if not ranks.writes:
             return None
-        made = drawing.decoded(found)
-        memory.release(self.codec)
-        return made
+        videos = batch.decode(latents)
+        memory.offload(self.codec)
+        return videos
 
     @torch.no_grad()
     def latents(
         self, model: nn.Module, prompts: Sequence[str], noise: Tensor, *, fps: float, given: GivenFrames | None = None,
         ranks: SamplingRanks | None = None,
     ) -> Tensor:  # fmt: skip
-        """Draw the latents of one video a prompt from noise, (B, C, T, H, W), fp32."""
-        texts = self._encoded(prompts, noise.device)
-        return _Drawing(self, model, texts, noise, fps, given, ranks or SamplingRanks()).run().latents
+        """Sample the latents of one video per prompt from noise, (B, C, T, H, W), fp32."""
+        texts = self._encode_texts(prompts, noise.device)
+        return _SamplingBatch(self, model, texts, noise, fps, given, ranks or SamplingRanks()).sample().latents
 
     def given(
         self, clips: Sequence[Tensor | None] | None, names: Sequence[tuple[str | int, ...]],
         size: tuple[int, int, int], *, seed: int,
     ) -> GivenFrames | None:  # fmt: skip
-        """What the network is told of given frames; None where it cannot be told.
+        """Encode given frames for the network; return None if it does not support them.
 
         Args:
             clips: see `given` of `generate`.
-            names: of each video: the noise on what is given is a function of the seed and these.
+            names: one per video; with the seed they determine the noise on given frames.
             size: frames, height and width of a video, in pixels.
             seed: root of that noise.
 
@@ -159,40 +159,40 @@ class TextToVideo:
         """
         clips = list(clips) if clips is not None else [None] * len(names)
         if len(clips) != len(names):
-            raise ValueError(f"{len(clips)} entries of given for {len(names)} prompts; give one each, or None")
+            raise ValueError(f"given has {len(clips)} entries for {len(names)} prompts; give one (or None) per prompt")
         if self.frame_conditioning is None:
             if any(clip is not None for clip in clips):
-                raise ValueError("frames are given to a pipeline without frame_conditioning; set it to how the network "
-                                 "is told of them")  # fmt: skip
+                raise ValueError("frames are given, but the pipeline has no frame_conditioning; set it to the one "
+                                 "that the network was trained with")  # fmt: skip
             return None
-        each = [self._given_one(clip, size, self.frame_conditioning) for clip in clips]
+        each = [self._encode_given(clip, size, self.frame_conditioning) for clip in clips]
         noise = _noise(tuple(each[0].latents_BCTHW.shape[1:]), seed, [("given", *name) for name in names])
         return replace(batch_of(each), noise_BCTHW=noise)
 
-    def _given_one(
+    def _encode_given(
         self, clip: Tensor | None, size: tuple[int, int, int], conditioning: FrameConditioning
     ) -> GivenFrames:
         frames, height, width = size
         if clip is None:
             clip = torch.zeros(0, height, width, 3, dtype=torch.uint8)
         if clip.shape[1:] != (height, width, 3) or len(clip) >= frames:
-            raise ValueError(f"given frames have the shape {tuple(clip.shape)}; expected fewer than {frames}, of "
-                             f"{(height, width, 3)}")  # fmt: skip
+            raise ValueError(f"given frames have shape {tuple(clip.shape)}; expected fewer than {frames} frames of "
+                             f"shape {(height, width, 3)}")  # fmt: skip
         return conditioning.from_pixels(clip.permute(3, 0, 1, 2).float() / 127.5 - 1, frames, self.codec)
 
-    def _encoded(self, prompts: Sequence[str], device: torch.device) -> Texts:
-        # One call: an encoder that pads to the longest text must not cut the negative one to the others' length.
+    def _encode_texts(self, prompts: Sequence[str], device: torch.device) -> Texts:
+        # A single call, so that an encoder that pads to the longest text pads the negative prompt equally.
         texts = [*prompts, self.negative_prompt] if self.guidance.acts() else list(prompts)
         found = Texts(*self.text_encoder.encode(texts)).to(device)
         if not self.guidance.acts():
             return found
-        rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # the negative prompt once for each other
+        rows = torch.arange(2 * len(prompts)).clamp(max=len(prompts))  # repeats the negative prompt
         return Texts(found.text_BLD[rows], found.mask_BL[rows])
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """Latents, fp32, and of a step cache how many blocks it left out, and the latents without it."""
+class _SampledLatents:
+    """Latents in fp32 and, with a step cache, its counts and the latents sampled without it."""
 
     latents: Tensor
     cache: CachedSteps | None = None
@@ -200,8 +200,8 @@ class _Drawn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
-    """One batch of videos, ready to be drawn; see `TextToVideo.make`."""
+class _SamplingBatch:
+    """Inputs for sampling one batch; see `TextToVideo.make`."""
 
     pipeline: TextToVideo
     model: nn.Module
@@ -211,36 +211,36 @@ class _Drawing:
     given: GivenFrames | None
     ranks: SamplingRanks
 
-    def run(self) -> _Drawn:
-        """Draw the latents; once more where the step cache measures its error."""
+    def sample(self) -> _SampledLatents:
+        """Sample the latents, and once more without the step cache if it measures its error."""
         if (step_cache := self.pipeline.step_cache) is None:
-            return _Drawn(self._latents(None))
+            return _SampledLatents(self._latents(None))
         cache = step_cache.begin(self.model)
         latents = self._latents(cache)
-        return _Drawn(latents, cache, self._latents(None) if step_cache.measure else None)
+        return _SampledLatents(latents, cache, self._latents(None) if step_cache.measure else None)
 
-    def decoded(self, drawn: _Drawn) -> GeneratedVideos:
-        """The pixels, and what the step cache did."""
-        pixels = _pixels(self.pipeline.codec.decode(drawn.latents))
-        if drawn.cache is None:
+    def decode(self, sampled: _SampledLatents) -> GeneratedVideos:
+        """Decode to pixels and report the step cache's figures."""
+        pixels = _pixels(self.pipeline.codec.decode(sampled.latents))
+        if sampled.cache is None:
             return GeneratedVideos(pixels)
         errors: list[CacheError] = []
-        if drawn.exact is not None:
-            whole = _pixels(self.pipeline.codec.decode(drawn.exact))
-            errors = [cache_error(*row) for row in zip(drawn.latents, drawn.exact, pixels, whole, strict=True)]
-        return GeneratedVideos(pixels, drawn.cache.num_blocks, drawn.cache.num_skipped, errors)
+        if sampled.exact is not None:
+            exact = _pixels(self.pipeline.codec.decode(sampled.exact))
+            errors = [cache_error(*row) for row in zip(sampled.latents, sampled.exact, pixels, exact, strict=True)]
+        return GeneratedVideos(pixels, sampled.cache.num_blocks, sampled.cache.num_skipped, errors)
 
     def _latents(self, cache: CachedSteps | None) -> Tensor:
         noise, sigmas = self._start()
         denoiser = self._denoiser(cache)
-        drawn = self.pipeline.sampler.draw(denoiser, noise, sigmas)
-        # A schedule that ends above 0 leaves the state where the clean latents are faded by that much.
-        latents = drawn.latents.float() / self.pipeline.objective.scale(float(sigmas[-1]))
-        # Only here: the network never sees the state where frames are given.
-        return latents if denoiser.told is None else denoiser.told.put_into(latents)
+        result = self.pipeline.sampler.draw(denoiser, noise, sigmas)
+        # If a schedule ends above 0, the final state contains the clean latents scaled by this factor.
+        latents = result.latents.float() / self.pipeline.objective.scale(float(sigmas[-1]))
+        # Only at the end: during sampling the network's inputs replace the state of given frames.
+        return latents if denoiser.frames is None else denoiser.frames.insert_known(latents)
 
     def _start(self) -> tuple[Tensor, Tensor]:
-        """The first noise and the noise levels."""
+        """Return the scaled initial noise and the noise levels."""
         steps, size = self.pipeline.sampler.num_steps(), tuple(self.noise.shape[2:])
         schedule = self.pipeline.noise_schedule
         if schedule is None:
@@ -250,16 +250,16 @@ class _Drawing:
 
     def _denoiser(self, cache: CachedSteps | None) -> GuidedDenoiser:
         conditioning = self.pipeline.frame_conditioning
-        told = None if conditioning is None or self.given is None else ToldFrames(conditioning, self.given)
-        return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, told,
+        frames = None if conditioning is None or self.given is None else ConditioningFrames(conditioning, self.given)
+        return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, frames,
                               self.ranks, cache)  # fmt: skip
 
 
 def _noise(shape: Sequence[int], seed: int, names: Sequence[tuple[str | int, ...]]) -> Tensor:
-    """(B, *shape), each a function of the seed and its name."""
+    """Generate noise (B, *shape), each entry from the seed and its name."""
     return torch.stack([torch.randn(tuple(shape), generator=generator(seed, *name)) for name in names])
 
 
 def _pixels(video_BCTHW: Tensor) -> Tensor:
-    """[-1, 1] to bytes, channels last."""
+    """Convert [-1, 1] to uint8, channels last."""
     return ((video_BCTHW.clamp(-1, 1) + 1) * 127.5).round().byte().permute(0, 2, 3, 4, 1).contiguous().cpu()

@@ -26,8 +26,7 @@ def checked_folder(folder: Path) -> Path:
         UserError: it is absent, or not such a folder, or its weights are pickles.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder, and nothing is fetched unasked; {get_hint(folder)} brings a model "
-                        "here")  # fmt: skip
+        raise UserError(f"{folder} is not a folder; {get_hint(folder)} downloads a model")
     if not (folder / "config.json").is_file():
         raise UserError(
             f"{folder} has no config.json, so it is not a model's folder; a hub's cache keeps it deeper down"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what the step cache did beside each video, so that a resumed run still knows it."""
+"""Stores the step cache's figures next to each video, so that a resumed run can report them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,29 +13,29 @@ from nemo_vfm.diffusion.generated_videos import GeneratedVideos
 _MOST_BYTES = 1 << 16
 
 
-def write_cache(video: Path, made: GeneratedVideos, place: int) -> None:
+def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
     """Write the record of one video of a batch.
 
     Args:
-        video: its file.
-        made: the batch.
-        place: of the video in it.
+        video: file of the video.
+        batch: generated batch.
+        index: of the video in the batch.
     """
-    record: dict[str, Json] = {"blocks": made.num_blocks, "skipped": made.num_skipped}
-    if made.errors:
-        error = made.errors[place]
+    record: dict[str, Json] = {"blocks": batch.num_blocks, "skipped": batch.num_skipped}
+    if batch.errors:
+        error = batch.errors[index]
         exact = error.psnr_db == float("inf")
         record |= {"latent_error": error.latents, "psnr_db": None if exact else error.psnr_db}
     write_json(_record(video), record)
 
 
 def read_cache(video: Path) -> Json:
-    """The record of a video; None where it was drawn without a cache."""
+    """Read the record of a video; None if it was sampled without a cache."""
     return read_json(_record(video), _MOST_BYTES) if _record(video).is_file() else None
 
 
 def cache_figures(videos: Sequence[Path]) -> dict[str, float]:
-    """The share of blocks that was left out and, where it was measured, the mean error and the worst PSNR."""
+    """Compute the fraction of skipped blocks and, if measured, the mean error and the worst PSNR."""
     records = [record for video in videos if (record := read_cache(video)) is not None]
     if not records:
         return {}

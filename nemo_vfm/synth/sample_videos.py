@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws one mp4 per prompt with a trained model, and a grid of all; a killed run resumes where it stopped."""
+"""Samples one mp4 per prompt with a trained model and writes a grid of all; a killed run resumes."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,28 +39,28 @@ from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 
 
 class Sample:
-    """Draws one video a prompt.
+    """Samples one video per prompt.
 
     Args:
-        model: builds the model; the same node that trained it.
-        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; or a
-            folder of a pretrained video model as diffusers writes it. None draws with untrained weights of the run's
-            seed, which is what a trained model has to beat. Matrices that begin at zero are drawn, too: an output of
-            zeros would be a grey picture, and no opponent.
-        weights: the running average, or the raw weights; a pretrained folder has one kind.
-        pipeline: how a model's outputs become pixels.
-        prompts: what to draw.
+        model: builds the model; the same node as in training.
+        checkpoint: a checkpoint, or a folder of checkpoints (the newest complete one is used), local or in an object
+            store; or a diffusers folder of a pretrained video model. None uses untrained weights from the run's seed,
+            as a baseline. Matrices initialized to zero are then randomized, since an all-zero output would be a
+            uniform grey and no useful baseline.
+        weights: the moving average (ema) or the raw weights (model); a pretrained folder has only one set.
+        pipeline: turns the model's outputs into pixels.
+        prompts: what to generate.
         num_frames: frames of a video.
         height_px: height of a video.
         width_px: width of a video.
-        fps: frames a second.
-        batch_size: videos drawn at once; changes the speed, not the videos.
-        given_frames: how many frames of a prompt's clip the video goes on from, its last ones; a picture is one.
-        base: folder of the pretrained pipeline that other keys of the recipe name as ${base}, so that it is given once.
-        random_base: family of the tiny random pipeline that is written to `base` where that lies in the run's own
-            folder, as under `--overlay smoke`: to try a recipe without weights.
-        adapters: low-rank adapters beside the weights, by names of your own; what they add is added up.
-        parallel: how many devices draw, and how they share the work.
+        fps: frames per second.
+        batch_size: videos sampled at once; changes the speed, not the videos.
+        given_frames: number of frames, from the end of a prompt's clip, that the video continues; 1 for an image.
+        base: folder of the pretrained pipeline, to which other keys of the recipe refer as ${base}.
+        random_base: family of the tiny random pipeline that is written to `base` if that is inside the run folder, as
+            under `--overlay smoke`, to try a recipe without weights.
+        adapters: low-rank adapters under names that you choose; their contributions add up.
+        parallel: number of devices and how they share the work.
     """
 
     def __init__(
@@ -81,22 +81,22 @@ class Sample:
         self.random_base: Family | None = random_base
         self.parallel = parallel
         if parallel.guidance > 1 and not pipeline.guidance.acts():
-            raise ValueError("parallel.guidance = 2 gives the estimate without the text to a device of its own, and at "
-                             "guidance scale 1 nobody makes it; set parallel.guidance to 1")  # fmt: skip
+            raise ValueError("parallel.guidance = 2 computes the unconditional estimate on a second device, but "
+                             "guidance scale 1 does not use it; set parallel.guidance to 1")  # fmt: skip
 
     def run(self, run: Run) -> Outcome:
-        """Draw what is missing, then the grid and the list."""
+        """Sample the missing videos, then write the grid and the list."""
         prepare_base(self.base, self.random_base, run.folder)
         ranks = join_sampling(self.parallel)
         prompts, folder = self.prompts.prompts(), run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        missing = _agreed(ranks, [i for i in range(len(prompts)) if not self._file(folder, i).is_file()])
+        missing = _missing_on_rank_0(ranks, [i for i in range(len(prompts)) if not self._file(folder, i).is_file()])
         if missing:
-            self._draw([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
-        ranks.everyone_says("drawn")
+            self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
+        ranks.everyone_says("sampled")
         if ranks.rank == 0:
             self._write_lists(run, prompts, folder)
-        summary = f"drew {len(missing)} of {len(prompts)} videos into {folder}"
+        summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
         return Outcome(summary, {"videos": len(prompts), **self._cache_figures(folder, len(prompts))})
 
     def num_ranks(self) -> int:
@@ -116,38 +116,40 @@ class Sample:
         return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
-        """See `ShardedJob`: every `part.count`-th batch, since what a video becomes may depend on its batch.
+        """See `ShardedJob`: samples every `part.count`-th batch, since a video may depend on its batch.
 
         Raises:
-            UserError: the recipe is for several devices, which parts do not have.
+            UserError: the recipe needs several devices, but a part is one process.
         """
         if self.parallel.world > 1:
-            raise UserError(f"a part is one process, and parallel is for {self.parallel.world} devices "
-                            f"({self.parallel}); run it without --part, or with parallel: {{}}")  # fmt: skip
+            raise UserError(f"a part is one process, but parallel needs {self.parallel.world} devices "
+                            f"({self.parallel}); run without --part, or set parallel: {{}}")  # fmt: skip
         prepare_base(self.base, self.random_base, run.folder)
         folder = run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         groups = list(_groups(list(enumerate(self.prompts.prompts())), self.batch_size))[part.number :: part.count]
         missing = [(i, prompt) for group in groups for i, prompt in group if not self._file(folder, i).is_file()]
         if missing:
-            self._draw(missing, folder, run.seed, SamplingRanks())
-        return Outcome(f"drew {len(missing)} videos into {folder}", {"videos": len(missing)}, did_nothing=not missing)
+            self._sample(missing, folder, run.seed, SamplingRanks())
+        return Outcome(
+            f"sampled {len(missing)} videos into {folder}", {"videos": len(missing)}, did_nothing=not missing
+        )
 
-    def _draw(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int, ranks: SamplingRanks) -> None:
-        """Each group of ranks with prompts of its own takes every so many-th batch."""
-        wanted = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters)
-        model = wanted.build(seed, ranks, offload=self.pipeline.offload)
-        groups, own = list(_groups(missing, self.batch_size)), ranks.data_rank
+    def _sample(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int, ranks: SamplingRanks) -> None:
+        """Distribute batches round-robin over the data-parallel groups."""
+        source = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters)
+        model = source.build(seed, ranks, offload=self.pipeline.offload)
+        groups, group = list(_groups(missing, self.batch_size)), ranks.data_rank
         with log.bar("sampling", len(missing), unit="videos") as line:
             for first in range(0, len(groups), ranks.plan.data):
                 together = groups[first : first + ranks.plan.data]
-                if own < len(together):
-                    self._write(folder, together[own], self._made(model, together[own], seed, ranks))
-                elif ranks.plan.shard > 1:  # those that share the weights must compute as often as the others
-                    self._made(model, together[-1], seed, ranks)
+                if group < len(together):
+                    self._write(folder, together[group], self._generate(model, together[group], seed, ranks))
+                elif ranks.plan.shard > 1:  # FSDP ranks must run forward equally often
+                    self._generate(model, together[-1], seed, ranks)
                 line.advance(sum(map(len, together)), together[-1][-1][1].text)
 
-    def _made(
+    def _generate(
         self, model: nn.Module, group: Sequence[tuple[int, Prompt]], seed: int, ranks: SamplingRanks
     ) -> GeneratedVideos | None:  # fmt: skip
         request = VideoRequest(
@@ -156,21 +158,21 @@ class Sample:
         )  # fmt: skip
         return self.pipeline.make(model, request, ranks, device())
 
-    def _write(self, folder: Path, group: Sequence[tuple[int, Prompt]], made: GeneratedVideos | None) -> None:
-        if made is None:
+    def _write(self, folder: Path, group: Sequence[tuple[int, Prompt]], videos: GeneratedVideos | None) -> None:
+        if videos is None:
             return
-        for number, ((i, _), video_THWC) in enumerate(zip(group, made.pixels_BTHWC.numpy(), strict=True)):
+        for number, ((i, _), video_THWC) in enumerate(zip(group, videos.pixels_BTHWC.numpy(), strict=True)):
             with atomic_path(self._file(folder, i).with_suffix(".jpg")) as path:  # the report's poster
                 Image.fromarray(video_THWC[len(video_THWC) // 2]).save(path, quality=90)
             if self.pipeline.step_cache is not None:
-                write_cache(self._file(folder, i), made, number)
-            with atomic_path(self._file(folder, i)) as path:  # last: it says that the video is there
+                write_cache(self._file(folder, i), videos, number)
+            with atomic_path(self._file(folder, i)) as path:  # last: it marks the video as complete
                 encode_mp4(path, video_THWC, self.fps, crf=10)
 
     def _write_lists(self, run: Run, prompts: Sequence[Prompt], folder: Path) -> None:
         if unseen := [self._file(folder, i) for i in range(len(prompts)) if not self._file(folder, i).is_file()]:
-            raise UserError(f"rank 0 does not see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
-                            f"that all ranks see")  # fmt: skip
+            raise UserError(f"rank 0 cannot see {unseen[0]}, which another rank wrote; run_dir must be on a disk "
+                            f"that all ranks share")  # fmt: skip
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
@@ -205,7 +207,7 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def _agreed(ranks: SamplingRanks, missing: Sequence[int]) -> Sequence[int]:
-    """What rank 0 sees missing: ranks may look at a shared disk at different moments, and must draw the same."""
+def _missing_on_rank_0(ranks: SamplingRanks, missing: Sequence[int]) -> Sequence[int]:
+    """Return rank 0's list of missing videos, since ranks may see a shared disk differently but must agree."""
     found: Sequence[int] = json.loads(ranks.everyone_says(json.dumps(missing))[0])
     return found

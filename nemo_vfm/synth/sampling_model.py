@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the network that a sampling draws with: weights of a checkpoint or a pretrained folder, and adapters."""
+"""Builds the network for sampling, with weights from a checkpoint or pretrained folder, and adapters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes
 
 @dataclass(frozen=True, slots=True)
 class SamplingModel:
-    """A network and where its weights are; see `Sample` for the arguments."""
+    """A network and the source of its weights; see `Sample` for the arguments."""
 
     model: Factory[[], nn.Module]
     checkpoint: Place | None
@@ -44,21 +44,21 @@ class SamplingModel:
     adapters: Mapping[str, AdapterFile]
 
     def build(self, seed: int, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
-        """The network, on the device or, with `offload`, in host memory; every rank must call it.
+        """Build the network, on the device or, with `offload`, in host memory; every rank must call it.
 
         Raises:
-            UserError, DataError: weights or adapters are missing, damaged or of another model, or the plan does not
+            UserError, DataError: weights or adapters are missing, damaged or for another model, or the plan does not
                 fit the model.
         """
         attached: list[AttachedAdapter] = []
         model = build_for_inference(
-            self.model, seed, ranks, lambda made: attached.extend(attach_adapters(made, self.adapters)),
-            draw=self.checkpoint is None,
+            self.model, seed, ranks, lambda built: attached.extend(attach_adapters(built, self.adapters)),
+            init_weights=self.checkpoint is None,
         )  # fmt: skip
         with set_apart(model):
             self._load(model, seed, ranks)
         fill_adapters(model, attached)
-        return self._placed(model, ranks, offload=offload)
+        return self._place(model, ranks, offload=offload)
 
     def _load(self, model: nn.Module, seed: int, ranks: SamplingRanks) -> None:
         if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
@@ -67,20 +67,21 @@ class SamplingModel:
             with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
                 load_weights_into(model, weights_of(found.saved, self.weights))
         else:
-            _draw_zeros(model, seed)
+            _randomize_zeros(model, seed)
 
-    def _placed(self, model: nn.Module, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
+    def _place(self, model: nn.Module, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
         if not offload:
             return model if ranks.mesh is not None else model.to(device())
         if not ranks.has_plain_weights:
-            log.warn("pipeline.offload leaves the network on the device, since ranks share its weights; text encoder "
-                     "and codec are moved")  # fmt: skip
+            log.warn("pipeline.offload leaves the network on the device, because its weights are split over ranks; "
+                     "text encoder and codec are offloaded")  # fmt: skip
         elif isinstance(model, NoiseExperts):
             model.keep_one_on_device()
         return model.to("cpu") if ranks.has_plain_weights else model
 
 
-def _draw_zeros(model: nn.Module, seed: int) -> None:
+def _randomize_zeros(model: nn.Module, seed: int) -> None:
+    """Replace zero matrices by noise, so that untrained outputs are not constant."""
     for name, parameter in model.named_parameters():
         if parameter.ndim > 1 and not whole(parameter.detach()).any():
             noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
@@ -88,12 +89,12 @@ def _draw_zeros(model: nn.Module, seed: int) -> None:
 
 
 def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpus: int) -> DevicePlan:
-    """What a sampling would do with so many GPUs, and the weights that each keeps.
+    """Describe how sampling would use a number of GPUs, with the bytes of weights on each.
 
     Args:
-        model: builds the network; one that reads a folder that is not there leaves its size unknown.
-        plan: the degrees.
-        num_gpus: there are.
+        model: builds the network; its size is unknown if its folder is missing.
+        plan: the parallel degrees.
+        num_gpus: number of available GPUs.
     """
     notes = []
     if (idle := num_gpus - plan.world) > 0:
@@ -103,7 +104,7 @@ def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpu
     try:
         built = on_meta(model)
     except NemoVfmError:
-        notes.append("the size of the model is known once the folder that describes it can be read")
+        notes.append("the model's size is unknown until the folder that describes it can be read")
         return DevicePlan(min(plan.world, num_gpus), 0, {}, tuple(notes))
     try:
         require_divisible(built, plan.layout())

@@ -53,7 +53,7 @@ def test_a_killed_sampling_on_two_ranks_resumes_and_writes_what_one_rank_writes(
     kept = {path: path.stat().st_mtime_ns for path in drawn(tmp_path / "ranks")}
     assert 0 < len(kept) < 5
     said = ended(start(tmp_path / "ranks", *words))
-    assert "drew 5 of 5" not in said and "of 5 videos" in said
+    assert "sampled 5 of 5" not in said and "of 5 videos" in said
     assert kept.items() <= {path: path.stat().st_mtime_ns for path in drawn(tmp_path / "ranks")}.items()
     for mine, theirs in zip(drawn(tmp_path / "ranks"), drawn(tmp_path / "alone"), strict=True):
         assert mine.read_bytes() == theirs.read_bytes()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that an adapter is trained on a pretrained pipeline, resumed, sampled, and handed to diffusers."""
+"""Tests that an adapter is trained on a pretrained pipeline, resumed, sampled from, and exported to diffusers."""
 
 import shutil
 from pathlib import Path
@@ -28,7 +28,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clips(folder: Path) -> Path:
-    """Four clips of a colour each, captions beside them."""
+    """Write four single-colour clips with captions."""
     folder.mkdir()
     for number in range(4):
         frames = np.full((18, 48, 48, 3), 40 + 50 * number, np.uint8)
@@ -37,7 +37,7 @@ def clips(folder: Path) -> Path:
     return folder
 
 
-def words(base: Path, *more: str) -> list[str]:
+def arguments(base: Path, *more: str) -> list[str]:
     return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
             "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2",
             "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
@@ -46,24 +46,24 @@ def words(base: Path, *more: str) -> list[str]:
             *more]  # fmt: skip
 
 
-def test_an_adapter_is_trained_resumed_sampled_and_handed_over(kitchen, base: Path) -> None:
+def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path) -> None:
     import diffusers
 
     clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *words(base, "duration=2 steps")) == 0
-    assert kitchen.main("run", "world_model/lora", *words(base, "duration=4 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=4 steps")) == 0
     found = checkpoint.found(kitchen.folder / "run")
     weights = checkpoint.weights_of(found, "model")
-    assert found.step == 4 and all(".adapters." in name for name in weights), "of the base nothing is kept"
+    assert found.step == 4 and all(".adapters." in name for name in weights), "only adapters are saved"
 
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
     adapter = load_file(kitchen.folder / "mine/adapter.safetensors")
     assert sum(one.numel() for one in adapter.values()) == sum(weights[name].numel() for name in weights)
-    assert max(one.abs().max() for name, one in adapter.items() if "lora_B" in name) > 1e-3, "it has learned"
+    assert max(one.abs().max() for name, one in adapter.items() if "lora_B" in name) > 1e-3, "nothing was trained"
 
-    draw = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.sampler.steps=2", "prompts.texts=[colour 1]"]
+    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.sampler.steps=2", "prompts.texts=[colour 1]"]
     for run, more in (("plain", []), ("adapted", ["adapters.mine.path=mine"])):
-        typed = [f"base={base}", f"run_dir={run}", *draw, *more]
+        typed = [f"base={base}", f"run_dir={run}", *small, *more]
         assert kitchen.main("run", "world_model/sample_pretrained", *typed) == 0
     plain, adapted = ((kitchen.folder / run / "samples/000.mp4").read_bytes() for run in ("plain", "adapted"))
     assert plain != adapted
@@ -83,15 +83,17 @@ def test_an_adapter_is_trained_resumed_sampled_and_handed_over(kitchen, base: Pa
     assert load_video_model(kitchen.folder / "whole").state_dict().keys() == load_video_model(base).state_dict().keys()
 
 
-def test_adapters_resume_on_the_weights_that_they_began_with_alone(kitchen, base: Path) -> None:
+def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> None:
     clips(kitchen.folder / "clips")
-    own = Path(shutil.copytree(base, kitchen.folder / "base"))
-    assert kitchen.main("run", "world_model/lora", *words(own, "duration=2 steps")) == 0
-    done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps", "adapters.targets.mlp.rank=4"))
+    copy = Path(shutil.copytree(base, kitchen.folder / "base"))
+    assert kitchen.main("run", "world_model/lora", *arguments(copy, "duration=2 steps")) == 0
+    done = kitchen.command(
+        "run", "world_model/lora", *arguments(copy, "duration=4 steps", "adapters.targets.mlp.rank=4")
+    )
     assert done.returncode == 2 and "adapters.targets.mlp.rank" in done.stderr, done.stderr
-    file = own / "transformer/diffusion_pytorch_model.safetensors"
+    file = copy / "transformer/diffusion_pytorch_model.safetensors"
     save_file({name: tensor + 0.01 for name, tensor in load_file(file).items()}, file, metadata={"format": "pt"})
-    done = kitchen.command("run", "world_model/lora", *words(own, "duration=4 steps"))
+    done = kitchen.command("run", "world_model/lora", *arguments(copy, "duration=4 steps"))
     assert done.returncode != 0 and "use the original weights" in done.stderr, done.stderr
 
 
@@ -116,7 +118,7 @@ def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_bot
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
 
 
-def test_what_is_no_adapter_run_is_refused(kitchen, base: Path) -> None:
+def test_a_source_that_is_not_an_adapter_is_refused(kitchen, base: Path) -> None:
     done = kitchen.command("convert", "nowhere", "OUT", "--adapter", "peft")
     assert done.returncode == 2 and "there is no file nowhere" in done.stderr
     done = kitchen.command("convert", str(base), "OUT", "--base", str(base))

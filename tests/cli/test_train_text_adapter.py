@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that an adapter is trained on a language model, and merged into a folder of transformers."""
+"""Tests that an adapter is trained on a language model, and merged into a transformers folder."""
 
 import json
 
@@ -30,7 +30,7 @@ checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, e
 """
 
 
-@pytest.mark.slow  # two trainings
+@pytest.mark.slow  # trains twice
 def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
     texts = kitchen.folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
@@ -52,4 +52,4 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
     words = torch.arange(10)[None]
     with torch.no_grad():
         assert (base(words).logits - tuned(words).logits).abs().max() > 1e-3
-    assert torch.equal(base.model.embed_tokens.weight, tuned.model.embed_tokens.weight), "which no adapter is beside"
+    assert torch.equal(base.model.embed_tokens.weight, tuned.model.embed_tokens.weight), "it has no adapter"

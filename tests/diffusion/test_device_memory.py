@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that text encoder, network and codec are on the device one after another where `offload` asks for it."""
+"""Tests that with `offload` text encoder, network and codec are on the device one at a time."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,11 +19,11 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.text_encoder import HashedNgrams
 
-HERE = torch.device("cpu")  # every machine has it; what counts is the order of moves, and "cpu" is a move away
+HERE = torch.device("cpu")  # on every machine; only the order of moves matters, and the string "cpu" means offloading
 
 
 class Residents:
-    """Who is on the device, and who was there together."""
+    """Records which parts are on the device, and which were there together."""
 
     def __init__(self) -> None:
         self.now: set[str] = set()
@@ -31,7 +31,7 @@ class Residents:
         self.together: set[frozenset[str]] = set()
 
     def use(self, name: str) -> None:
-        """It computes, so it is there."""
+        """Record that a part computes on the device."""
         self.now.add(name)
         self.together.add(frozenset(self.now))
         if self.used[-1:] != [name]:
@@ -39,12 +39,12 @@ class Residents:
 
 
 class Codec(WaveletCodec):
-    """Tells when it is used."""
+    """Records its use."""
 
     seen: Residents
 
     def decode(self, latents_BCTHW: Tensor) -> Tensor:
-        """As usual."""
+        """Record the use, then compute."""
         self.seen.use("codec")
         return super().decode(latents_BCTHW)
 
@@ -54,12 +54,12 @@ class Codec(WaveletCodec):
 
 
 class Words(HashedNgrams):
-    """Tells when it is used."""
+    """Records its use."""
 
     seen: Residents
 
     def encode(self, captions: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """As usual."""
+        """Record the use, then compute."""
         self.seen.use("text")
         return super().encode(captions)
 
@@ -69,13 +69,13 @@ class Words(HashedNgrams):
 
 
 class Network(DiT):
-    """Tells when it is used, and when it is moved: to the device by a device, away by its name."""
+    """Records its use and its moves: `to(device)` loads it, `to("cpu")` offloads it."""
 
     name = "network"
     seen: Residents
 
     def forward(self, **inputs: Any) -> Tensor:
-        """As usual."""
+        """Record the use, then compute."""
         self.seen.use(self.name)
         return super().forward(**inputs)
 
@@ -92,32 +92,32 @@ def network(seen: Residents, name: str = "network") -> Network:
     return made
 
 
-def drawn(seen: Residents, model: Any, *, offload: bool) -> Tensor:
-    """Two batches."""
+def generated(seen: Residents, model: Any, *, offload: bool) -> Tensor:
+    """Generate two batches and return the second."""
     codec, text_encoder = Codec(levels_space=2, levels_time=1), Words(dim=32, max_tokens=8)
     codec.seen = text_encoder.seen = seen
     pipeline = TextToVideo(codec=codec, text_encoder=text_encoder, objective=FlowMatching(), sampler=Euler(steps=4),
                            guidance=ClassifierFree(scale=2.0), offload=offload)  # fmt: skip
     request = VideoRequest(prompts=["a", "b"], num_frames=3, height=16, width=16, fps=8.0, seed=1)
-    made = [pipeline.make(model, request, device=HERE) for _ in range(2)]
-    assert made[1] is not None
-    return made[1].pixels_BTHWC
+    batches = [pipeline.make(model, request, device=HERE) for _ in range(2)]
+    assert batches[1] is not None
+    return batches[1].pixels_BTHWC
 
 
 @pytest.mark.parametrize("offload", [True, False])
-def test_parts_come_one_after_another_and_are_together_only_without_offload(offload: bool) -> None:
+def test_parts_share_the_device_only_without_offload(offload: bool) -> None:
     seen = Residents()
-    drawn(seen, network(seen), offload=offload)
+    generated(seen, network(seen), offload=offload)
     assert seen.used == ["text", "network", "codec"] * 2
     assert max(map(len, seen.together)) == (1 if offload else 3)
 
 
-def test_one_of_two_experts_is_on_the_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_one_of_two_experts_is_on_the_device_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = Residents()
     experts = NoiseExperts(high=network(seen, "high"), low=network(seen, "low"), boundary=0.5)
     experts.keep_one_on_device()
     monkeypatch.setattr(NoiseExperts, "to", lambda self, where: [one.to(where) for one in self.networks()])
-    drawn(seen, experts, offload=True)
+    generated(seen, experts, offload=True)
     assert seen.used == ["text", "high", "low", "codec"] * 2
     assert max(map(len, seen.together)) == 1
 
@@ -129,4 +129,4 @@ def test_offload_changes_no_pixel() -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape))
-    assert torch.equal(drawn(seen, model, offload=True), drawn(seen, model, offload=False))
+    assert torch.equal(generated(seen, model, offload=True), generated(seen, model, offload=False))

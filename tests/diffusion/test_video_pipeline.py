@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests text to video: independent of the batch, guidance by its definition, a model that memorizes."""
+"""Tests text-to-video: independence of the batch, guidance by its definition, and a model that memorizes."""
 
 import pytest
 import torch
@@ -21,7 +21,7 @@ SIZE = {"num_frames": 2, "height": 8, "width": 8, "fps": 8.0, "seed": 0}
 
 
 class Echo(nn.Module):
-    """Predicts a flat sample whose level is the sum of the first text token; counts its calls and their batch sizes."""
+    """Predicts a uniform sample whose value is the sum of the first text token; records batch sizes."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ def tiny(seed=0):
 
 
 @pytest.mark.parametrize("objective", [FlowMatching(), EDM()])
-def test_a_prompt_gives_the_same_video_alone_and_in_company(objective):
+def test_a_prompt_gives_the_same_video_alone_and_in_a_batch(objective):
     model, draw = tiny(), pipeline(scale=2.0, sampler=Heun(steps=3), objective=objective)
     together = draw.generate(model, ["red ball", "blue box", "green"], **SIZE)
     alone = draw.generate(model, ["blue box"], **SIZE)
@@ -80,19 +80,19 @@ def test_equal_prompts_give_different_videos_and_their_repeats_can_be_named():
 
 
 @pytest.mark.parametrize(("scale", "batches"), [(1.0, [2, 2, 2]), (3.0, [4, 4, 4])])
-def test_guidance_runs_both_texts_in_one_call_and_only_where_it_must(scale, batches):
+def test_guidance_runs_both_texts_in_one_call_and_only_if_needed(scale, batches):
     model = Echo()
     pipeline(scale=scale).generate(model, ["red", "blue"], **SIZE)
     assert model.calls == batches
 
 
-def test_the_scale_is_that_of_the_usual_convention():
+def test_the_scale_follows_the_usual_convention():
     cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
     assert [float(ClassifierFree(scale=s).combine(cond, uncond, 1.0)) for s in (0.0, 1.0, 2.0)] == [1.0, 3.0, 5.0]
     assert not ClassifierFree(scale=1.0).acts() and ClassifierFree(scale=0.0).acts()
 
 
-def test_low_noise_levels_may_have_a_scale_of_their_own():
+def test_low_noise_levels_can_have_their_own_scale():
     guidance = ClassifierFree(scale=1.0, low_scale=3.0, low_below_sigma=0.875)
     assert [guidance.scale_at(sigma) for sigma in (1.0, 0.875, 0.8749, 0.0)] == [1.0, 1.0, 3.0, 3.0]
     cond, uncond = torch.tensor([3.0]), torch.tensor([1.0])
@@ -112,7 +112,7 @@ def test_full_rescaling_gives_each_sample_the_deviation_of_its_conditional_estim
     torch.testing.assert_close(half, (plain + full) / 2)
 
 
-def test_guidance_acts_inside_its_interval_and_the_steps_outside_cost_half():
+def test_guidance_is_applied_in_its_interval_and_steps_outside_cost_half():
     model = Echo()
     draw = pipeline(scale=3.0, sampler=Euler(steps=4), above_sigma=0.25, below_sigma=0.75)  # levels 1, 3/4, 1/2, 1/4
     draw.generate(model, ["red", "blue"], **SIZE)
@@ -171,13 +171,13 @@ def test_the_network_sees_the_whole_mask_of_a_long_negative_prompt():
     assert masks == [[3, 2, 7, 7]] * 3
 
 
-def test_a_negative_prompt_that_nothing_looks_at_is_refused():
+def test_a_negative_prompt_without_effect_is_refused():
     with pytest.raises(ValueError, match="negative_prompt 'blurred' has no effect at guidance scale 1"):
         pipeline(scale=1.0, negative_prompt="blurred")
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 1.5])
-def test_a_guided_video_lies_on_the_line_through_both_answers(scale):
+def test_a_guided_video_lies_on_the_line_through_both_estimates(scale):
     (cond,), (uncond,) = (TEXT.encode([text])[0][:, 0].sum(1) / 16 for text in ("red", ""))
     video = pipeline(scale=scale).generate(Echo(), ["red"], **SIZE).float()
     level = CODEC.decode((uncond + scale * (cond - uncond)).expand(1, 12, 2, 4, 4))
@@ -187,10 +187,10 @@ def test_a_guided_video_lies_on_the_line_through_both_answers(scale):
 
 @pytest.mark.parametrize("objective", [
     pytest.param(FlowMatching(), id="velocity"),
-    pytest.param(FlowMatching(prediction="sample"), id="sample", marks=pytest.mark.slow),  # a second training
+    pytest.param(FlowMatching(prediction="sample"), id="sample", marks=pytest.mark.slow),  # trains again
     pytest.param(EDM(), id="edm"),
 ])  # fmt: skip
-def test_a_small_model_learns_two_captioned_videos_by_heart(objective):
+def test_a_small_model_memorizes_two_captioned_videos(objective):
     videos = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)
     videos[0, 0], videos[1, 2] = 255, 255  # red and blue
     keys = tuple("abcdefgh")
@@ -209,8 +209,8 @@ def test_a_small_model_learns_two_captioned_videos_by_heart(objective):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    drawn = pipeline(sampler=Heun(steps=8), objective=objective).generate(
+    videos_BTHWC = pipeline(sampler=Heun(steps=8), objective=objective).generate(
         model.eval(), ["red", "blue"], **SIZE | {"num_frames": 1}
     )
-    red, blue = drawn.float().mean((1, 2, 3))
+    red, blue = videos_BTHWC.float().mean((1, 2, 3))
     assert red[0] > 180 and red[2] < 75 and blue[2] > 180 and blue[0] < 75

@@ -16,7 +16,7 @@ CONNECTS = {
     "nemo_vfm/core/network/http_connection.py": "opens the connections of these two",
     "nemo_vfm/core/network/https_proxy.py": "connects to the proxy of the user's environment",
     "nemo_vfm/models/hub/file_download.py": "names the type of headers",
-    "nemo_vfm/models/hub/hub_client.py": "brings models for `nemo-vfm get`",
+    "nemo_vfm/models/hub/hub_client.py": "downloads models for `nemo-vfm get`",
 }
 CLIENTS = ("http.client", "urllib.request", "urllib3", "requests", "httpx", "httpx2", "aiohttp", "ftplib", "pycurl",
            "huggingface_hub", "hf_xet", "modelscope", "kagglehub", "datasets", "torch.hub", "wget")  # fmt: skip

@@ -13,17 +13,17 @@ from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 
 
-@pytest.mark.parametrize("check", [checked_folder, lambda folder: prepare_base(folder, None, Path("run"))])
+@pytest.mark.parametrize("check", [checked_folder, lambda folder: prepare_base(folder, None, Path("runs"))])
 @pytest.mark.parametrize(
     ("folder", "command"),
     [("nvidia/Cosmos", "hf://nvidia/Cosmos"), ("hf://nvidia/Cosmos", "hf://nvidia/Cosmos"), ("models/wan", "hf://ORG/MODEL")],
 )  # fmt: skip
-def test_a_folder_that_is_not_here_can_be_brought_by_a_command(check, folder, command):
-    with pytest.raises(UserError, match=f"nemo-vfm get {command} brings"):
+def test_a_missing_folder_is_reported_with_the_command_that_downloads_it(check, folder, command):
+    with pytest.raises(UserError, match=f"nemo-vfm get {command} downloads"):
         check(Path(folder))
 
 
-def test_a_hubs_address_is_no_place_but_can_be_brought():
+def test_a_hub_address_is_not_a_storage_url_and_the_error_names_get():
     with pytest.raises(ValueError, match=r"'hf' is not a supported URL scheme.*nemo-vfm get hf://ORG/MODEL"):
         place("hf://nvidia/Cosmos")
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a sampling plan gives every rank its own work, and refuses what has no use in sampling."""
+"""Tests that a sampling plan assigns distinct work to every rank, and refuses options without use in sampling."""
 
 from collections import Counter
 from itertools import product
@@ -16,7 +16,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_each_group_has_one_writer_and_as_many_ranks_of_each_estimate(plan: SamplingPlan) -> None:
+def test_each_group_has_one_writer_and_equally_many_ranks_per_estimate(plan: SamplingPlan) -> None:
     ranks = range(plan.world)
     assert Counter(plan.data_rank(rank) for rank in ranks if plan.writes(rank)) == dict.fromkeys(range(plan.data), 1)
     each = Counter((plan.data_rank(rank), plan.branch(rank)) for rank in ranks)
@@ -24,20 +24,20 @@ def test_each_group_has_one_writer_and_as_many_ranks_of_each_estimate(plan: Samp
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=str)
-def test_ranks_of_a_layout_differ_in_prompts_and_estimates_alone_where_their_data_rank_differs(
+def test_the_layouts_data_rank_combines_prompts_and_estimate(
     plan: SamplingPlan,
 ) -> None:
     for rank in range(plan.world):
         assert plan.layout().data_rank(rank) == plan.data_rank(rank) * plan.guidance + plan.branch(rank)
 
 
-@pytest.mark.parametrize(("degrees", "said"), [
-    ({"pipeline": 2}, "a step of sampling needs the one before"), ({"guidance": 3}, "must be 1 or 2"),
+@pytest.mark.parametrize(("degrees", "message"), [
+    ({"pipeline": 2}, "each sampling step needs the previous one"), ({"guidance": 3}, "must be 1 or 2"),
     ({"shard": 2, "weights": "whole"}, "use parallel.replicate = 2"), ({"context": 0}, "at least 1, got 0"),
     ({"sequence": True}, "give parallel.tensor above 1"), ({"weights": "half"}, "sharded or whole"),
 ], ids=str)  # fmt: skip
-def test_degrees_that_have_no_use_are_refused_with_what_has(degrees: dict[str, int], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_degrees_are_refused_with_a_suggestion(degrees: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         SamplingPlan(**degrees)  # type: ignore[arg-type]
 
 
@@ -50,7 +50,7 @@ def test_another_number_of_devices_is_refused_with_the_factors() -> None:
     ({}, False), ({"replicate": 2, "tensor": 2}, False), ({"guidance": 2}, True), ({"context": 2}, True),
     ({"guidance": 2, "context": 2, "weights": "whole"}, False),
 ], ids=str)  # fmt: skip
-def test_weights_are_sharded_where_ranks_of_one_copy_compute_the_same_layers(
+def test_weights_are_sharded_over_ranks_of_one_copy(
     degrees: dict[str, int], sharded: bool
 ) -> None:  # fmt: skip
     assert SamplingPlan(**degrees).is_sharded == sharded  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a hub of models on 127.0.0.1, honest or lying on order, and the host beside it that gives large files' bytes."""
+"""Runs a model hub on 127.0.0.1, with faults on request, and a CDN host that serves its large files."""
 
 import hashlib
 import json
@@ -23,17 +23,17 @@ from nemo_vfm.models.hub.model_download import get_model
 MODEL = "acme/tiny-video"
 OURS = ("get.json", ".get")
 COMMIT, LATER = "a" * 39 + "1", "b" * 39 + "2"
-#: What a fault does instead of answering; it is given the handler.
+#: Answers a request in place of the handler.
 Fault = Callable[["Handler"], None]
 
 
 def git_sha1(data: bytes) -> str:
-    """Git's name of a file with these bytes."""
+    """Git's blob hash of these bytes."""
     return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
 
 
 def entry(path: str, data: bytes, large: bool) -> dict:
-    """A file of a listing, as the hub writes it."""
+    """A file's entry in the hub's listing."""
     usual = {"type": "file", "path": path, "size": len(data), "oid": git_sha1(data if not large else b"pointer")}
     lfs = {"oid": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
     return {**usual, "lfs": lfs} if large else usual
@@ -41,34 +41,34 @@ def entry(path: str, data: bytes, large: bool) -> dict:
 
 @dataclass
 class Hub:
-    """What a test sees of the hub, and may change while it runs."""
+    """The hub's state, which a test may read and change while the hub runs."""
 
     url: str = ""
     cdn_url: str = ""
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)  #: commit -> path -> bytes
     branches: dict[str, str] = field(default_factory=dict)
-    faults: dict[str, list[Fault]] = field(default_factory=dict)  #: end of a path -> used up one a request
+    faults: dict[str, list[Fault]] = field(default_factory=dict)  #: path suffix -> faults, one per request
     always: dict[str, Fault] = field(default_factory=dict)
     change_entries: Callable[[list], object] = lambda entries: entries
     page: int = 1000
-    cdn: bool = True  #: whether large files come from the host beside
-    token: str | None = None  #: without it nobody gets anything
+    cdn: bool = True  #: whether large files are served by the CDN
+    token: str | None = None  #: required of every request to the hub, if set
     requests: list[str] = field(default_factory=list)  #: `hub GET /path` or `cdn GET /path`
     headers: list[dict[str, str]] = field(default_factory=list)
-    sent: int = 0  #: bytes of files that were written to connections
+    sent: int = 0  #: bytes of file content sent
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def is_large(self, path: str) -> bool:
-        """Whether a file is kept as a large one, known by its sha256."""
+        """Whether a file is stored as a large one, identified by its sha256."""
         return path.endswith((".safetensors", ".bin", ".pt"))
 
     def asked(self, word: str) -> list[str]:
-        """The requests that hold a word."""
+        """The requests that contain a word."""
         return [one for one in self.requests if word in one]
 
 
 class Handler(BaseHTTPRequestHandler):
-    """One request, to the hub or to the host beside it."""
+    """Handles one request to the hub or to the CDN."""
 
     protocol_version = "HTTP/1.1"
     hub: Hub
@@ -83,10 +83,10 @@ class Handler(BaseHTTPRequestHandler):
         try:
             fault(self) if fault is not None else self.answer()
         except OSError:
-            self.close_connection = True  # the client has gone
+            self.close_connection = True  # the client disconnected
 
     def _fault(self, path: str) -> Fault | None:
-        """A fault's key is the end of a path; `cdn:` before it means the host beside, `hub:` the hub."""
+        """Find a fault by path suffix; the prefix `cdn:` or `hub:` limits it to one host."""
         here = "cdn:" if self.is_cdn else "hub:"
         for key, waiting in self.hub.faults.items():
             if waiting and (here + path).endswith(key.removeprefix(here)) and ":" not in key.removeprefix(here):
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         return None
 
     def answer(self) -> None:
-        """What an honest hub says."""
+        """Answer without a fault."""
         hub, parts = self.hub, urlsplit(self.path)
         path = unquote(parts.path)
         if not self.is_cdn and hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
@@ -135,16 +135,16 @@ class Handler(BaseHTTPRequestHandler):
     def _file(self, commit: str, path: str) -> None:
         data, large = self.hub.commits[commit][path], self.hub.is_large(path)
         sha256 = hashlib.sha256(data).hexdigest()
-        said = {"X-Repo-Commit": commit}
+        headers = {"X-Repo-Commit": commit}
         if large:
-            said |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sha256}"'}
+            headers |= {"X-Linked-Size": str(len(data)), "X-Linked-Etag": f'"{sha256}"'}
         if large and self.hub.cdn and not self.is_cdn:
-            self.send(302, b"", Location=f"{self.hub.cdn_url}{self.path}?Signature=signed-canary", **said)
+            self.send(302, b"", Location=f"{self.hub.cdn_url}{self.path}?Signature=signed-canary", **headers)
             return
-        self.send_file(data, **said)
+        self.send_file(data, **headers)
 
     def send_file(self, data: bytes, **headers: str) -> None:
-        """The bytes, or the rest of them that is asked for."""
+        """Send the bytes, or the requested range."""
         wanted = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(wanted[1]) if wanted else 0
         if wanted and start >= len(data):
@@ -166,16 +166,16 @@ class Handler(BaseHTTPRequestHandler):
         self.send(200, json.dumps(value).encode(), **headers)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 def status(code: int, body: bytes = b"", **headers: str) -> Fault:
-    """A fault: this status."""
+    """A fault: respond with this status."""
     return lambda handler: handler.send(code, body, **headers)
 
 
 def body(data: bytes, *, declared: int | None = None, **headers: str) -> Fault:
-    """A fault: these bytes as the whole file, under a length of one's own; the connection ends behind them."""
+    """A fault: send these bytes as the file, with the declared length, then close the connection."""
 
     def send(handler: Handler) -> None:
         handler.send_response(200)
@@ -190,7 +190,7 @@ def body(data: bytes, *, declared: int | None = None, **headers: str) -> Fault:
 
 
 def cut_after(count: int) -> Fault:
-    """A fault: what is asked for, but the connection ends after so many bytes of it."""
+    """A fault: close the connection after this many bytes of the body."""
 
     def send(handler: Handler) -> None:
         whole = handler.wfile.write
@@ -213,7 +213,7 @@ def cut_after(count: int) -> Fault:
 
 
 def endless(handler: Handler) -> None:
-    """A fault: bytes without a length, for ever."""
+    """A fault: send an endless body without a length."""
     handler.send_response(200)
     handler.send_header("Connection", "close")
     handler.end_headers()
@@ -225,7 +225,7 @@ def endless(handler: Handler) -> None:
 
 @contextmanager
 def model_hub() -> Iterator[Hub]:
-    """The hub and the host beside it while the block runs; it has one model with one commit, `main`."""
+    """Run the hub and its CDN; the hub has one model with one commit, `main`."""
     hub = Hub(commits={COMMIT: files()}, branches={"main": COMMIT})
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), type("Bound", (Handler,), {"hub": hub, "is_cdn": is_cdn}))
                for is_cdn in (False, True)]  # fmt: skip
@@ -241,14 +241,14 @@ def model_hub() -> Iterator[Hub]:
             server.server_close()
 
 
-class Visitor:
-    """Somebody who brings the hub's model into one folder, and allows the host beside the hub."""
+class ModelDownload:
+    """Downloads the hub's model into one folder, with permission for the CDN."""
 
     def __init__(self, hub: Hub, folder: Path) -> None:
         self.hub, self.folder = hub, folder
 
     def get(self, *only: str, revision: str = "main", allowed: tuple[str, ...] | None = None) -> str:
-        """Bring it, with short waits; what was done."""
+        """Download with short waits; return the summary."""
         permissions = Permissions.of(*((self.hub.cdn_url,) if allowed is None else allowed))
         client = partial(self._client, permissions)
         return get_model(HubAddress(MODEL, revision), self.folder, only, client)
@@ -257,17 +257,17 @@ class Visitor:
         return HubClient(hub_access(permissions), timeout_s=5.0, tries=4, max_wait_s=0.01)
 
     def files(self) -> dict[str, bytes]:
-        """What is in the folder now, the record and what is not whole left out."""
+        """The folder's files without the record and partial files."""
         found = {str(path.relative_to(self.folder)): path for path in self.folder.rglob("*") if path.is_file()}
         return {name: path.read_bytes() for name, path in found.items() if name.partition("/")[0] not in OURS}
 
     def record(self) -> dict:
-        """What `get.json` says."""
+        """The content of `get.json`."""
         return json.loads((self.folder / "get.json").read_text())
 
 
 def files() -> dict[str, bytes]:
-    """A model as such folders are: settings, weights, and weights that may hold code."""
+    """A typical model: configs, safetensors weights, and a pickle."""
     weights = bytes(range(256)) * 12_000
     return {
         "README.md": b"# tiny\n", "model_index.json": b'{"_class_name": "WanPipeline"}\n', "empty.txt": b"",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Makes adapters with PEFT on diffusers' tiny video models, and loads adapters there as users do."""
+"""Creates adapters with PEFT on tiny diffusers video models, and loads adapters there."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ TARGETS = {
 
 
 def adapted(family: str, *, dora: bool = False, alpha: float = ALPHA) -> nn.Module:
-    """The peer's transformer with an adapter of PEFT whose matrices are no zeros; of one linear the rank is another."""
+    """Build the peer's transformer with a nonzero PEFT adapter, in which one linear has another rank and alpha."""
     import peft
 
     first = TARGETS[family][0]
@@ -38,12 +38,12 @@ def adapted(family: str, *, dora: bool = False, alpha: float = ALPHA) -> nn.Modu
 
 
 def output(family: str, model: Any) -> Tensor:
-    """Of the peer."""
+    """Call the peer's model."""
     return called(PEERS[family], model, inputs(PEERS[family]))
 
 
 def pipeline(family: str) -> Any:
-    """A pipeline of Wan whose only part is the transformer."""
+    """Build a Wan pipeline that has only a transformer."""
     import diffusers
 
     kind = diffusers.WanPipeline
@@ -52,7 +52,7 @@ def pipeline(family: str) -> Any:
 
 
 def saved_by_diffusers(family: str, folder: Path, *, dora: bool = False) -> None:
-    """As a training script of diffusers saves it, its configuration in the header."""
+    """Save an adapter as diffusers' training scripts do, with its configuration in the header."""
     import diffusers
     import peft
 
@@ -73,5 +73,5 @@ def saved_by_diffusers(family: str, folder: Path, *, dora: bool = False) -> None
 
 
 def far(one: Tensor, other: Tensor) -> float:
-    """The largest difference over the deviation."""
+    """Return the largest difference divided by the standard deviation."""
     return float((one - other).abs().max() / other.std())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws latents of tiny random video models under a sampling plan, on which all ways of splitting must agree."""
+"""Samples latents from tiny random video models under a sampling plan; all plans must agree."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -22,8 +22,8 @@ from nemo_vfm.diffusion.unipc import UniPC
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.adapters.adapter_file import write_adapter
 from nemo_vfm.models.adapters.load_adapters import AdapterFile
-from nemo_vfm.models.adapters.low_rank_adapter import OWN, AdaptedModel, AdapterTarget, LowRankAdapter
-from nemo_vfm.models.adapters.matrices import taken_from
+from nemo_vfm.models.adapters.low_rank_adapter import TRAINED, AdaptedModel, AdapterTarget, LowRankAdapter
+from nemo_vfm.models.adapters.matrices import extract_adapter
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.models.text_encoder import HashedNgrams
@@ -37,11 +37,11 @@ PROMPTS, SIZE, STEPS = ["a red square", "two blue circles moving"], (4, 2, 4, 8)
 
 
 def experts() -> NoiseExperts:
-    """Two networks that meet in the middle."""
+    """Two experts with the boundary at 0.5."""
     return NoiseExperts(high=tiny(), low=tiny(depth=3), boundary=0.5)
 
 
-#: The network, and how it is told of given frames.
+#: The network and how it receives given frames.
 FAMILIES: dict[str, tuple[Any, FrameConditioning | None]] = {
     "dit": (tiny, None), "cosmos 1": (cosmos, None), "cosmos 2.5": (cosmos_25, GivenInTime(sigma=0.01, level=1e-4)),
     "wan": (wan, GivenInChannels()), "experts": (experts, None),
@@ -49,7 +49,7 @@ FAMILIES: dict[str, tuple[Any, FrameConditioning | None]] = {
 
 
 def pipeline(family: str, cache: FirstBlockCache | None = None, guidance: Any = None) -> TextToVideo:
-    """Guidance acts in the middle of the noise levels."""
+    """A pipeline whose guidance is active at medium noise levels."""
     return TextToVideo(
         codec=WaveletCodec(levels_space=2, levels_time=1), text_encoder=HashedNgrams(dim=16, max_tokens=5),
         objective=FlowMatching(), sampler=UniPC(steps=STEPS), noise_schedule=UniPCFlowSigmas(shift=3.0),
@@ -59,12 +59,12 @@ def pipeline(family: str, cache: FirstBlockCache | None = None, guidance: Any = 
 
 
 def noise(prompts: Sequence[str] = PROMPTS) -> Tensor:
-    """Of each prompt."""
+    """Generate the noise of each prompt."""
     return torch.stack([torch.randn(SIZE, generator=generator(1, "noise", text)) for text in prompts])
 
 
 def given(family: str, count: int) -> GivenFrames | None:
-    """The first latent frame of each video, and what goes with it."""
+    """Make a given first latent frame for each video, with its conditioning."""
     if FAMILIES[family][1] is None:
         return None
     draw = generator(2, "given")
@@ -78,7 +78,7 @@ def given(family: str, count: int) -> GivenFrames | None:
 
 
 def adapter(family: str, method: Any, folder: Path) -> Path:
-    """A file with an adapter that is no zero."""
+    """Write a nonzero adapter."""
     targets = {"attention": AdapterTarget(modules="blocks.*.self_attention.*", rank=3, alpha=6.0),
                "mlp": AdapterTarget(modules="blocks.*.mlp.*", rank=4, alpha=8.0)}  # fmt: skip
     torch.manual_seed(7)
@@ -87,45 +87,45 @@ def adapter(family: str, method: Any, folder: Path) -> Path:
         for name, parameter in model.named_parameters():
             if is_adapter(name):
                 parameter.add_(0.2 * torch.randn(parameter.shape, generator=generator(7, name)))
-    return write_adapter(folder, "ours", taken_from(model, OWN, own=True), model)
+    return write_adapter(folder, "ours", extract_adapter(model, TRAINED, our_names=True), model)
 
 
 @torch.no_grad()
-def drawn(
+def sampled_latents(
     rank: int, degrees: dict[str, Any], cases: Sequence[str], adapters: Mapping[str, Path] = {},
     threshold: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Latents of each family on this rank, and how many blocks were left out."""
+    """Sample each family's latents on this rank; also return the numbers of skipped and all blocks."""
     ranks = join_sampling(SamplingPlan(**degrees))
     found = {}
     for family in cases:
         files = {"style": AdapterFile(path=adapters[family])} if family in adapters else {}
         model = SamplingModel(FAMILIES[family][0], None, "ema", files).build(3, ranks, offload=False)
         cache = None if threshold is None else FirstBlockCache(threshold=threshold)
-        skipped = Counting(cache) if cache is not None else None
+        skipped = RecordingCache(cache) if cache is not None else None
         own = pipeline(family, skipped)
         found[family] = own.latents(model, PROMPTS, noise(), fps=8.0, given=given(family, len(PROMPTS)), ranks=ranks)
         found[f"{family} skipped"] = None if skipped is None else skipped.counts()
     return found
 
 
-class Counting(FirstBlockCache):
-    """Keeps the caches that it began."""
+class RecordingCache(FirstBlockCache):
+    """Records the caches that it creates."""
 
     def __init__(self, cache: FirstBlockCache) -> None:
         super().__init__(threshold=cache.threshold)
-        self.begun: list[Any] = []
+        self.created: list[Any] = []
 
     def begin(self, model: Any) -> Any:
-        """As usual."""
-        self.begun.append(super().begin(model))
-        return self.begun[-1]
+        """Create a cache and record it."""
+        self.created.append(super().begin(model))
+        return self.created[-1]
 
     def counts(self) -> tuple[int, int]:
-        """Blocks left out, of all."""
-        return sum(one.num_skipped for one in self.begun), sum(one.num_blocks for one in self.begun)
+        """Return the numbers of skipped and of all blocks."""
+        return sum(one.num_skipped for one in self.created), sum(one.num_blocks for one in self.created)
 
 
 def difference(found: Tensor, expected: Tensor) -> float:
-    """The largest over the deviation."""
+    """Return the largest difference divided by the standard deviation."""
     return float((found - expected).abs().max() / expected.std())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that sampling writes one file a prompt, equal for any batching or interruption, and different when trained."""
+"""Tests that sampling writes one file per prompt, for any batching or interruption, and depends on the weights."""
 
 import json
 from functools import partial
@@ -34,7 +34,7 @@ def job(
     at: Path | None = None, *, batch_size: int = 2, texts: list[str] = TEXTS, scale: float = 2.0,
     step_cache: FirstBlockCache | None = None, parallel: SamplingPlan = SamplingPlan(), depth: int = 1,
 ) -> Sample:  # fmt: skip
-    """A tiny pipeline."""
+    """A sampling job with a tiny pipeline."""
     codec, text_encoder = WaveletCodec(levels_space=2, levels_time=1), HashedNgrams(dim=32, max_tokens=8)
     return Sample(
         model=partial(DiT, in_channels=96, text_dim=32, width=24, depth=depth, heads=2), checkpoint=at,
@@ -60,7 +60,7 @@ def trained(folder: Path, depth: int = 1) -> Path:
     return folder
 
 
-def test_every_prompt_becomes_a_video_and_a_line_of_the_list(tmp_path: Path) -> None:
+def test_every_prompt_has_a_video_and_an_entry_in_the_list(tmp_path: Path) -> None:
     outcome = job().run(Run(tmp_path, seed=3))
     listed = json.loads((tmp_path / "samples.json").read_text())
     assert [(entry["prompt"], entry["file"]) for entry in listed] == [
@@ -74,22 +74,22 @@ def test_every_prompt_becomes_a_video_and_a_line_of_the_list(tmp_path: Path) -> 
         assert poster.size == (16, 16)
 
 
-def test_an_interrupted_run_draws_only_what_is_missing_and_the_same(tmp_path: Path) -> None:
+def test_an_interrupted_run_samples_only_missing_videos_with_the_same_result(tmp_path: Path) -> None:
     job().run(Run(tmp_path, seed=3))
-    kept, redrawn = (tmp_path / "samples" / name for name in ("000.mp4", "001.mp4"))
-    before, when = redrawn.read_bytes(), kept.stat().st_mtime_ns
-    redrawn.unlink()
+    kept, removed = (tmp_path / "samples" / name for name in ("000.mp4", "001.mp4"))
+    before, when = removed.read_bytes(), kept.stat().st_mtime_ns
+    removed.unlink()
     assert "1 of 3" in job(batch_size=3).run(Run(tmp_path, seed=3)).summary
-    assert redrawn.read_bytes() == before
+    assert removed.read_bytes() == before
     assert kept.stat().st_mtime_ns == when
 
 
-def test_parts_draw_the_videos_of_the_whole(tmp_path: Path) -> None:
+def test_parts_generate_the_videos_of_the_whole(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     job().run(Run(whole, seed=3))
-    drawn = [job().run_part(Run(parts, seed=3), JobShard(number, 3)).figures["videos"] for number in (1, 0, 2)]
-    assert drawn == [1, 2, 0]
-    assert "drew 0 of 3" in job().run(Run(parts, seed=3)).summary
+    counts = [job().run_part(Run(parts, seed=3), JobShard(number, 3)).figures["videos"] for number in (1, 0, 2)]
+    assert counts == [1, 2, 0]
+    assert "sampled 0 of 3" in job().run(Run(parts, seed=3)).summary
     for index in range(3):
         assert (parts / f"samples/{index:03d}.mp4").read_bytes() == (whole / f"samples/{index:03d}.mp4").read_bytes()
 
@@ -110,28 +110,28 @@ def test_sizes_below_one_are_refused_with_the_numbers() -> None:
         job(batch_size=0)
 
 
-def test_what_the_step_cache_left_out_and_its_error_are_kept_through_a_resume(tmp_path: Path) -> None:
+def test_step_cache_figures_survive_a_resume(tmp_path: Path) -> None:
     cached = job(trained(tmp_path / "weights", depth=3), depth=3, step_cache=FirstBlockCache(threshold=9, measure=True))
     cached.run(Run(tmp_path, seed=3))
     (tmp_path / "samples/002.mp4").unlink()
     figures = cached.run(Run(tmp_path, seed=3)).figures
     listed = [entry["step_cache"] for entry in json.loads((tmp_path / "samples.json").read_text())]
     assert [(one["skipped"], one["blocks"]) for one in listed] == [(2, 6)] * 3, (
-        "two of three blocks, in the second step"
+        "two of three blocks are skipped in the second step"
     )
     assert figures["skipped_blocks"] == pytest.approx(1 / 3)
     assert figures["cache_latent_error"] == pytest.approx(np.mean([one["latent_error"] for one in listed]))
     assert figures["cache_psnr_db"] == min(one["psnr_db"] for one in listed)
 
 
-def test_a_step_cache_that_does_not_measure_claims_no_error(tmp_path: Path) -> None:
+def test_a_step_cache_that_does_not_measure_reports_no_error(tmp_path: Path) -> None:
     outcome = job(step_cache=FirstBlockCache(threshold=0.1)).run(Run(tmp_path, seed=3))
     assert set(outcome.figures) == {"videos", "skipped_blocks"}
     assert "step_cache" not in json.loads((job_without_cache(tmp_path / "plain") / "samples.json").read_text())[0]
 
 
 def job_without_cache(folder: Path) -> Path:
-    """Its run folder."""
+    """Run the job without a step cache and return its run folder."""
     folder.mkdir()
     job().run(Run(folder, seed=3))
     return folder

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Converts a low-rank adapter of a run, or of a file, to the style of another program, or merges it into its model."""
+"""Converts a low-rank adapter from a run or file to another library's format, or merges it into its model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,53 +13,55 @@ if TYPE_CHECKING:
 
     from nemo_vfm.models.adapters.adapter_file import Style
 
-_FROM_FILE = "file"
+_LOADED = "file"
 
 
 def convert_adapter(
     source: Path, target: Path, style: "Style", *, base: Path | None = None, alpha: float | None = None,
     key: str | None = None, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """Write an adapter; one sentence about it.
+    """Write an adapter and return a summary.
 
     Args:
-        source: a run that trained adapters or a checkpoint below one, or with `base` an adapter's file or folder.
+        source: a run that trained adapters or one of its checkpoints; with `base`, an adapter file or folder.
         target: folder to write into.
-        style: in which.
-        base: folder of the model that a file is for.
+        style: format to write.
+        base: folder of the pretrained model that an adapter file belongs to.
         alpha: see `read_adapter`.
-        key: model or ema, of a run; None takes ema where there is one.
+        key: weights of a run, model or ema; None uses ema if present.
         trust: see `--trust`.
         allow_host: see `--allow-host`.
 
     Raises:
-        UserError: the run trained no adapters, or there is no such file.
-        DataError: the style has no name for a linear, or the file is damaged or of another model.
+        UserError: the run trained no adapters, or the file does not exist.
+        DataError: the format has no name for a linear, or the file is damaged or belongs to another model.
     """
     from nemo_vfm.models.adapters.adapter_file import write_adapter
     from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-    from nemo_vfm.models.adapters.low_rank_adapter import OWN
-    from nemo_vfm.models.adapters.matrices import taken_from
+    from nemo_vfm.models.adapters.low_rank_adapter import TRAINED
+    from nemo_vfm.models.adapters.matrices import extract_adapter
 
-    own = style == "ours"
+    our_names = style == "ours"
     if base is not None:
         model = _pretrained(base)
-        load_adapters(model, {_FROM_FILE: AdapterFile(path=source, alpha=alpha)})
-        name, of = _FROM_FILE, f"{source.name} on {base}"
+        load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
+        name, origin = _LOADED, f"{source.name} on {base}"
     else:
         model = trained(source, key, trust, allow_host)
-        name, of = OWN, f"the run {run_of(source)}"
-    matrices = taken_from(model, name, own=own)
+        name, origin = TRAINED, f"the run {run_of(source)}"
+    matrices = extract_adapter(model, name, our_names=our_names)
     file = write_adapter(target, style, matrices, model, base=_fingerprint(model))
-    numbers = sum(one.a.numel() + one.b.numel() for one in matrices.values())
-    return f"the adapter of {of}: {len(matrices)} linears, {numbers:,} numbers, as {file.name} in the style {style}"
+    count = sum(one.a.numel() + one.b.numel() for one in matrices.values())
+    return (
+        f"the adapter of {origin}: {len(matrices)} linears, {count:,} parameters, as {file.name} in the style {style}"
+    )
 
 
 def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":
-    """A run's model with its base weights and its adapters.
+    """Build a run's model and load its base weights and adapters.
 
     Raises:
-        UserError: the run trained none.
+        UserError: the run trained no adapters, or its base weights have changed.
     """
     import torch
 
@@ -70,19 +72,19 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
 
     job, _, _ = training(run_of(source), trust, allow_host)
     if job.adapters is None:
-        raise UserError(f"{source} trained no adapters; without --adapter its whole weights are converted")
+        raise UserError(f"{source} trained no adapters; remove --adapter to convert its weights")
     model = job.model()
-    assert job.start_from is not None, "a training of adapters has one"
-    begun = job.start_from.load_into(model)
+    assert job.start_from is not None, "a run with adapters has start_from"
+    loaded = job.start_from.load_into(model)
     saved = checkpoint.found(source)
     before = (saved.state.get("started_from") or {}).get("sha256")
-    if begun["sha256"] != before:
-        raise UserError(f"the adapters were trained on weights of sha256 {str(before)[:12]}..., and {begun['path']} "
-                        f"has {begun['sha256'][:12]}... now; give the ones from before")  # fmt: skip
+    if loaded["sha256"] != before:
+        raise UserError(f"the adapters were trained on weights with sha256 {str(before)[:12]}..., but {loaded['path']} "
+                        f"now has {loaded['sha256'][:12]}...; restore the original weights")  # fmt: skip
     if difference := job.adapters.differs_from(saved.state.get("adapters")):
-        raise UserError(f"step {saved.step} was trained with other adapters than the recipe of the run has now "
+        raise UserError(f"step {saved.step} was trained with other adapters than the run's recipe has now "
                         f"({difference}), so its matrices mean another function; convert a later checkpoint, or resume "
-                        f"the run with what was before under --allow adapters")  # fmt: skip
+                        f"the run with the earlier values and --allow adapters")  # fmt: skip
     weights = checkpoint.weights_of(saved, key or ("ema" if "ema" in saved.groups else "model"))
     with torch.no_grad():
         for name, tensor in learned_state(model).items():
@@ -91,7 +93,7 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
 
 
 def merged(model: "nn.Module") -> "dict[str, Tensor]":
-    """Its weights, by name, with the adapters in them."""
+    """Return a model's weights by name, with its adapters merged."""
     from nemo_vfm.models.adapters.low_rank import LowRank
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.parallel.apply.beside_linear import is_adapter

@@ -90,10 +90,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _hint(file: Path) -> str:
-    """How to bring a model that is only on a hub; empty for what looks like a file."""
+    """Say how to download a model from a hub; empty for a path that looks like a file."""
     from nemo_vfm.models.hub.hub_address import get_hint
 
-    return "" if file.suffix in _FILES else f"; {get_hint(file)} brings a model's folder here"
+    return "" if file.suffix in _FILES else f"; {get_hint(file)} downloads a model"
 
 
 def _require_meant(arguments: argparse.Namespace) -> None:

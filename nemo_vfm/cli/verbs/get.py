@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a pretrained model's folder from a hub to this machine: one commit, every file compared with its hash."""
+"""Download a pretrained model from a hub: all files of one commit, each verified by its hash."""
 
 import argparse
 import sys
@@ -10,21 +10,21 @@ from nemo_vfm.cli.arguments import add_allow_host
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The model, the folder, and which files."""
+    """Declare the model, the folder and the selection of files."""
     parser.add_argument("model", metavar="hf://ORG/MODEL[@REVISION]",
                         help="a model on the Hugging Face Hub, or on the hub that HF_ENDPOINT names; REVISION is a "
                              "branch, a tag or a commit (default main); HF_TOKEN holds the token"
                         )  # fmt: skip
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?",
-                        help="folder to make or to complete (default models/MODEL)")  # fmt: skip
+                        help="folder to create or to complete (default models/MODEL)")  # fmt: skip
     parser.add_argument("--only", metavar="GLOB", action="append", default=[],
-                        help="bring files whose path fits, such as 'transformer/*'; may be repeated (default: all but "
-                             "pickles and weights of programs other than torch)")  # fmt: skip
-    add_allow_host(parser, "another host that the hub may be or redirect to; VARIABLE holds the hub's token")
+                        help="download files whose path matches, such as 'transformer/*'; repeatable (default: all but "
+                             "pickles and weights of other frameworks)")  # fmt: skip
+    add_allow_host(parser, "another host to use as the hub or to follow a redirect to; VARIABLE holds the hub's token")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what was done, and the folder."""
+    """Print what was done and the folder."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.models.hub.hub_access import hub_access
     from nemo_vfm.models.hub.hub_address import hub_address
@@ -38,6 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(str(error)) from None
     folder = arguments.folder or Path("models") / address.name
     allowed = permissions(arguments.allow_host)
-    said = get_model(address, folder, arguments.only, lambda: HubClient(hub_access(allowed)))
-    sys.stdout.write(f"{said}\n{folder}\n")
+    summary = get_model(address, folder, arguments.only, lambda: HubClient(hub_access(allowed)))
+    sys.stdout.write(f"{summary}\n{folder}\n")
     return 0

@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
-from nemo_vfm.core.network.retry import RETRIED, TryAgain, retry_after, wait_s
+from nemo_vfm.core.network.retry import RETRIED, RetryableError, retry_after, wait_s
 from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
@@ -124,7 +124,7 @@ class Endpoint:
             try:
                 found, echo = self._once(operation, body, request_id)
                 return Answer(found, request_id, echo, time.monotonic() - began)
-            except TryAgain as error:
+            except RetryableError as error:
                 reason = str(error)
                 if number + 1 < self.tries:
                     time.sleep(wait_s(number, error.wait_s, self.max_wait_s))
@@ -141,9 +141,9 @@ class Endpoint:
         except UserError:
             raise
         except TimeoutError:
-            raise TryAgain(f"TimeoutError: it took longer than timeout_s, {self.timeout_s:g} s") from None
+            raise RetryableError(f"TimeoutError: it took longer than timeout_s, {self.timeout_s:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise TryAgain(one_line(f"{type(error).__name__}: {error}")) from None
+            raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
         self._judge(response, data)
         return _json(data), response.headers.get("X-Request-Id")
 
@@ -153,7 +153,7 @@ class Endpoint:
             return
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
         if status in RETRIED:
-            raise TryAgain(one_line(text), retry_after(response.headers.get("Retry-After")))
+            raise RetryableError(one_line(text), retry_after(response.headers.get("Retry-After")))
         if 300 <= status < 400:
             raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
         if status in _ABOUT_ALL:
@@ -216,4 +216,4 @@ def _json(data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise TryAgain(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
+        raise RetryableError(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Opens HTTP connections to checked addresses and cuts them at a deadline.
+"""Opens HTTP connections to checked IP addresses and closes them at a deadline.
 
-A host's name is looked up once, and the connection goes to an address that was judged (core/network/ssrf_guard.py).
+A host name is resolved once, and the connection goes to the address that core/network/ssrf_guard.py checked.
 """
 
 import http.client
@@ -19,36 +19,36 @@ from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses
 
 
 class Deadline:
-    """Ends a connection when its time is over, however slowly bytes drip in.
+    """Shuts a connection down after a fixed time, even while bytes still arrive slowly.
 
     Args:
-        seconds: from now on.
+        seconds: time limit, counted from construction.
     """
 
     def __init__(self, seconds: float) -> None:
         self.seconds, self._end = seconds, time.monotonic() + seconds
-        self._over, self._timer = threading.Event(), threading.Timer(0, _cut)
+        self._expired, self._timer = threading.Event(), threading.Timer(0, _shut_down)
         self._handle: socket.socket | None = None
 
     @property
-    def left_s(self) -> float:
-        """Seconds until the end, and never quite none: to a socket 0 means something else."""
+    def remaining_s(self) -> float:
+        """Seconds left, but at least 0.01: a socket timeout of 0 would mean non-blocking."""
         return max(0.01, self._end - time.monotonic())
 
     @property
-    def passed(self) -> bool:
-        """Whether it has cut the connection."""
-        return self._over.is_set()
+    def expired(self) -> bool:
+        """Whether the deadline has shut the connection down."""
+        return self._expired.is_set()
 
     def watch(self, plain: socket.socket) -> None:
-        """Begin to wait for the end."""
-        self._handle = plain.dup()  # shutting this one down ends the connection, also when TLS has the other
-        self._timer = threading.Timer(self.left_s, _cut, (self._handle, self._over))
+        """Start the timer for a socket."""
+        self._handle = plain.dup()  # shutting this one down ends the connection even after TLS took the original
+        self._timer = threading.Timer(self.remaining_s, _shut_down, (self._handle, self._expired))
         self._timer.daemon = True
         self._timer.start()
 
-    def lift(self) -> None:
-        """Let the connection go on as long as it likes."""
+    def cancel(self) -> None:
+        """Stop the timer, so that the connection may stay open."""
         self._timer.cancel()
         if self._handle is not None:
             self._handle.close()
@@ -58,58 +58,58 @@ class Deadline:
 def connection(
     url: ServiceUrl, deadline: Deadline, *, allow_private: bool, proxy: Proxy | None = None
 ) -> Iterator[http.client.HTTPConnection]:
-    """A connection to a judged address of a service, closed at the end.
+    """Open a connection to a checked address of a service; it is closed on exit.
 
     Args:
         url: of the service.
-        deadline: of all that happens on it, unless it is lifted before.
-        allow_private: whether it may be on this machine or in its network.
-        proxy: of the user's environment; it looks the name up, so the address cannot be judged here.
+        deadline: limits the whole exchange unless it is cancelled.
+        allow_private: whether the service may be on this machine or its local network.
+        proxy: from the user's environment. It resolves the name itself, so its address cannot be checked here.
 
     Raises:
-        UserError: the address may not be connected to.
-        OSError, http.client.HTTPException: the connection failed; TimeoutError where the deadline has passed.
+        UserError: connecting to the address is not allowed.
+        OSError, http.client.HTTPException: the connection failed; TimeoutError if the deadline expired.
     """
     plain, link = None, http.client.HTTPConnection(url.host, url.port)
     try:
-        plain = _connected(url, deadline, allow_private) if proxy is None else proxy.connected(deadline.left_s)
+        plain = _connect(url, deadline, allow_private) if proxy is None else proxy.connect(deadline.remaining_s)
         deadline.watch(plain)
         if proxy is not None:
             proxy.tunnel(plain, url)
-        link.sock = _tls(plain, url.host) if url.scheme == "https" else plain
+        link.sock = _wrap_tls(plain, url.host) if url.scheme == "https" else plain
         yield link
-        if deadline.passed:  # to http.client a cut connection is the end of the headers, or of a body without a length
+        if deadline.expired:  # http.client takes a shutdown for the end of headers, or of an unsized body
             raise TimeoutError
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if deadline.passed or isinstance(error, TimeoutError):  # the socket's own clock may be the first to ring
-            raise TimeoutError(f"it took longer than {deadline.seconds:g} s") from None
+        if deadline.expired or isinstance(error, TimeoutError):  # the socket's own timeout may fire first
+            raise TimeoutError(f"the request took longer than {deadline.seconds:g} s") from None
         raise
     finally:
-        deadline.lift()
+        deadline.cancel()
         link.close()
         if plain is not None:
             plain.close()
 
 
 def one_line(text: str) -> str:
-    """A line of what somebody else wrote, without secrets, for a message."""
+    """Reduce foreign text to one short line without secrets, for a message."""
     line = conceal(" ".join("".join(c if c.isprintable() else " " for c in text).split()))
     return line if len(line) <= 400 else f"{line[:400]}…"
 
 
-def _connected(url: ServiceUrl, deadline: Deadline, allow_private: bool) -> socket.socket:
+def _connect(url: ServiceUrl, deadline: Deadline, allow_private: bool) -> socket.socket:
     ips = addresses(url, allow_private=allow_private)
-    return socket.create_connection((str(ips[0]), url.port), timeout=deadline.left_s)
+    return socket.create_connection((str(ips[0]), url.port), timeout=deadline.remaining_s)
 
 
-def _cut(handle: socket.socket, over: threading.Event) -> None:
-    over.set()
+def _shut_down(handle: socket.socket, expired: threading.Event) -> None:
+    expired.set()
     try:
         handle.shutdown(socket.SHUT_RDWR)
     except OSError:
-        return  # it has ended by itself
+        return  # already closed
 
 
-def _tls(plain: socket.socket, host: str) -> socket.socket:
-    """TLS for the name in the URL, whose certificate is checked, over a connection to the judged address."""
+def _wrap_tls(plain: socket.socket, host: str) -> socket.socket:
+    """Wrap a connection in TLS and verify the certificate for the host name in the URL."""
     return ssl.create_default_context().wrap_socket(plain, server_hostname=host)

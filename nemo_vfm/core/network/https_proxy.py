@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reaches https hosts through the proxy that the user's environment names: HTTPS_PROXY, ALL_PROXY and NO_PROXY."""
+"""Connects to https hosts through the proxy named by HTTPS_PROXY or ALL_PROXY, except for hosts in NO_PROXY."""
 
 import socket
 from base64 import b64encode
@@ -17,28 +17,28 @@ _MOST_HEADER_BYTES = 16 << 10
 
 @dataclass(frozen=True, slots=True)
 class Proxy:
-    """A proxy that opens tunnels.
+    """An HTTP proxy that opens tunnels by CONNECT.
 
     Args:
         host: of the proxy.
         port: of the proxy.
-        authorization: value of the header Proxy-Authorization; empty sends none.
+        authorization: value of the Proxy-Authorization header; empty sends no header.
     """
 
     host: str
     port: int
     authorization: str = field(default="", repr=False)
 
-    def connected(self, timeout_s: float) -> socket.socket:
-        """A connection to the proxy itself; the environment is the user's, so it may be anywhere."""
+    def connect(self, timeout_s: float) -> socket.socket:
+        """Connect to the proxy. The user chose it, so any address is allowed."""
         return socket.create_connection((self.host, self.port), timeout=timeout_s)
 
     def tunnel(self, plain: socket.socket, url: ServiceUrl) -> None:
-        """Ask the proxy to pass on what follows to the host of the URL.
+        """Ask the proxy for a tunnel to the host of the URL.
 
         Raises:
-            UserError: the URL names an address that is never contacted, or the proxy wants a password.
-            ConnectionError: the proxy does not.
+            UserError: the URL has a forbidden IP address, or the proxy requires credentials.
+            ConnectionError: the proxy opened no tunnel.
         """
         _require_public(url)
         host = f"[{url.host}]" if ":" in url.host else url.host
@@ -47,42 +47,42 @@ class Proxy:
         plain.sendall("\r\n".join([*lines, "", ""]).encode("ascii"))
         status = _status(plain)
         if status == 407:
-            raise UserError(f"the proxy {self.host}:{self.port} wants a user and a password (407): write them into "
-                            "HTTPS_PROXY as http://USER:PASSWORD@HOST:PORT")  # fmt: skip
+            raise UserError(f"the proxy {self.host}:{self.port} requires credentials (407): set HTTPS_PROXY to "
+                            "http://USER:PASSWORD@HOST:PORT")  # fmt: skip
         if status != 200:
             raise ConnectionError(f"the proxy {self.host}:{self.port} answered {status} for {url.host}")
 
 
 def proxy_for(url: ServiceUrl) -> Proxy | None:
-    """The proxy that the environment names for a URL; None for http, which stays in this network, and for NO_PROXY.
+    """Return the proxy for a URL; None for http, which stays in the local network, and for hosts in NO_PROXY.
 
     Raises:
-        UserError: the variable holds something else than http://HOST:PORT.
+        UserError: the variable is not of the form http://HOST:PORT.
     """
     from urllib.request import getproxies, proxy_bypass
 
-    named = getproxies()
-    text = named.get("https") or named.get("all")
+    proxies = getproxies()
+    text = proxies.get("https") or proxies.get("all")
     if url.scheme != "https" or not text or proxy_bypass(f"{url.host}:{url.port}"):
         return None
     parts = urlsplit(text if "://" in text else f"http://{text}")
     if parts.scheme != "http" or not parts.hostname:
         raise UserError("HTTPS_PROXY or ALL_PROXY names a proxy that is not supported; expected http://HOST:PORT")
-    return Proxy(parts.hostname, parts.port or 80, _basic(parts))
+    return Proxy(parts.hostname, parts.port or 80, _basic_authorization(parts))
 
 
-def _basic(parts: SplitResult) -> str:
+def _basic_authorization(parts: SplitResult) -> str:
     if parts.username is None:
         return ""
     user, password = unquote(parts.username), unquote(parts.password or "")
     register(password)
-    found = b64encode(f"{user}:{password}".encode()).decode()
-    register(found)
-    return f"Basic {found}"
+    encoded = b64encode(f"{user}:{password}".encode()).decode()
+    register(encoded)
+    return f"Basic {encoded}"
 
 
 def _require_public(url: ServiceUrl) -> None:
-    """The proxy looks names up where we cannot judge them; addresses we can."""
+    """Refuse forbidden IP addresses; names cannot be checked here because the proxy resolves them."""
     try:
         reason = why_not(ip_address(url.host), allow_private=False)
     except ValueError:
@@ -92,14 +92,14 @@ def _require_public(url: ServiceUrl) -> None:
 
 
 def _status(plain: socket.socket) -> int:
-    """The status of the proxy's answer, whose header is read byte by byte: what follows it belongs to the tunnel."""
+    """Read the status from the proxy's response, byte by byte: what follows the header belongs to the tunnel."""
     data = b""
     while not data.endswith(b"\r\n\r\n"):
         byte = plain.recv(1)
         if not byte or len(data) > _MOST_HEADER_BYTES:
-            raise ConnectionError("the proxy's answer is not one of HTTP")
+            raise ConnectionError("the proxy's response is not HTTP")
         data += byte
     words = data.split(b"\r\n", 1)[0].split()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        raise ConnectionError("the proxy's answer is not one of HTTP")
+        raise ConnectionError("the proxy's response is not HTTP")
     return int(words[1])

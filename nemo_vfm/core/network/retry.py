@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which answers of a server are worth another try, and how long to wait before it."""
+"""Decides which responses of a server to retry, and how long to wait before the next attempt."""
 
 import random
 import time
@@ -8,16 +8,16 @@ from email.utils import parsedate_to_datetime
 
 from nemo_vfm.core.log import warn_once
 
-#: Statuses that pass by themselves.
+#: Statuses of temporary failures.
 RETRIED = frozenset({408, 429, *range(500, 600)})
 
 
-class TryAgain(Exception):
-    """Worth another try.
+class RetryableError(Exception):
+    """A failure after which the request may be sent again.
 
     Args:
-        reason: what went wrong, for the message after the last try.
-        wait_s: how long the server asks to wait; None where it does not say.
+        reason: what went wrong, for the message after the last attempt.
+        wait_s: the wait that the server requests; None if it requests none.
     """
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
@@ -25,20 +25,20 @@ class TryAgain(Exception):
         self.wait_s = wait_s
 
 
-def wait_s(number: int, asked_s: float | None, max_wait_s: float) -> float:
-    """Twice as long each time, a random part of it; as long as the server asks for, but never above the limit.
+def wait_s(number: int, requested_s: float | None, max_wait_s: float) -> float:
+    """Return the wait before the next attempt: the server's request, else exponential backoff with jitter.
 
     Args:
-        number: of the try that failed, from 0.
-        asked_s: by the server.
-        max_wait_s: the limit.
+        number: index of the failed attempt, from 0.
+        requested_s: the wait that the server requests.
+        max_wait_s: upper limit of the wait.
     """
-    usual = random.uniform(0.5, 1.0) * 2.0**number
-    return min(max_wait_s, usual if asked_s is None else max(asked_s, 0.0))
+    backoff = random.uniform(0.5, 1.0) * 2.0**number
+    return min(max_wait_s, backoff if requested_s is None else max(requested_s, 0.0))
 
 
 def retry_after(text: str | None) -> float | None:
-    """Seconds of a header Retry-After; None where it says nothing that makes sense."""
+    """Parse a Retry-After header into seconds; return None if it is missing or invalid."""
     if not text:
         return None
     try:
@@ -46,7 +46,7 @@ def retry_after(text: str | None) -> float | None:
     except (ValueError, TypeError, OverflowError):
         return None
     if seconds > 600:
-        warn_once(f"a service asks to wait {seconds:.3g} s; waiting max_wait_s instead")
+        warn_once(f"a server requests a wait of {seconds:.3g} s; waiting max_wait_s instead")
     return seconds
 
 

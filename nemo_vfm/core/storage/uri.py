@@ -123,7 +123,7 @@ def _judged(text: str) -> str:
     scheme, mark, rest = text.partition("://")
     known = " or ".join(f"{name}://bucket/..." for name in SCHEMES)
     if not mark or scheme not in SCHEMES:
-        hub = "; `nemo-vfm get hf://ORG/MODEL` brings a model here" if scheme == "hf" else ""
+        hub = "; `nemo-vfm get hf://ORG/MODEL` downloads a model" if scheme == "hf" else ""
         raise ValueError(f"{scheme[:40]!r} is not a supported URL scheme; use a local path, or {known}{hub}")
     bucket, _, key = rest.rstrip("/").partition("/")
     if "@" in bucket or ":" in bucket:

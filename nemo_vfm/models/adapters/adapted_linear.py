@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Defines a linear with adapters beside it; its own weight and its name stay what they were."""
+"""Defines a linear layer with adapters; the linear's own parameters and their names do not change."""
 
 from typing import Any
 
@@ -12,31 +12,31 @@ from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
 class Adapters(nn.ModuleDict):
-    """The adapters of one linear, by name."""
+    """The adapters of one linear by name."""
 
-    #: Of a linear whose input every tensor rank has whole: no gradient in here is a part of a sum over tokens.
+    #: Set if every tensor rank has the linear's complete input, so that gradients here need no sum over tokens.
     whole_gradient = False
 
-    def __init__(self) -> None:  # ModuleDict's own names a type that its module imports for checkers alone
+    def __init__(self) -> None:  # ModuleDict's signature has a type that get_type_hints cannot resolve
         super().__init__()
 
     def split(self, how: TensorSplit) -> None:
-        """See `BesideLinear`."""
+        """Keep this rank's shard of each adapter; see `BesideLinear`."""
         for adapter in self.values():
             assert isinstance(adapter, LowRank)
             adapter.split(how)
 
 
 class AdaptedLinear(Linear):
-    """A linear whose output its adapters change.
+    """A linear whose adapters modify its output.
 
-    The call is what is changed, not `forward`: what splits a linear over devices replaces tensors around `forward`.
+    It overrides `__call__`, not `forward`, because tensor parallelism exchanges tensors in hooks around `forward`.
     """
 
     adapters: Adapters
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
-        """W x + b, and what each adapter adds to it."""
+        """Compute W x + b and apply each adapter in turn."""
         (x,) = args
         output: Tensor = super().__call__(x, **kwargs)
         for adapter in self.adapters.values():
@@ -45,7 +45,7 @@ class AdaptedLinear(Linear):
 
 
 def adapters_of(linear: nn.Linear) -> Adapters:
-    """Those of a linear, which becomes one that has some."""
+    """Return a linear's adapters, making it an `AdaptedLinear` first."""
     if not isinstance(linear, AdaptedLinear):
         linear.__class__ = AdaptedLinear
         linear.add_module(BESIDE, Adapters())

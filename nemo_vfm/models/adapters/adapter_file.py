@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes adapters: our own file, and the styles of PEFT, diffusers, ComfyUI and Cosmos.
+"""Reads and writes adapter files in our own format and in those of PEFT, diffusers, ComfyUI and Cosmos.
 
-Our file is safetensors; its header says method, ranks, alphas, linears and the base.
+Our format is safetensors with the method, ranks, alphas, linears and the base's fingerprint in its header.
 """
 
 import json
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.adapters.matrices import Matrices, opened_adapter, require_pairs
+from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
 from nemo_vfm.models.adapters.styles import native_names, peft_keys
 from nemo_vfm.models.convert.weight_files import read_mapping
 
@@ -30,12 +30,12 @@ _PEFT, _DIFFUSERS, _COMFYUI, _COSMOS = "base_model.model.", "transformer.", "dif
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """What a file holds.
+    """The content of an adapter file.
 
     Args:
-        style: of the file.
-        matrices: by linear: in our style as they are named here, else as diffusers names them.
-        base: fingerprint of the weights that it was trained on; empty where the style does not say it.
+        style: format of the file.
+        matrices: by linear, under this package's names for `ours`, else under those of diffusers.
+        base: fingerprint of the weights it was trained on; empty if the format has none.
     """
 
     style: Style
@@ -44,20 +44,20 @@ class Adapter:
 
 
 def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) -> Adapter:
-    """What a file or a folder holds; its style is known by its keys.
+    """Read an adapter; its keys determine the format.
 
     Args:
-        path: of a file of safetensors, or of a folder with one.
-        model: that it is for, since names in some styles depend on it.
-        alpha: of every linear, for styles that do not keep it.
+        path: a safetensors file, or a folder that contains one.
+        model: the model it is for; the names in some formats depend on it.
+        alpha: alpha of every linear, for formats that do not store it.
 
     Raises:
-        UserError: there is no such file, or alpha is asked for.
-        DataError: it is damaged, or holds something else.
+        UserError: the file does not exist, or alpha is missing.
+        DataError: the file is damaged or not an adapter.
     """
     file = _file_of(path)
-    with opened_adapter(file) as opened:
-        tensors, header = {key: opened.get_tensor(key) for key in opened.keys()}, opened.metadata()  # noqa: SIM118
+    with open_adapter(file) as file_tensors:
+        tensors, header = {key: file_tensors.get_tensor(key) for key in file_tensors.keys()}, file_tensors.metadata()  # noqa: SIM118
     style = _style(file, tensors, header)
     found = _READ[style](file, tensors, header, model, alpha)
     require_pairs(file.name, found.matrices)
@@ -67,17 +67,17 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
 def write_adapter(
     folder: Path, style: Style, matrices: Mapping[str, Matrices], model: nn.Module, *, base: str = ""
 ) -> Path:
-    """Write an adapter into a folder; the file.
+    """Write an adapter into a folder and return the file.
 
     Args:
-        folder: that exists.
-        style: how.
+        folder: an existing folder.
+        style: format to write.
         matrices: by linear, see `Adapter`.
-        model: that they are of.
-        base: fingerprint of its weights; our own style keeps it.
+        model: the adapted model.
+        base: fingerprint of its weights; only our format stores it.
 
     Raises:
-        DataError: the style has no name for a linear.
+        DataError: the format has no name for a linear.
     """
     from safetensors.torch import save_file
 
@@ -91,7 +91,7 @@ def write_adapter(
     if style == "peft":
         write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **config})
     if style == "cosmos":
-        header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_renamed(config, model)})
+        header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_with_native_names(config, model)})
     tensors = _tensors(style, matrices, model)
     with atomic_path(folder / names.get(style, FILE)) as temporary:
         save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, temporary, metadata=header)
@@ -118,8 +118,8 @@ def _file_of(path: Path) -> Path:
         return path
     found = [path / name for name in (FILE, PEFT_FILE, DIFFUSERS_FILE) if (path / name).is_file()]
     if len(found) != 1:
-        raise UserError(f"{path} is no file and holds {'several adapters' if found else 'no adapter'}; name a file of "
-                        f"safetensors, or a folder with {FILE}, {PEFT_FILE} or {DIFFUSERS_FILE}")  # fmt: skip
+        raise UserError(f"{path} is not a file and contains {'several adapters' if found else 'no adapter'}; give a "
+                        f"safetensors file, or a folder with {FILE}, {PEFT_FILE} or {DIFFUSERS_FILE}")  # fmt: skip
     return found[0]
 
 
@@ -133,23 +133,21 @@ def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str])
     for prefix, style in styles.items():
         if first.startswith(prefix):
             return style
-    raise DataError(f"{file.name} is no adapter that is read: its first key is {first[:100]!r}, and known ones begin "
-                    f"with {', '.join((*styles, _COSMOS))}")  # fmt: skip
+    raise DataError(f"{file.name} is not a known kind of adapter: its first key is {first[:100]!r}, expected a prefix "
+                    f"among {', '.join((*styles, _COSMOS))}")  # fmt: skip
 
 
 def _ours(file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: Any) -> Adapter:
-    said = _header(file, header[HEADER])
-    if said.get("schema") != SCHEMA or not isinstance(said.get("base"), str):
-        raise DataError(f"{file.name} is of the schema {str(said.get('schema'))[:60]!r}; this version reads {SCHEMA}")
-    return Adapter("ours", peft_keys.read_keys(file.name, tensors, "", said), said["base"])
+    config = _header(file, header[HEADER])
+    if config.get("schema") != SCHEMA or not isinstance(config.get("base"), str):
+        raise DataError(f"{file.name} has schema {str(config.get('schema'))[:60]!r}; this version reads {SCHEMA}")
+    return Adapter("ours", peft_keys.read_keys(file.name, tensors, "", config), config["base"])
 
 
 def _peft(file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: Any) -> Adapter:
     config = read_mapping(file.with_name(PEFT_CONFIG))
     if config.get("peft_type") != "LORA":
-        raise DataError(
-            f"{file.parent.name}/{PEFT_CONFIG} is of the type {str(config.get('peft_type'))[:40]}; LORA is read"
-        )
+        raise DataError(f"{file.parent.name}/{PEFT_CONFIG}: peft_type {str(config.get('peft_type'))[:40]} is not LORA")
     return Adapter("peft", peft_keys.read_keys(file.name, tensors, _PEFT, config))
 
 
@@ -158,9 +156,9 @@ def _diffusers(
 ) -> Adapter:
     config = None
     if DIFFUSERS_HEADER in header:
-        said = _header(file, header[DIFFUSERS_HEADER])
-        config = {key.removeprefix(_DIFFUSERS): value for key, value in said.items()}
-    return Adapter("diffusers", _with(alpha, peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config)))
+        prefixed = _header(file, header[DIFFUSERS_HEADER])
+        config = {key.removeprefix(_DIFFUSERS): value for key, value in prefixed.items()}
+    return Adapter("diffusers", _with_alpha(alpha, peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config)))
 
 
 def _cosmos(
@@ -168,9 +166,9 @@ def _cosmos(
 ) -> Adapter:
     config = _header(file, header[HEADER]) if HEADER in header else None
     if config is None and alpha is None:
-        raise UserError(f"{file.name} does not say its alpha, without which it would be used at another strength; give "
-                        f"alpha, which the training that made it was given as lora_alpha")  # fmt: skip
-    native = _with(alpha, peft_keys.read_keys(file.name, tensors, _COSMOS, config))
+        raise UserError(f"{file.name} stores no alpha, without which its strength is unknown; give alpha, "
+                        f"which its training calls lora_alpha")  # fmt: skip
+    native = _with_alpha(alpha, peft_keys.read_keys(file.name, tensors, _COSMOS, config))
     return Adapter("cosmos", {native_names.to_diffusers(model, name): one for name, one in native.items()})
 
 
@@ -183,23 +181,23 @@ def _comfyui(
     for key, tensor in tensors.items():
         kind = next((kind for kind in kinds if key.endswith(f".{kind}")), None)
         if kind is None or not key.startswith(_COMFYUI):
-            raise DataError(f"{file.name} has {key[:200]!r}, which is no key of an adapter in the style of ComfyUI")
+            raise DataError(f"{file.name} has {key[:200]!r}, which is not a key of a ComfyUI adapter")
         name = key.removeprefix(_COMFYUI).removesuffix(f".{kind}")
         linears.setdefault(name, {})[kinds[kind]] = tensor
     found = {}
-    for name, own in linears.items():
-        if missing := {"a", "b"} - own.keys():
+    for name, given in linears.items():
+        if missing := {"a", "b"} - given.keys():
             raise DataError(f"{file.name} has no {'lora_down' if 'a' in missing else 'lora_up'} for {name}")
-        if own["a"].ndim != 2 or ("alpha" in own and own["alpha"].numel() != 1):
-            raise DataError(f"{file.name} has lora_down of {name} in the shape {tuple(own['a'].shape)}, or no single "
-                            f"alpha; expected two dimensions, and one number")  # fmt: skip
-        magnitude = own["magnitude"].flatten() if "magnitude" in own else None
-        strength = float(own["alpha"]) if "alpha" in own else float(own["a"].shape[0])
-        found[native_names.to_diffusers(model, name)] = Matrices(own["a"], own["b"], strength, magnitude)
-    return Adapter("comfyui", _with(alpha, found))
+        if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
+            raise DataError(f"{file.name} has lora_down of {name} with shape {tuple(given['a'].shape)}, or an alpha "
+                            f"that is not a scalar; expected two dimensions and a single number")  # fmt: skip
+        magnitude = given["magnitude"].flatten() if "magnitude" in given else None
+        strength = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
+        found[native_names.to_diffusers(model, name)] = Matrices(given["a"], given["b"], strength, magnitude)
+    return Adapter("comfyui", _with_alpha(alpha, found))
 
 
-def _with(alpha: float | None, given: dict[str, Matrices]) -> dict[str, Matrices]:
+def _with_alpha(alpha: float | None, given: dict[str, Matrices]) -> dict[str, Matrices]:
     if alpha is None:
         return given
     return {name: Matrices(one.a, one.b, alpha, one.magnitude) for name, one in given.items()}
@@ -207,16 +205,16 @@ def _with(alpha: float | None, given: dict[str, Matrices]) -> dict[str, Matrices
 
 def _header(file: Path, text: str) -> dict[str, Json]:
     try:
-        said = json.loads(text)
-        if not isinstance(said, dict):
-            raise ValueError("it is no mapping")
+        config = json.loads(text)
+        if not isinstance(config, dict):
+            raise ValueError("it is not a mapping")
     except (ValueError, RecursionError) as error:
         raise DataError(f"the header of {file.name} cannot be read: {error}") from error
-    return said
+    return config
 
 
-def _renamed(config: Mapping[str, Json], model: nn.Module) -> dict[str, Json]:
-    """The patterns of a configuration by native names."""
+def _with_native_names(config: Mapping[str, Json], model: nn.Module) -> dict[str, Json]:
+    """Replace the linears' names in a configuration by native ones."""
     native = {key: {native_names.to_native(model, name): value for name, value in config[key].items()}
               for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
     targets = [native_names.to_native(model, name) for name in config["target_modules"]]

@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Computes what a low-rank adapter adds to a linear: s B A x, and of DoRA the change of the weight's row norms.
+"""Computes the output of a linear with a low-rank adapter: LoRA's s B A x, and DoRA's scaling of the weight's rows.
 
 LoRA: Hu et al. 2021 (arXiv 2106.09685), section 4.1, W' = W + (alpha / rank) B A. DoRA: Liu et al. 2024
-(arXiv 2402.09353), equation 5, W' = m (W + s B A) / |W + s B A| with the norm of each row, which is held constant in
-backward (section 4.3).
-A joint projection has an adapter for each of its parts, such as queries, keys and values, whose rows alternate in it.
+(arXiv 2402.09353), equation 5, W' = m (W + s B A) / |W + s B A| with the norm of each row, which is treated as
+a constant in backward (section 4.3).
+A fused linear has one adapter per projection, such as q, k and v, whose rows are interleaved by head.
+The code calls these projections parts.
 Letters: I inputs of the linear, O outputs of a part, R rank, H heads, E head dimension, P parts.
 """
 
@@ -21,17 +22,17 @@ from nemo_vfm.parallel.apply.local_shard import local, whole
 from nemo_vfm.parallel.engine.matmul_support import product
 
 Method = Literal["lora", "dora"]
-#: The one part of a linear that is no joint projection.
+#: Name of the only part of a linear that is not fused.
 WHOLE = "whole"
 
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """Of one part of a linear.
+    """Rank and alpha of one projection.
 
     Args:
         rank: R, columns of B and rows of A.
-        alpha: what is added is multiplied by alpha / rank.
+        alpha: B A is multiplied by alpha / rank.
     """
 
     rank: int
@@ -44,19 +45,19 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """How the rows of a linear belong to the projections that it joins.
+class FusedProjections:
+    """The projections that a linear contains, and how their rows are interleaved.
 
     Args:
         names: of the projections, such as q, k and v.
-        head_dim: rows of one head of one projection; 0 where there is one projection.
+        head_dim: rows per head and projection; 0 if there is only one projection.
     """
 
     names: tuple[str, ...] = (WHOLE,)
     head_dim: int = 0
 
-    def joined(self, parts: Mapping[str, Tensor], width: int) -> Tensor:
-        """Outputs of projections, (..., O), as those of the linear, (..., width); zeros for a projection not there."""
+    def fuse(self, parts: Mapping[str, Tensor], width: int) -> Tensor:
+        """Interleave the projections' outputs, (..., O), into (..., width); missing projections are zeros."""
         if self.names == (WHOLE,):
             return parts[WHOLE]
         some = next(iter(parts.values()))
@@ -64,25 +65,25 @@ class Parts:
         each = [parts.get(name, zeros).unflatten(-1, (-1, self.head_dim)) for name in self.names]  # type: ignore[no-untyped-call]
         return torch.stack(each, -2).flatten(-3)
 
-    def rows(self, whole: Tensor, name: str) -> Tensor:
-        """The rows of a projection in a weight or a bias of the linear."""
+    def rows(self, fused: Tensor, name: str) -> Tensor:
+        """Return the rows of one projection in the linear's weight or bias."""
         if self.names == (WHOLE,):
-            return whole
+            return fused
         place = self.names.index(name)
-        return whole.unflatten(0, (-1, len(self.names), self.head_dim))[:, place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
+        return fused.unflatten(0, (-1, len(self.names), self.head_dim))[:, place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class LowRank(nn.Module):
     """One adapter of one linear.
 
     Args:
-        linear: that it belongs to.
-        parts: of the linear.
-        ranks: of the parts that are adapted.
+        linear: the adapted linear.
+        parts: the projections that it contains.
+        ranks: by name of each adapted projection.
         method: lora or dora.
     """
 
-    def __init__(self, linear: nn.Linear, parts: Parts, ranks: Mapping[str, Rank], method: Method) -> None:
+    def __init__(self, linear: nn.Linear, parts: FusedProjections, ranks: Mapping[str, Rank], method: Method) -> None:
         super().__init__()
         self.parts, self.ranks, self.method, self.width = parts, dict(ranks), method, linear.out_features
         self._split: TensorSplit | None = None
@@ -96,78 +97,78 @@ class LowRank(nn.Module):
                 self.register_parameter(f"{name}_magnitude", nn.Parameter(like.new_ones(outputs)))
 
     def forward(self, x: Tensor, output: Tensor, linear: nn.Linear) -> Tensor:
-        """The linear's output with the adapter.
+        """Apply the adapter to the linear's output.
 
         Args:
-            x: the linear's input, (..., I).
-            output: its output, (..., width).
-            linear: itself.
+            x: input of the linear, (..., I).
+            output: output of the linear, (..., width).
+            linear: the adapted linear.
         """
         a_of = [local(self.get_parameter(f"{name}_a")) for name in self.ranks]
         h = product(x, torch.cat(a_of) if len(a_of) > 1 else a_of[0])
         h = h if self._split is None else self._split.whole(h)
         split = h.split_with_sizes([rank.rank for rank in self.ranks.values()], -1)
         parts = {}
-        for (name, rank), narrow in zip(self.ranks.items(), split, strict=True):
-            parts[name] = product(self.strength * rank.scale * narrow, local(self.get_parameter(f"{name}_b")))
+        for (name, rank), h_part in zip(self.ranks.items(), split, strict=True):
+            parts[name] = product(self.strength * rank.scale * h_part, local(self.get_parameter(f"{name}_b")))
         if self.method == "dora":
-            return self._decomposed(parts, output, linear)
-        return output + self.parts.joined(parts, output.shape[-1])
+            return self._with_dora(parts, output, linear)
+        return output + self.parts.fuse(parts, output.shape[-1])
 
-    def _decomposed(self, parts: dict[str, Tensor], output: Tensor, linear: nn.Linear) -> Tensor:
-        """m / |W + s B A| (W x + s B A x), and the bias."""
+    def _with_dora(self, parts: dict[str, Tensor], output: Tensor, linear: nn.Linear) -> Tensor:
+        """Compute m / |W + s B A| (W x + s B A x) plus the bias."""
         factors = {}
         for name in self.ranks:
             magnitude = local(self.get_parameter(f"{name}_magnitude"))
             factors[name] = (magnitude / self.row_norms(linear, name)).to(output.dtype)
         ones = {name: output.new_ones(output.shape[-1] // len(self.parts.names)) for name in self.parts.names}
-        factor = self.parts.joined({**ones, **factors}, output.shape[-1])
+        factor = self.parts.fuse({**ones, **factors}, output.shape[-1])
         bias = None if linear.bias is None else local(linear.bias).to(output.dtype)
-        # One product over all: backward then keeps one tensor of the output's size for the magnitudes.
-        changed = (output if bias is None else output - bias) + self.parts.joined(parts, output.shape[-1])
+        # A single product, so that backward stores only one tensor of the output's size for the magnitudes.
+        changed = (output if bias is None else output - bias) + self.parts.fuse(parts, output.shape[-1])
         return factor * changed if bias is None else torch.addcmul(bias, factor, changed)
 
     @torch.no_grad()
     def row_norms(self, linear: nn.Linear, name: str) -> Tensor:
-        """|W + s B A| of each row of a part, (O,); of this rank's rows."""
+        """Compute the norms |W + s B A| of a projection's rows on this rank, (O,)."""
         with torch.autocast(linear.weight.device.type, enabled=False):
-            squares = self.changed_rows(linear.weight, name).float().square().sum(1)
+            squares = self.adapted_rows(linear.weight, name).float().square().sum(1)
         return (squares if self._split is None else self._split.summed(squares)).sqrt()
 
-    def changed_rows(self, weight: Tensor, name: str) -> Tensor:
-        """W + s B A of a part, (O, I); of this rank's rows or columns."""
+    def adapted_rows(self, weight: Tensor, name: str) -> Tensor:
+        """Compute W + s B A of a projection, (O, I), for this rank's rows or columns."""
         a, b = (local(self.get_parameter(f"{name}_{which}")) for which in "ab")
         return self.parts.rows(local(weight), name) + self.strength * self.ranks[name].scale * (b @ a)
 
     @torch.no_grad()
     def set_magnitudes(self, linear: nn.Linear) -> None:
-        """Begin as the weight is: m = |W|, which is |W + s B A| while B is zero."""
+        """Initialize DoRA's magnitudes to m = |W|, which equals |W + s B A| while B is zero."""
         for name in self.ranks if self.method == "dora" else ():
             local(self.get_parameter(f"{name}_magnitude")).copy_(self.row_norms(linear, name))
 
     @torch.no_grad()
     def merged(self, linear: nn.Linear, weight: Tensor) -> Tensor:
-        """A weight with the adapter in it, (width, I): the linear's own, or that with the adapters before this one."""
+        """Merge the adapter into a weight, (width, I), which may already contain earlier adapters."""
         parts = {name: self.parts.rows(weight, name) for name in self.parts.names}
         for name in self.ranks:
-            parts[name] = self.changed_rows(weight, name)
+            parts[name] = self.adapted_rows(weight, name)
             if self.method == "dora":
                 factor = self.get_parameter(f"{name}_magnitude") / self.row_norms(linear, name)
                 parts[name] = factor[:, None] * parts[name]
-        return self.parts.joined({name: rows.t() for name, rows in parts.items()}, self.width).t()
+        return self.parts.fuse({name: rows.t() for name, rows in parts.items()}, self.width).t()
 
-    def whole(self) -> "LowRank":
-        """The same on one device, of matrices that ranks share; every rank must call it."""
-        alone = LowRank.__new__(LowRank)
-        nn.Module.__init__(alone)
-        alone.parts, alone.ranks, alone.method, alone.width = self.parts, self.ranks, self.method, self.width
-        alone._split, alone.strength = None, self.strength
+    def unsharded(self) -> "LowRank":
+        """Gather a complete copy of an adapter that is split over ranks; every rank must call it."""
+        copy = LowRank.__new__(LowRank)
+        nn.Module.__init__(copy)
+        copy.parts, copy.ranks, copy.method, copy.width = self.parts, self.ranks, self.method, self.width
+        copy._split, copy.strength = None, self.strength
         for name, parameter in self.named_parameters():
-            alone.register_parameter(name, nn.Parameter(whole(parameter.detach()), requires_grad=False))
-        return alone
+            copy.register_parameter(name, nn.Parameter(whole(parameter.detach()), requires_grad=False))
+        return copy
 
     def split(self, how: TensorSplit) -> None:
-        """See `BesideLinear`."""
+        """Keep this rank's shard of the adapter; see `BesideLinear`."""
         self._split = how
         for name in self.ranks:
             a, b = f"{name}_a", f"{name}_b"

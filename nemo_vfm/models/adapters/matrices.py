@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the matrices of an adapter as other libraries keep them: one pair for each of their linears.
+"""Converts adapters between a model and the per-linear matrices that other libraries use.
 
 Letters: R rank, I inputs, O outputs.
 """
@@ -15,26 +15,26 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
-from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, parts_of
+from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 from nemo_vfm.parallel.checkpoint.tensor_file import read_header
 
-#: No adapter of a model of billions has as many bytes.
+#: More than any adapter has.
 _MOST_BYTES = 64 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """What is beside one linear.
+    """The matrices of one adapted linear.
 
     Args:
         a: (R, I).
         b: (O, R).
         alpha: B A is multiplied by alpha / R.
-        magnitude: of DoRA, (O,); None of LoRA.
+        magnitude: DoRA's magnitudes, (O,); None for LoRA.
     """
 
     a: Tensor
@@ -44,20 +44,20 @@ class Matrices:
 
 
 @contextmanager
-def opened_adapter(path: Path) -> Iterator[MappedFile]:
-    """A file of safetensors.
+def open_adapter(path: Path) -> Iterator[MappedFile]:
+    """Open a safetensors file and validate its header.
 
     Raises:
-        DataError: it is none, or too large.
+        DataError: the file is invalid or too large.
     """
     from safetensors import SafetensorError
 
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise DataError(
-                f"{path.name} has {path.stat().st_size:,} bytes, and an adapter has at most {_MOST_BYTES:,}"
+                f"{path.name} has {path.stat().st_size:,} bytes; the limit for an adapter is {_MOST_BYTES:,}"
             )
-        read_header(path)  # strict where the library is not
+        read_header(path)  # stricter than the library
         file = MappedFile(path)
         yield file
     except (SafetensorError, CorruptCheckpoint, OSError) as error:
@@ -66,34 +66,34 @@ def opened_adapter(path: Path) -> Iterator[MappedFile]:
 
 
 def require_pairs(name: str, found: Mapping[str, Matrices]) -> None:
-    """Refuse matrices that do not belong together.
+    """Refuse matrices whose shapes do not match.
 
     Raises:
-        DataError: with the linear and both shapes; or there is no adapter at all.
+        DataError: a linear's shapes do not match, or there are no matrices.
     """
     if not found:
-        raise DataError(f"{name} holds no adapter: it has no pair of matrices of low rank")
+        raise DataError(f"{name} contains no adapter: it has no pair of low-rank matrices")
     for linear, one in found.items():
         if one.a.ndim != 2 or one.b.ndim != 2 or one.a.shape[0] != one.b.shape[1]:
-            raise DataError(f"{name}: the matrices of {linear} have the shapes {tuple(one.a.shape)} and "
-                            f"{tuple(one.b.shape)}, which have no rank in common")  # fmt: skip
+            raise DataError(f"{name}: the matrices of {linear} have shapes {tuple(one.a.shape)} and "
+                            f"{tuple(one.b.shape)}, which do not share a rank")  # fmt: skip
         if one.magnitude is not None and one.magnitude.shape != (one.b.shape[0],):
-            raise DataError(f"{name}: the magnitudes of {linear} have the shape {tuple(one.magnitude.shape)}, expected "
+            raise DataError(f"{name}: the magnitudes of {linear} have shape {tuple(one.magnitude.shape)}, expected "
                             f"{(one.b.shape[0],)}")  # fmt: skip
     if len({one.magnitude is None for one in found.values()}) > 1:
-        raise DataError(f"{name} has magnitudes (DoRA) of some linears and not of others")
+        raise DataError(f"{name} has magnitudes (DoRA) for some linears but not for others")
 
 
-def taken_from(model: nn.Module, adapter: str, *, own: bool) -> dict[str, Matrices]:
-    """An adapter of a model, by linear.
+def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[str, Matrices]:
+    """Extract an adapter's matrices from a model, by linear.
 
     Args:
-        model: that has it.
-        adapter: its name there.
-        own: name linears as they are here, with the part of a joint one; else as diffusers does.
+        model: the adapted model.
+        adapter: name of the adapter in the model.
+        our_names: use this package's names, with a suffix for the projection of a fused linear; else diffusers' names.
     """
     found: dict[str, Matrices] = {}
-    maps = _maps(model, own=own)
+    maps = _maps(model, our_names=our_names)
     for place, linear in adapted_linears(model):
         one = linear.adapters[adapter]
         assert isinstance(one, LowRank)
@@ -107,14 +107,14 @@ def taken_from(model: nn.Module, adapter: str, *, own: bool) -> dict[str, Matric
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """Matrices of a file and where they belong in a model.
+class PlacedMatrices:
+    """Matrices from a file and their place in a model.
 
     Args:
-        low: of the linear.
-        part: of the linear.
-        order: where each of the file's rows is in the part.
-        given: the matrices.
+        low: the adapter to fill.
+        part: projection of the linear.
+        order: for each row of the file, its index in the projection.
+        given: matrices from the file.
     """
 
     low: LowRank
@@ -123,42 +123,42 @@ class Placed:
     given: Matrices
 
     def fill(self) -> None:
-        """Copy the numbers, of which a model that is spread over ranks takes its part."""
+        """Copy the values; a rank of a split model copies its shard."""
         a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
         copy_own(a, self.given.a)
-        copy_own(b, self._in_order(self.given.b))
+        copy_own(b, self._reorder(self.given.b))
         if self.given.magnitude is not None:
-            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._in_order(self.given.magnitude))
+            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(self.given.magnitude))
 
-    def _in_order(self, rows: Tensor) -> Tensor:
-        placed = torch.empty_like(rows)
-        placed[self.order] = rows
-        return placed
+    def _reorder(self, rows: Tensor) -> Tensor:
+        reordered = torch.empty_like(rows)
+        reordered[self.order] = rows
+        return reordered
 
 
-def put_into(
-    model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, own: bool
-) -> list[Placed]:  # fmt: skip
-    """Give a model an adapter, whose numbers `Placed.fill` brings.
+def insert_adapter(
+    model: nn.Module, adapter: str, given: Mapping[str, Matrices], source: str, *, our_names: bool
+) -> list[PlacedMatrices]:  # fmt: skip
+    """Add an empty adapter to a model; `PlacedMatrices.fill` then copies its values.
 
     Args:
-        model: that gets it.
-        adapter: its name there.
-        given: by linear; see `taken_from`.
-        source: where it is from, for messages.
-        own: see `taken_from`.
+        model: the model to adapt.
+        adapter: name of the adapter in the model.
+        given: matrices by linear; see `extract_adapter`.
+        source: origin of the matrices, for messages.
+        our_names: see `extract_adapter`.
 
     Raises:
-        DataError: a linear there is none of here, or of another size.
+        DataError: the model lacks a linear, or its size differs.
     """
-    maps = _maps(model, own=own)
+    maps = _maps(model, our_names=our_names)
     places = {name: (place, part, order) for place in _linears(model)
               for part, (name, order) in _rows(model, place, maps).items()}  # fmt: skip
     ranks: dict[str, dict[str, Rank]] = {}
     for name, one in given.items():
         if name not in places:
-            raise DataError(f"{source} changes {name}, which this {type(model).__name__} does not have; it is an "
-                            f"adapter of another model")  # fmt: skip
+            raise DataError(f"{source} adapts {name}, which this {type(model).__name__} does not have; it is an "
+                            f"adapter for another model")  # fmt: skip
         place, part, _ = places[name]
         ranks.setdefault(place, {})[part] = Rank(one.a.shape[0], one.alpha)
     attach(model, adapter, ranks, _method(given))
@@ -168,16 +168,16 @@ def put_into(
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
         _require_shapes(low, part, one, source, name)
-        found.append(Placed(low, part, order, one))
+        found.append(PlacedMatrices(low, part, order, one))
     return found
 
 
 def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
     a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
     if given.a.shape != a.shape or given.b.shape != b.shape:
-        raise DataError(f"{source}: the matrices of {name} have the shapes {tuple(given.a.shape)} and "
-                        f"{tuple(given.b.shape)}, and this model takes {tuple(a.shape)} and {tuple(b.shape)}; it is an "
-                        f"adapter of another model")  # fmt: skip
+        raise DataError(f"{source}: the matrices of {name} have shapes {tuple(given.a.shape)} and "
+                        f"{tuple(given.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is an "
+                        f"adapter for another model")  # fmt: skip
 
 
 def _method(given: Mapping[str, Matrices]) -> Method:
@@ -189,15 +189,15 @@ def _linears(model: nn.Module) -> list[str]:
 
 
 def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) -> dict[str, tuple[str, Tensor]]:
-    """Part -> (its name, where each of its rows there is among the part's rows here); nothing without a name."""
-    parts, linear = parts_of(model, place), model.get_submodule(place)
+    """Map each projection to its name and row order in the other naming; empty if it has no name there."""
+    parts, linear = projections_of(model, place), model.get_submodule(place)
     assert isinstance(linear, nn.Linear)
     if maps is None:
         count = torch.arange(linear.out_features // len(parts.names))
         return {part: (place if part == WHOLE else f"{place}.{part}", count) for part in parts.names}
     of = maps.get(f"{place}.weight")
     numbers = torch.arange(linear.out_features)[:, None]
-    if of is None or len(of.names) != len(parts.names) or (theirs := _split(of, numbers)) is None:
+    if of is None or len(of.names) != len(parts.names) or (theirs := _split_rows(of, numbers)) is None:
         return {}
     found = {}
     for part, name, rows in zip(parts.names, of.names, theirs, strict=True):
@@ -208,17 +208,17 @@ def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) ->
     return found
 
 
-def _split(of: TensorMap, numbers: Tensor) -> list[Tensor] | None:
-    """The rows there; None of a weight that has another shape there, such as a convolution's."""
+def _split_rows(of: TensorMap, numbers: Tensor) -> list[Tensor] | None:
+    """Split row numbers as diffusers does; None if the weight has another shape there, such as a convolution's."""
     try:
         return of.split(numbers)
     except RuntimeError:
         return None
 
 
-def _maps(model: nn.Module, *, own: bool) -> dict[str, TensorMap] | None:
-    """Where each weight is in diffusers; None where names are our own."""
-    if own:
+def _maps(model: nn.Module, *, our_names: bool) -> dict[str, TensorMap] | None:
+    """Return the maps from our weights to those of diffusers; None for our own names."""
+    if our_names:
         return None
     family, bare = family_of(model)
     return family.tensors_of(bare)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes `get.json`: which model a folder holds, of which commit, and every file's size and hash."""
+"""Reads and writes `get.json`: a folder's model and commit, and the size and hash of every file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ _MOST_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class GetRecord:
-    """What a folder holds.
+    """The contents of a downloaded folder.
 
     Args:
-        address: of the model, with the revision that was asked for.
-        hub: that answered, such as https://huggingface.co.
-        commit: what the revision was when it was asked for.
-        files: by path, that are here; each with its sha256.
-        left_out: by path, the commit's other files.
+        address: the model and the requested revision.
+        hub: URL of the hub, such as https://huggingface.co.
+        commit: the commit that the revision pointed to.
+        files: downloaded files by path, each with its sha256.
+        left_out: the commit's other files by path.
     """
 
     address: HubAddress
@@ -37,29 +37,29 @@ class GetRecord:
     left_out: Mapping[str, HubFile]
 
     def all_files(self) -> tuple[HubFile, ...]:
-        """Those of the commit, in the order of their names."""
+        """Return all files of the commit, sorted by path."""
         return tuple(file for _, file in sorted({**self.left_out, **self.files}.items()))
 
-    def with_files(self, brought: Mapping[str, HubFile]) -> Self:
-        """The same with these files here."""
-        files = {**self.files, **brought}
+    def with_files(self, downloaded: Mapping[str, HubFile]) -> Self:
+        """Return a copy that lists these files as downloaded."""
+        files = {**self.files, **downloaded}
         left = {path: file for path, file in self.left_out.items() if path not in files}
         return type(self)(self.address, self.hub, self.commit, dict(sorted(files.items())), left)
 
     def require_same(self, address: HubAddress, folder: Path) -> None:
-        """Refuse to put another model, or another revision of it, into a folder.
+        """Refuse to mix two models or revisions in one folder.
 
         Raises:
-            UserError: it would be another.
+            UserError: the address names another model or revision.
         """
         here = f"{folder} holds {self.address} (commit {self.commit})"
         if address.model != self.address.model:
             raise UserError(f"{here}, not {address}; give another folder")
         if address.revision not in (self.address.revision, self.commit):
-            raise UserError(f"{here}, and you ask for {address}; give another folder, so that no folder is a mixture")
+            raise UserError(f"{here}, not revision {address.revision}; give another folder")
 
     def write(self, file: Path) -> None:
-        """Write it whole."""
+        """Write the record atomically."""
         write_json(file, {"format": _FORMAT, "model": self.address.model, "hub": self.hub,
                           "revision": self.address.revision, "commit": self.commit,
                           "files": {path: _entry(one) for path, one in self.files.items()},
@@ -67,19 +67,19 @@ class GetRecord:
 
 
 def found_record(folder: Path) -> GetRecord | None:
-    """What an earlier run wrote into a folder, whole or not; None where it wrote nothing.
+    """Return the record of a complete or partial earlier download; None if there was none.
 
     Raises:
         UserError: the folder has other content.
-        DataError: what is there is not a record.
+        DataError: the record is invalid.
     """
-    begun = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
-    for file in (folder / RECORD, *begun):
+    partial = [] if (folder / UNFINISHED).is_symlink() else [folder / UNFINISHED / RECORD]
+    for file in (folder / RECORD, *partial):
         if file.is_file() and not file.is_symlink():
             return _read(file)
     if folder.exists() and (not folder.is_dir() or {path.name for path in folder.iterdir()} - {UNFINISHED}):
-        raise UserError(f"{folder} exists and does not come from `nemo-vfm get`; nothing in it is changed: give "
-                        "another folder")  # fmt: skip
+        raise UserError(f"{folder} exists and was not created by `nemo-vfm get`; nothing in it was changed: "
+                        "give another folder")  # fmt: skip
     return None
 
 
@@ -92,7 +92,7 @@ def _read(file: Path) -> GetRecord:
         address = hub_address(f"hf://{found['model']}@{found['revision']}")
         record = GetRecord(address, str(found["hub"]), commit, _files(found["files"]), _files(found["left_out"]))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DataError(f"{file} is not what `nemo-vfm get` writes; remove it with its folder, and get the model "
+        raise DataError(f"{file} is not a valid record of `nemo-vfm get`; remove its folder and download the model "
                         "again") from error  # fmt: skip
     require_names([*record.files, *record.left_out])
     return record

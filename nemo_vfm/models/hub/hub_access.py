@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which hub is asked, which hosts it may redirect to, and who gets the token."""
+"""Decides which hub to contact, which redirects to follow, and which host receives the token."""
 
 import os
 import re
@@ -13,21 +13,21 @@ from nemo_vfm.core.network.permission import Allowed, Permissions
 from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, service_url
 
-#: The variables of the field: of the hub's address, of the token, and to forbid all traffic.
+#: The usual environment variables: the hub's URL, the token, and offline mode.
 ENDPOINT, TOKEN, OFFLINE = "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"
-_USUAL = "https://huggingface.co"
+_DEFAULT = "https://huggingface.co"
 _LONGEST_URL = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class HubAccess:
-    """What the user allows `nemo-vfm get`.
+    """The network access that the user grants `nemo-vfm get`.
 
     Args:
         url: of the hub.
-        private: whether the hub may be on this machine or in its network.
-        variable: of the environment, that holds the token; None sends none.
-        permissions: hosts beside the hub's own, from options and the user's file.
+        private: whether the hub may be on this machine or its local network.
+        variable: environment variable that holds the token; None sends no token.
+        permissions: further hosts, from options and the user's endpoints file.
     """
 
     url: ServiceUrl
@@ -36,10 +36,10 @@ class HubAccess:
     permissions: Permissions = field(default_factory=Permissions)
 
     def token(self) -> str | None:
-        """The token, which only the hub's own host gets; it is hidden wherever we write.
+        """Return the token. Only the hub's own host receives it, and output conceals it.
 
         Raises:
-            UserError: its variable holds something that is none.
+            UserError: the variable holds no valid token.
         """
         try:
             return None if self.variable is None else key_of(self.variable)
@@ -47,30 +47,30 @@ class HubAccess:
             raise UserError(str(error)) from None
 
     def may_be_private(self, url: ServiceUrl) -> bool:
-        """Whether a host of a redirect, or the hub itself, may be on this machine or in its network."""
+        """Return whether the hub or a redirect target may be on this machine or its local network."""
         if url.origin == self.url.origin:
             return self.private
         return any(one.private for one in self._allowed(url))
 
     def redirected(self, url: ServiceUrl, location: str | None) -> ServiceUrl:
-        """Where a redirect leads.
+        """Return the target of a redirect.
 
         Args:
-            url: that redirects.
-            location: what its answer says.
+            url: the URL that redirects.
+            location: the Location header.
 
         Raises:
-            DataError: it may not be followed.
+            DataError: the redirect may not be followed.
         """
         if not location or len(location) > _LONGEST_URL:
-            raise DataError(f"{url.origin} redirects without saying where to")
+            raise DataError(f"{url.origin} redirects without a valid Location header")
         try:
             target = _url_of(urljoin(f"{url.origin}{url.path}", location))
         except ValueError:
-            raise DataError(f"{url.origin} redirects to something that is not the URL of a host; it is not "
+            raise DataError(f"{url.origin} redirects to something that is not the URL of a host; it was not "
                             "followed") from None  # fmt: skip
         if target.origin != self.url.origin and not self._allowed(target):
-            _require_outside(url, target)
+            _require_public(url, target)
         return target
 
     def _allowed(self, url: ServiceUrl) -> list[Allowed]:
@@ -78,51 +78,53 @@ class HubAccess:
 
 
 def hub_access(permissions: Permissions) -> HubAccess:
-    """The hub that the environment names, or the usual one.
+    """Return access to the hub that the environment names, or to the default hub.
 
     Raises:
-        UserError: the environment forbids traffic, or names what is no address of a hub or needs permission.
+        UserError: offline mode is on, or the URL is invalid or needs permission.
     """
     if os.environ.get(OFFLINE, "").strip().upper() in ("1", "ON", "YES", "TRUE"):
-        raise UserError(f"{OFFLINE} is set, so nothing is fetched; unset it to bring a model here")
-    named = os.environ.get(ENDPOINT, "").strip()
+        raise UserError(f"{OFFLINE} is set, so nothing is downloaded; unset it to download a model")
+    endpoint = os.environ.get(ENDPOINT, "").strip()
     try:
-        url = service_url(named or _USUAL)
+        url = service_url(endpoint or _DEFAULT)
     except ValueError as error:
         raise UserError(f"{ENDPOINT}: {error}") from None
     if url.query:
-        raise UserError(f"{ENDPOINT}: the address of a hub has no query; expected https://HOST or https://HOST/PATH")
+        raise UserError(
+            f"{ENDPOINT}: the URL of a hub must not have a query; expected https://HOST or https://HOST/PATH"
+        )
     entry = next((one for one in permissions.allowed if one.place == url.origin), None)
-    inside = _is_loopback(url.host)
-    if url.scheme == "http" and not inside and entry is None:
-        raise UserError(f"{ENDPOINT} names {url.origin}, and over http anyone on the path can change what is sent: use "
-                        f"https, or allow it by --allow-host {url.origin} if it is in your network")  # fmt: skip
-    return HubAccess(url, bool(named) or (entry is not None and entry.private), _variable(url, entry, inside),
+    is_loopback = _is_loopback(url.host)
+    if url.scheme == "http" and not is_loopback and entry is None:
+        raise UserError(f"{ENDPOINT} names {url.origin}, but over http anyone on the path can alter the data: use "
+                        f"https, or add --allow-host {url.origin} if it is in your network")  # fmt: skip
+    return HubAccess(url, bool(endpoint) or (entry is not None and entry.private), _variable(url, entry, is_loopback),
                      permissions)  # fmt: skip
 
 
-def _variable(url: ServiceUrl, entry: Allowed | None, inside: bool) -> str | None:
-    """The variable that the user names for this host; else the field's, unless others could read it on its way."""
+def _variable(url: ServiceUrl, entry: Allowed | None, is_loopback: bool) -> str | None:
+    """Return the variable that the user names for this host, else HF_TOKEN if the connection keeps it secret."""
     if entry is not None and entry.variable is not None:
         return entry.variable
-    return TOKEN if os.environ.get(TOKEN, "").strip() and (url.scheme == "https" or inside) else None
+    return TOKEN if os.environ.get(TOKEN, "").strip() and (url.scheme == "https" or is_loopback) else None
 
 
 def _url_of(text: str) -> ServiceUrl:
-    """A URL whose query may be anything, as those of signed links are; ValueError where it is none."""
+    """Parse a URL with any query, as signed links have; raise ValueError if it is not a URL."""
     parts = urlsplit(text)
     if not re.fullmatch(r"[\x21-\x7e]+", text):
-        raise ValueError("characters that no URL has")
+        raise ValueError("a URL must not contain these characters")
     found = service_url(f"{parts.scheme}://{parts.netloc}")
     return replace(found, path=parts.path or "/", query=parts.query)
 
 
-def _require_outside(url: ServiceUrl, target: ServiceUrl) -> None:
-    """A host that nobody named may be followed to where it is public; its addresses are judged when it is reached."""
+def _require_public(url: ServiceUrl, target: ServiceUrl) -> None:
+    """Refuse a host that is not public https; its IP address is checked when connecting."""
     is_short = "." not in target.host and ":" not in target.host
     if target.scheme != "https" or is_short:
-        raise DataError(f"{url.origin} redirects to {target.origin}, which is not followed: it is not https to a "
-                        f"public host; if you trust it, add --allow-host {target.origin}")  # fmt: skip
+        raise DataError(f"{url.origin} redirects to {target.origin}, which was not followed because it is not https "
+                        f"to a public host; if you trust it, add --allow-host {target.origin}")  # fmt: skip
 
 
 def _is_loopback(host: str) -> bool:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends GET requests to a hub: limited in time and size, tried again a few times, with the token for its host alone."""
+"""Sends GET requests to a hub, with limits on time and size, retries, and the token for the hub's host only."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.https_proxy import proxy_for
-from nemo_vfm.core.network.retry import RETRIED, TryAgain, retry_after, wait_s
+from nemo_vfm.core.network.retry import RETRIED, RetryableError, retry_after, wait_s
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.hub.hub_access import TOKEN, HubAccess
@@ -28,16 +28,16 @@ _NEXT = re.compile(r'<([!-;=?-~]+)>\s*;[^,<>]*\brel="?next"?')
 
 
 class HubError(NemoVfmError):
-    """The hub did not answer as it should in all tries; the same command goes on later."""
+    """All attempts to reach the hub failed; running the command again resumes the download."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubResponse:
-    """An answer whose body is still to be read.
+    """A response whose body is not read yet.
 
     Args:
-        response: of the host that gives the bytes.
-        host: that host, for messages.
+        response: from the host that serves the bytes.
+        host: origin of that host, for messages.
     """
 
     response: http.client.HTTPResponse
@@ -45,27 +45,27 @@ class HubResponse:
 
     @property
     def length(self) -> int | None:
-        """Bytes of the body as its header says; None where it says nothing."""
+        """Remaining bytes of the body by its header; None if the header gives no length."""
         return self.response.length
 
     def read(self, most: int) -> bytes:
-        """Some bytes of the body, as they come; none at its end.
+        """Read up to `most` bytes of the body; return no bytes at its end.
 
         Raises:
-            TryAgain: the connection broke.
+            RetryableError: the connection broke.
         """
-        with _broken_is_tried_again():
+        with _retry_connection_errors():
             return self.response.read1(most)
 
 
 class HubClient:
-    """A hub that is asked, one connection at a time.
+    """A client of a hub that uses one connection at a time.
 
     Args:
-        access: which hub, and what the user allows.
-        timeout_s: longest wait for the beginning of an answer, and for each piece of it.
-        tries: how often in a row one thing may fail: a connection, or the statuses 408, 429 and 5xx.
-        max_wait_s: longest wait between two tries, whatever the hub's Retry-After says.
+        access: the hub, and what the user allows.
+        timeout_s: longest wait for the headers, and for each block of the body.
+        tries: attempts in a row before giving up; broken connections and statuses 408, 429 and 5xx are retried.
+        max_wait_s: longest wait between two attempts, also if Retry-After asks for more.
     """
 
     def __init__(
@@ -74,88 +74,90 @@ class HubClient:
         self.access, self.timeout_s, self.tries, self.max_wait_s = access, timeout_s, tries, max_wait_s
 
     def json(self, what: str, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
-        """Ask for JSON.
+        """Request JSON.
 
         Args:
-            what: is asked for, in words.
-            target: path and query below the hub's address.
-            most_bytes: a longer answer is refused.
+            what: name of the request, for messages.
+            target: path and query below the hub's URL.
+            most_bytes: limit on the response; a longer one is refused.
 
         Returns:
-            The value, the target of the next page (None after the last), and the answer's length in bytes.
+            The value, the target of the next page (None after the last), and the response's length in bytes.
 
         Raises:
-            UserError: the hub refuses us, or has no such thing.
-            DataError: the answer is too long, or no JSON.
-            HubError: no answer in all tries.
+            UserError: the hub denies access, or the resource does not exist.
+            DataError: the response is too long or not JSON.
+            HubError: all attempts failed.
         """
-        return self.tried(lambda: self._json_once(target, most_bytes), what)
+        return self.retry(lambda: self._json_once(target, most_bytes), what)
 
-    def tried(self, once: Callable[[], T], what: str) -> T:
-        """Call until it works, or no try is left.
+    def retry(self, attempt: Callable[[], T], what: str) -> T:
+        """Call a function until it succeeds.
 
         Raises:
-            HubError: it fails every time.
+            HubError: all attempts failed.
         """
         for number in range(self.tries):
             try:
-                return once()
-            except TryAgain as error:
+                return attempt()
+            except RetryableError as error:
                 self.pause(number, error, what)
-        raise AssertionError("pause raises after the last try")
+        raise AssertionError("pause raises after the last attempt")
 
-    def pause(self, number: int, error: TryAgain, what: str) -> None:
-        """Wait before the next try.
+    def pause(self, number: int, error: RetryableError, what: str) -> None:
+        """Wait before the next attempt.
 
         Args:
-            number: of the tries that failed in a row, from 0.
-            error: of the last one.
-            what: was asked for.
+            number: index of the failed attempt, from 0.
+            error: why it failed.
+            what: name of the request, for messages.
 
         Raises:
-            HubError: none is left.
+            HubError: no attempt is left.
         """
         if number + 1 >= self.tries:
-            raise HubError(f"{one_line(what)} did not come in {self.tries} tries; the last error: {error}; run the "
-                           "same command again to go on")  # fmt: skip
+            raise HubError(f"{one_line(what)} failed after {self.tries} attempts; last error: {error}; run the same "
+                           "command again to resume")  # fmt: skip
         seconds = wait_s(number, error.wait_s, self.max_wait_s)
-        warn(f"{one_line(what)}: {error}; trying again in {seconds:.0f} s")
+        warn(f"{one_line(what)}: {error}; retrying in {seconds:.0f} s")
         time.sleep(seconds)
 
     @contextmanager
     def get(
         self, target: str, headers: Mapping[str, str], check: Callable[[http.client.HTTPMessage], None] | None = None
     ) -> Iterator[HubResponse]:
-        """One try to get something; redirects are followed where the user's permissions allow it.
+        """Send one GET request and follow the redirects that the user permits.
 
         Args:
-            target: path and query below the hub's address.
-            headers: more of them.
-            check: looks at the headers of the hub's own answers, before a redirect is followed.
+            target: path and query below the hub's URL.
+            headers: additional headers.
+            check: called with the headers of the hub's own responses, before a redirect is followed.
 
         Raises:
-            UserError: the hub refuses us, or has no such thing.
-            DataError: it redirects to where nobody may follow, or sends what was not asked for.
-            TryAgain: it is worth another try.
+            UserError: the hub denies access, or the resource does not exist.
+            DataError: a redirect is not permitted, or the response was not requested.
+            RetryableError: the request may be retried.
         """
         url, token = self._url(target), self.access.token()
         with ExitStack() as stack:
             for _ in range(_MOST_REDIRECTS + 1):
                 stack.close()
-                token = token if url.origin == self.access.url.origin else None  # once elsewhere, it never comes back
-                with _broken_is_tried_again():
-                    response = stack.enter_context(self._asked(url, headers, token))
+                token = token if url.origin == self.access.url.origin else None  # never sent again after another host
+                with _retry_connection_errors():
+                    response = stack.enter_context(self._request(url, headers, token))
                 if check is not None and response.status < 400 and url.origin == self.access.url.origin:
                     check(response.headers)
                 if not 300 <= response.status < 400:
-                    self._judge(response, url)
+                    self._check_status(response, url)
                     yield HubResponse(response, url.origin)
                     return
                 url = self.access.redirected(url, response.headers.get("Location"))
         raise DataError(f"{self.access.url.origin} redirects more than {_MOST_REDIRECTS} times")
 
     @contextmanager
-    def _asked(self, url: ServiceUrl, more: Mapping[str, str], token: str | None) -> Iterator[http.client.HTTPResponse]:
+    def _request(
+        self, url: ServiceUrl, more: Mapping[str, str], token: str | None
+    ) -> Iterator[http.client.HTTPResponse]:
         headers = {"Host": url.authority, "User-Agent": "nemo_vfm", "Accept-Encoding": "identity",
                    "Connection": "close", **more}  # fmt: skip
         if token is not None:
@@ -166,50 +168,50 @@ class HubClient:
             link.request("GET", url.path + (f"?{url.query}" if url.query else ""), headers=headers)
             link.sock.settimeout(self.timeout_s)
             response = link.getresponse()
-            deadline.lift()  # a body of gigabytes takes its time; each piece of it has the socket's own limit
-            if deadline.passed:
+            deadline.cancel()  # a large body may take long; the socket's timeout limits each block
+            if deadline.expired:
                 raise TimeoutError
             if response.headers.get("Content-Encoding", "identity").strip().lower() != "identity":
-                raise DataError(f"{url.origin} sends a compressed answer, which was not asked for; nothing of it is "
-                                "kept")  # fmt: skip
+                raise DataError(f"{url.origin} sent a compressed response, which was not requested; it was "
+                                "discarded")  # fmt: skip
             yield response
 
-    def _judge(self, response: http.client.HTTPResponse, url: ServiceUrl) -> None:
+    def _check_status(self, response: http.client.HTTPResponse, url: ServiceUrl) -> None:
         status, hub = response.status, url.origin == self.access.url.origin
         if status in (200, 206, 416):
             return
         code = one_line(response.headers.get("X-Error-Code", ""))[:40]
-        if status in RETRIED or not hub:  # a signed link of another host may have run out; the hub gives a new one
-            raise TryAgain(f"{url.origin} answered {status}", retry_after(response.headers.get("Retry-After")))
+        if status in RETRIED or not hub:  # a signed link may have expired; the hub issues a new one
+            raise RetryableError(f"{url.origin} answered {status}", retry_after(response.headers.get("Retry-After")))
         if status in (401, 403):
-            raise UserError(f"{url.origin} answered {status} {code}".rstrip() + f": {self._refused()}")
+            raise UserError(f"{url.origin} answered {status} {code}".rstrip() + f": {self._access_hint()}")
         if status == 404:
             raise UserError(f"{url.origin} has no such model, revision or file (404 {code}".rstrip() + "); check the "
-                            "name, and what stands behind @")  # fmt: skip
-        raise DataError(f"{url.origin} answered {status} {code}".rstrip() + ", which nobody expected of a hub")
+                            "name, and the revision after @")  # fmt: skip
+        raise DataError(f"{url.origin} answered {status} {code}".rstrip() + ", which is not a response of a hub")
 
-    def _refused(self) -> str:
-        """What the user can do."""
+    def _access_hint(self) -> str:
+        """Say how the user can get access."""
         if self.access.variable is None:
-            return ("the model does not exist, is private, or asks you to accept its terms; accept them on its page, "
-                    f"and put your token into the variable {TOKEN}")  # fmt: skip
-        return (f"the token in {self.access.variable} may not read this model, or there is none; accept the model's "
-                "terms on its page with the account of this token")  # fmt: skip
+            return ("the model does not exist, is private or requires that you accept its terms; accept them on its "
+                    f"page and set {TOKEN} to your token")  # fmt: skip
+        return (f"the token in {self.access.variable} may not read this model, or the model does not exist; accept its "
+                "terms on its page with this token's account")  # fmt: skip
 
     def _json_once(self, target: str, most_bytes: int) -> tuple[Json, str | None, int]:
-        with self.get(target, {"Accept": "application/json"}) as answer:
-            if answer.response.status != 200:
-                raise DataError(f"{answer.host} answered {answer.response.status} to a question without a range")
-            data, began = bytearray(), time.monotonic()
-            while len(data) <= most_bytes and (part := answer.read(min(1 << 16, most_bytes + 1))):
+        with self.get(target, {"Accept": "application/json"}) as reply:
+            if reply.response.status != 200:
+                raise DataError(f"{reply.host} answered {reply.response.status} to a request without a range")
+            data, start_s = bytearray(), time.monotonic()
+            while len(data) <= most_bytes and (part := reply.read(min(1 << 16, most_bytes + 1))):
                 data += part
-                if time.monotonic() - began > 4 * self.timeout_s:
-                    raise TryAgain(f"{answer.host} sends its answer too slowly")
+                if time.monotonic() - start_s > 4 * self.timeout_s:
+                    raise RetryableError(f"{reply.host} sends its response too slowly")
             if len(data) > most_bytes:
-                raise DataError(f"{answer.host} answers with more than {most_bytes:,} bytes; the rest was not read")
-            if answer.length:
-                raise TryAgain(f"{answer.host} ended the connection before its answer was whole")
-            return _json(bytes(data), answer.host), _next(target, answer.response.headers.get("Link")), len(data)
+                raise DataError(f"{reply.host} sent more than {most_bytes:,} bytes; the rest was not read")
+            if reply.length:
+                raise RetryableError(f"{reply.host} closed the connection before the end of its response")
+            return _json(bytes(data), reply.host), _next(target, reply.response.headers.get("Link")), len(data)
 
     def _url(self, target: str) -> ServiceUrl:
         url = self.access.url
@@ -218,27 +220,27 @@ class HubClient:
 
 
 @contextmanager
-def _broken_is_tried_again() -> Iterator[None]:
-    """Broken connections and time-outs are worth another try; what somebody said on purpose is not."""
+def _retry_connection_errors() -> Iterator[None]:
+    """Turn broken connections and timeouts into RetryableError; errors of ours pass unchanged."""
     try:
         yield
     except NemoVfmError:
         raise
     except ssl.SSLCertVerificationError as error:
         raise UserError(f"the certificate is not trusted ({one_line(error.verify_message)}); if your network has "
-                        "an authority of its own, name its file in SSL_CERT_FILE") from None  # fmt: skip
+                        "its own certificate authority, set SSL_CERT_FILE to its file") from None  # fmt: skip
     except (OSError, http.client.HTTPException) as error:
-        raise TryAgain(one_line(f"{type(error).__name__}: {error}")) from None
+        raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
 
 
 def _next(target: str, link: str | None) -> str | None:
-    """The target of the next page: the same path with another query, whatever host the link names."""
+    """Return the target of the next page: the same path with a new query; the link's host is ignored."""
     found = _NEXT.search(link or "")
     if found is None:
         return None
     path, parts = target.partition("?")[0], urlsplit(found[1])
     if not parts.path.endswith(path):
-        raise DataError("the hub names something else as the next page of its listing")
+        raise DataError("the hub's link to the next page of its listing has another path")
     return f"{path}?{parts.query}"
 
 
@@ -246,4 +248,4 @@ def _json(data: bytes, host: str) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise DataError(f"{host} answers with something that is not JSON: is it a hub?") from None
+        raise DataError(f"{host} sent a response that is not JSON: is it a hub?") from None

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Describes a file of a model by the size and the hash that its commit gives it."""
+"""Describes a model's file by the size and hash that its commit lists."""
 
 import hashlib
 import os
@@ -22,13 +22,13 @@ _SHA256, _SHA1 = re.compile(r"[0-9a-f]{64}"), re.compile(r"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file as a commit has it. Large files are known by the sha256 of their bytes, small ones by git's hash.
+    """A file of a commit. Large files are identified by their sha256, small ones by git's hash.
 
     Args:
-        path: inside the model's folder, with `/` between its parts.
+        path: inside the model's folder, with `/` as separator.
         size: in bytes.
-        sha256: in hexadecimal; None where the hub does not say it.
-        git_sha1: git's name of the file: the SHA-1 of `blob SIZE`, a zero byte, and the bytes; None for large files.
+        sha256: in hexadecimal; None if the hub does not list it.
+        git_sha1: git's blob hash, the SHA-1 of `blob SIZE`, a zero byte and the bytes; None for large files.
     """
 
     path: str
@@ -38,24 +38,24 @@ class HubFile:
 
     @property
     def part_name(self) -> str:
-        """The name of what is there of the file while it is not whole; another content has another name."""
+        """Name of the partial file; it depends on the content."""
         return f"{self.sha256 or self.git_sha1}.part"
 
-    def require_same(self, found: "Digest") -> None:
-        """Compare with the bytes of a file.
+    def verify(self, found: "Digest") -> None:
+        """Compare with a local file's digest.
 
         Raises:
-            DataError: size or hash is another.
+            DataError: the size or a hash differs.
         """
         for what, expected, got in (("size", self.size, found.size), ("sha256", self.sha256, found.sha256),
                                     ("git hash", self.git_sha1, found.git_sha1)):  # fmt: skip
             if expected is not None and expected != got:
-                raise DataError(f"{self.path}: its {what} is {got}, expected {expected} as the commit says")
+                raise DataError(f"{self.path}: {what} is {got}, but the commit lists {expected}")
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What a file's bytes are.
+    """Size and hashes of a local file.
 
     Args:
         size: in bytes.
@@ -69,10 +69,10 @@ class Digest:
 
 
 def digest_of(path: Path) -> Digest:
-    """Read a file once, in blocks.
+    """Compute a file's digest in one pass.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: the file cannot be read or is not a regular file.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -84,29 +84,29 @@ def digest_of(path: Path) -> Digest:
 
 
 def listed_file(entry: Json) -> HubFile | None:
-    """What an entry of the hub's listing says; None for a folder, or what is no file.
+    """Parse an entry of the hub's listing; return None if it is not a file.
 
     Raises:
-        DataError: it is not such an entry.
+        DataError: the entry is invalid.
     """
     if not isinstance(entry, Mapping) or not isinstance(path := entry.get("path"), str):
         raise DataError("the hub's listing has an entry without a path")
     if entry.get("type") != "file":
         return None
     lfs = entry.get("lfs")
-    where = lfs if isinstance(lfs, Mapping) else entry
-    shape = _SHA256 if where is lfs else _SHA1
-    size, oid = where.get("size"), where.get("oid")
+    source = lfs if isinstance(lfs, Mapping) else entry
+    shape = _SHA256 if source is lfs else _SHA1
+    size, oid = source.get("size"), source.get("oid")
     if not _is_size(size) or size != entry.get("size") or not isinstance(oid, str) or not shape.fullmatch(oid):
         raise DataError(f"the hub's listing gives {printable(repr(path), 120)} no size or no hash that can be one")
-    return HubFile(path, size, oid, None) if where is lfs else HubFile(path, size, None, oid)
+    return HubFile(path, size, oid, None) if source is lfs else HubFile(path, size, None, oid)
 
 
 def recorded_file(path: str, entry: Json) -> HubFile:
-    """What the record of an earlier run says of a file.
+    """Parse an entry of a download record.
 
     Raises:
-        ValueError: it is not such an entry.
+        ValueError: the entry is invalid.
     """
     if not isinstance(entry, Mapping):
         raise ValueError(path)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a hub which commit a revision means, and which files that commit has."""
+"""Asks a hub which commit a revision points to and which files the commit has."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from nemo_vfm.models.hub.hub_client import HubClient
 from nemo_vfm.models.hub.hub_file import HubFile, listed_file
 
 MOST_FILES = 20_000
-_MOST_JSON_BYTES = 64 << 20  # of a whole listing: 20,000 files at 3 kB
-_LEAST_PAGE = 50  # files: a hub that gives fewer a page would be asked for ever
+_MOST_JSON_BYTES = 64 << 20  # of a complete listing: 20,000 files at 3 kB
+_LEAST_PAGE = 50  # files per page, which bounds the number of requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Listing:
 
     Args:
         commit: 40 hexadecimal digits.
-        files: in the order of their names.
+        files: sorted by path.
     """
 
     commit: str
@@ -33,12 +33,12 @@ class Listing:
 
 
 def listing_of(client: HubClient, address: HubAddress) -> Listing:
-    """Ask once which commit the revision means; everything after it is about that commit.
+    """Resolve a revision to a commit, once, and list the files of that commit.
 
     Raises:
-        UserError: the hub has no such model or revision, or does not give it to us.
-        DataError: it answers with another commit, or with a listing that cannot be one.
-        HubError: it does not answer.
+        UserError: the model or revision does not exist, or access is denied.
+        DataError: the hub returns another commit or an invalid listing.
+        HubError: all attempts failed.
     """
     commit = _commit(client, address)
     found = tuple(sorted(_files(client, address.model, commit), key=lambda file: file.path))
@@ -47,7 +47,7 @@ def listing_of(client: HubClient, address: HubAddress) -> Listing:
 
 
 def file_target(model: str, commit: str, path: str) -> str:
-    """Where a hub has a file of a commit, below its own address."""
+    """Return the request target of a file, below the hub's URL."""
     return f"/{model}/resolve/{commit}/{quote(path)}"
 
 
@@ -56,9 +56,9 @@ def _commit(client: HubClient, address: HubAddress) -> str:
     answer, _, _ = client.json(f"the commit of {address}", target, _MOST_JSON_BYTES)
     commit = answer.get("sha") if isinstance(answer, dict) else None
     if not isinstance(commit, str) or not is_commit(commit):
-        raise DataError(f"the hub does not say which commit {address} is: {printable(repr(commit), 80)} is not one")
+        raise DataError(f"the hub did not resolve {address}: {printable(repr(commit), 80)} is not a commit")
     if address.is_commit and commit != address.revision:
-        raise DataError(f"the hub answers with the commit {commit}, where {address.revision} was asked for")
+        raise DataError(f"the hub returned commit {commit}, but {address.revision} was requested")
     return commit
 
 
@@ -73,7 +73,9 @@ def _files(client: HubClient, model: str, commit: str) -> Iterator[HubFile]:
                 count += 1
                 yield file
         if count > MOST_FILES or pages > MOST_FILES // _LEAST_PAGE:
-            raise DataError(f"the hub lists more than {MOST_FILES:,} files, or never ends; no model has so many")
+            raise DataError(
+                f"the hub's listing has more than {MOST_FILES:,} files or too many pages; no model is that large"
+            )
 
 
 def _entries(answer: Json) -> list[Json]:

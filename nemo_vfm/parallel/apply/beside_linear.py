@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Splits what stands beside a split linear, such as an adapter, over the same tensor ranks.
+"""Shards a linear's adapters over the same tensor-parallel ranks as the linear.
 
-A column linear gives each rank some outputs, a row linear takes some inputs. What stands beside has two matrices, of
-which the one on the split side is split, and the narrow tensor between them is gathered or summed.
+A column-parallel linear splits its outputs, a row-parallel linear its inputs. Of an adapter's two matrices, the one on
+the split side is sharded; the low-rank activation between them is gathered or reduced.
 Shape letters: B batch, S tokens, R rank of the adapter.
 """
 
@@ -18,18 +18,18 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-#: The child of a linear that stands beside it.
+#: Name of the child module that holds a linear's adapters.
 BESIDE = "adapters"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSplit:
-    """How a linear is split.
+    """How tensor parallelism splits a linear.
 
     Args:
         kind: column or row.
-        devices: the tensor ranks.
-        tokens: whether each rank has some tokens of what enters a column linear or leaves a row linear.
+        devices: mesh of the tensor ranks.
+        tokens: sequence parallelism: the input of a column linear, or the output of a row linear, is split by tokens.
     """
 
     kind: Literal["column", "row"]
@@ -37,54 +37,54 @@ class TensorSplit:
     tokens: bool
 
     def part(self, parameter: nn.Parameter, dim: int) -> nn.Parameter:
-        """This rank's part of a parameter, along a dimension."""
+        """Return this rank's shard of a parameter along a dimension."""
         from torch.distributed.tensor import Shard, distribute_tensor
 
         split = distribute_tensor(parameter, self.devices, [Shard(dim)], src_data_rank=None)
         return nn.Parameter(split, requires_grad=parameter.requires_grad)
 
     def whole(self, h_BSR: Tensor) -> Tensor:
-        """The narrow tensor as the second matrix takes it."""
+        """Gather or reduce the low-rank activation into the input of the second matrix."""
         from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
         tokens = Shard(h_BSR.ndim - 2)
         if self.kind == "row":
-            there = DTensor.from_local(h_BSR, self.devices, [Partial()], run_check=False)
-            summed: Any = there.redistribute(placements=[tokens if self.tokens else Replicate()])
+            partial = DTensor.from_local(h_BSR, self.devices, [Partial()], run_check=False)
+            summed: Any = partial.redistribute(placements=[tokens if self.tokens else Replicate()])
             return summed.to_local()  # type: ignore[no-any-return]
-        here = DTensor.from_local(h_BSR, self.devices, [tokens if self.tokens else Replicate()], run_check=False)
-        # Each rank has other outputs, and so a part of the gradient.
-        return here.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+        split = DTensor.from_local(h_BSR, self.devices, [tokens if self.tokens else Replicate()], run_check=False)
+        # Each rank computes other outputs, so its gradient is a partial sum.
+        return split.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 
     @torch.no_grad()
     def summed(self, part: Tensor) -> Tensor:
-        """The sum over the ranks, where the inputs of a row linear are split; else as it is."""
+        """Sum over the ranks for a row linear, whose inputs are split; a column linear needs no sum."""
         if self.kind == "column":
             return part
-        whole = part.contiguous()
-        torch.distributed.all_reduce(whole, group=self.devices.get_group())
-        return whole
+        total = part.contiguous()
+        torch.distributed.all_reduce(total, group=self.devices.get_group())
+        return total
 
 
 @runtime_checkable
 class BesideLinear(Protocol):
-    """What may stand beside a linear."""
+    """A child module of a linear that is sharded with it, such as its adapters."""
 
     def split(self, how: TensorSplit) -> None:
-        """Keep this rank's part."""
+        """Keep this rank's shard of every parameter."""
         ...
 
 
 @contextmanager
 def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:
-    """What stands beside linears, by their names, and not there inside: splitting a linear splits its children, too."""
+    """Detach adapters inside the `with` block, where splitting a linear would split its children; yield them."""
     found = {name: module for name, module in model.named_modules() if BESIDE in module._modules}
-    beside = {name: module._modules.pop(BESIDE) for name, module in found.items()}
-    yield {name: one for name, one in beside.items() if one is not None}
+    adapters = {name: module._modules.pop(BESIDE) for name, module in found.items()}
+    yield {name: one for name, one in adapters.items() if one is not None}
     for name, module in found.items():
-        module._modules[BESIDE] = beside[name]
+        module._modules[BESIDE] = adapters[name]
 
 
 def is_adapter(name: str) -> bool:
-    """Whether a parameter is of what stands beside a linear."""
+    """Return whether a parameter's name is that of an adapter's parameter."""
     return f".{BESIDE}." in name

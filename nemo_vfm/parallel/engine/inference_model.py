@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Builds a model for evaluation on the ranks of a sampling plan, each with its part of the weights."""
+"""Builds a model for inference on the ranks of a sampling plan, each with its shard of the weights."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -24,16 +24,16 @@ Attach = Callable[[nn.Module], None]
 
 
 def build_for_inference(
-    factory: Factory[[], nn.Module], seed: int, ranks: SamplingRanks, attach: Attach, *, draw: bool
+    factory: Factory[[], nn.Module], seed: int, ranks: SamplingRanks, attach: Attach, *, init_weights: bool
 ) -> nn.Module:
-    """A model on this rank, in evaluation mode and without gradients; every rank must call it.
+    """Build a model on this rank, in evaluation mode without gradients; every rank must call it.
 
     Args:
-        factory: of the model.
-        seed: first weights are a function of it alone.
-        ranks: who share it. A process alone gets it on the CPU.
-        attach: adds to the model what is split with it, such as adapters, before it is split.
-        draw: whether first weights are needed; else a model on several ranks has memory and no numbers yet.
+        factory: builds the model.
+        seed: determines the initial weights.
+        ranks: the ranks that share it. A single process gets the model on the CPU.
+        attach: called before the split to add modules that are split with the model, such as adapters.
+        init_weights: whether to initialize the weights; if not, a model on several ranks has uninitialized memory.
 
     Raises:
         UserError: the plan does not fit the model.
@@ -42,7 +42,7 @@ def build_for_inference(
         model = build_model(factory, seed)
         attach(model)
         return model.eval().requires_grad_(False)
-    model, meta = _born(factory, seed)
+    model, meta = _build(factory, seed)
     attach(model)
     model.eval().requires_grad_(False)
     for network in networks_of(model):
@@ -57,20 +57,20 @@ def build_for_inference(
         call_under(network, layout, nullcontext)
     if meta:
         apply_parallelism.allocate(model, device())
-    if meta and draw:
+    if meta and init_weights:
         with set_apart(model):
             apply_parallelism.draw(model, derive(seed, "initial weights"))
     return model
 
 
 def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
-    """UserError where a plan does not fit a model, or one of its networks."""
+    """Raise UserError if a plan does not fit a model or one of its networks."""
     for network in networks_of(model):
         apply_parallelism.require_divisible(network, plan)
 
 
-def _born(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
-    """The model, and whether it is still without memory: it may be too large for one device."""
+def _build(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
+    """Build the model, if possible on the meta device, because it may be too large for one device."""
     with torch.device("meta"):
         model = factory()
     if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls a model under the layout that it was split for, whoever calls it."""
+"""Makes every call of a model run under the layout that it was split for."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -14,7 +14,7 @@ from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
 
 def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
-    """How the tokens and heads of a model lie on a mesh; every rank must call it."""
+    """Return how a model's tokens and heads are split over a mesh; every rank must call it."""
     if mesh is None:
         return Layout()
     shared = _shared_head(mesh, model)
@@ -32,7 +32,7 @@ def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
 
 
 def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
-    """Whoever calls the model, a preview or a validation, calls it under the layout it was split for."""
+    """Register hooks that run the model's forward under a layout and an autocast context, also in previews."""
     entered: list[ExitStack] = []
 
     def before(*_: object) -> None:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Connects the ranks that draw videos together: who makes which estimate, what they exchange, what all agree on.
+"""Connects the ranks that sample videos together: which estimate each computes, what they exchange and agree on.
 
-In a process that draws alone each method gives back its argument.
+In a single process the collectives return their argument.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from nemo_vfm.parallel.ranks.consensus import everyone_says
 
 @dataclass(frozen=True, slots=True)
 class SamplingRanks:
-    """This process among those that draw.
+    """This process's place among the ranks that sample.
 
     Args:
-        plan: the degrees.
-        mesh: where the weights lie; None where this process draws alone.
-        pair: the ranks that make the estimates of one video; None where this one makes both.
-        lockstep: the ranks that run the same blocks at the same time; None where this one runs them alone.
+        plan: the parallel degrees.
+        mesh: device mesh of the weights; None for a single process.
+        pair: group of the two ranks that compute the estimates of one video; None if this rank computes both.
+        lockstep: group of the ranks that run the same blocks together; None if this rank runs them alone.
     """
 
     plan: SamplingPlan = field(default_factory=SamplingPlan)
@@ -36,17 +36,17 @@ class SamplingRanks:
 
     @property
     def rank(self) -> int:
-        """Of this process among all."""
+        """Global rank of this process."""
         return 0 if self.mesh is None else self.mesh.rank
 
     @property
     def data_rank(self) -> int:
-        """Which of the groups with prompts of their own it belongs to."""
+        """Index of the data-parallel group, which has its own prompts."""
         return self.plan.data_rank(self.rank)
 
     @property
     def branch(self) -> int | None:
-        """The estimate that this rank makes: 0 with the text, 1 without; None where it makes both."""
+        """The estimate that this rank computes: 0 conditional, 1 unconditional; None if it computes both."""
         return None if self.pair is None else self.plan.branch(self.rank)
 
     @property
@@ -56,28 +56,28 @@ class SamplingRanks:
 
     @property
     def has_plain_weights(self) -> bool:
-        """Whether this rank has all weights of the network, so that they can be moved."""
+        """Whether this rank has all weights unsharded, so that they can be offloaded."""
         return not self.plan.is_sharded and self.plan.tensor == 1
 
-    def estimates(self, own: Tensor) -> list[Tensor]:
-        """The estimates of both ranks of a pair, with the text first."""
+    def estimates(self, estimate: Tensor) -> list[Tensor]:
+        """Exchange the estimates of a pair; return the conditional one first."""
         assert self.pair is not None
-        return all_parts(own, self.pair)
+        return all_parts(estimate, self.pair)
 
     def everyone_says(self, text: str) -> list[str]:
-        """Each rank's text, by rank; nobody goes on before all have come here.
+        """Gather each rank's text, ordered by rank; this is also a barrier.
 
         Raises:
-            LostRank: another rank died or does not answer.
+            LostRank: another rank died or does not respond.
         """
         return [text] if self.mesh is None else everyone_says(text)
 
 
 def join_sampling(plan: SamplingPlan) -> SamplingRanks:
-    """Meet the other ranks of a plan.
+    """Join the process groups of a plan.
 
     Raises:
-        UserError: their number is not the plan's, or this process was not started as one of several.
+        UserError: the number of ranks is not the plan's, or no launcher started this process.
     """
     if plan.world == 1:
         return SamplingRanks(plan)
@@ -88,7 +88,7 @@ def join_sampling(plan: SamplingPlan) -> SamplingRanks:
 
 
 def _pairs(plan: SamplingPlan) -> list[Sequence[int]]:
-    """Ranks that differ in their estimate alone."""
-    apart = plan.context * plan.tensor
+    """Return the pairs of ranks that differ only in their estimate."""
+    distance = plan.context * plan.tensor
     firsts = [rank for rank in range(plan.world) if plan.branch(rank) == 0]
-    return [(first, first + apart) for first in firsts]
+    return [(first, first + distance) for first in firsts]

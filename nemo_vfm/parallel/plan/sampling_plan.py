@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plans how the drawing of videos is spread over devices: arithmetic without GPU, torch or network.
+"""Plans how video sampling is split over devices; needs no GPU, torch or network.
 
-A training's plan does not fit. Microbatches, schedules and pipelines have no use here, and two estimates of one video,
-with and without its text, can be two devices' work. Ranks are counted with the tensor axis fastest, then context,
-guidance, shard, replicate.
+A training plan does not apply: sampling has no microbatches, schedules or pipelines, but can compute the conditional
+and the unconditional estimate on two devices. The tensor axis varies fastest, then context, guidance, shard, replicate.
 """
 
 from dataclasses import dataclass
@@ -17,20 +16,20 @@ _AXES = ("replicate", "shard", "guidance", "context", "tensor")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingPlan:
-    """How the drawing of videos is spread over devices.
+    """Parallel degrees of video sampling.
 
     Args:
-        replicate: copies of all this, each with its own prompts.
+        replicate: copies of the whole layout, each with its own prompts.
         shard: devices that share the weights (FSDP), each with its own prompts.
-        guidance: 2 gives the estimate with the text to one device and the one without it to another.
+        guidance: 2 computes the conditional and the unconditional estimate on two devices.
         context: devices that split the tokens of a video, attention included.
-        tensor: devices that split every large linear between them.
-        sequence: the tensor devices also split the tokens outside of these linears.
-        attention: how context devices attend to each other's tokens, see `ParallelPlan`.
-        ulysses: of ring_ulysses, the devices of the all-to-all part.
-        weights: sharded spreads the weights over shard x guidance x context, and each block is gathered when its turn
-            comes; whole keeps them on each of these devices, which is faster where there is room.
-        pipeline: must be 1: one video at a time would leave all stages but one idle.
+        tensor: devices that split every large linear (tensor parallelism).
+        sequence: the tensor devices also split the tokens outside these linears.
+        attention: how context devices exchange keys and values, see `ParallelPlan`.
+        ulysses: devices of the all-to-all part of ring_ulysses.
+        weights: sharded splits the weights over shard x guidance x context and gathers each block when it runs; whole
+            keeps a copy on each of these devices, which is faster if memory allows.
+        pipeline: must be 1: sampling one batch would leave all stages but one idle.
 
     Raises:
         ValueError: a degree below 1, or degrees that do not fit together.
@@ -49,20 +48,20 @@ class SamplingPlan:
 
     def __post_init__(self) -> None:
         if self.pipeline != 1:
-            raise ValueError(f"parallel.pipeline is {self.pipeline}, but a step of sampling needs the one before, so "
-                             f"stages would wait for each other; use parallel.shard, tensor or context")  # fmt: skip
+            raise ValueError(f"parallel.pipeline is {self.pipeline}, but each sampling step needs the previous one, so "
+                             f"stages would idle; use parallel.shard, tensor or context")  # fmt: skip
         if type(self.guidance) is not int or self.guidance not in (1, 2):
-            raise ValueError(f"parallel.guidance must be 1 or 2, the estimates with and without the text, got "
+            raise ValueError(f"parallel.guidance must be 1 or 2 (conditional and unconditional estimate), got "
                              f"{self.guidance!r}")  # fmt: skip
         if self.weights not in ("sharded", "whole"):
             raise ValueError(f"parallel.weights must be sharded or whole, got {self.weights!r}")
         if self.weights == "whole" and self.shard > 1:
-            raise ValueError(f"parallel.shard = {self.shard} shares the weights, and parallel.weights is whole; use "
+            raise ValueError(f"parallel.shard = {self.shard} shards the weights, but parallel.weights is whole; use "
                              f"parallel.replicate = {self.shard}")  # fmt: skip
         self.layout()
 
     def layout(self) -> ParallelPlan:
-        """The same ranks as a training's plan names them: those of guidance share weights, or are copies."""
+        """Return the equivalent training plan, in which guidance ranks are shards or replicas."""
         shared = self.weights == "sharded"
         return ParallelPlan(
             tensor=self.tensor, sequence=self.sequence, context=self.context, attention=self.attention,
@@ -72,41 +71,41 @@ class SamplingPlan:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether a device keeps a part of the weights that it computes with."""
+        """Whether a device keeps only a shard of the weights that it computes with."""
         return self.weights == "sharded" and self.shard * self.guidance * self.context > 1
 
     @property
     def world(self) -> int:
-        """Devices in all."""
+        """Total number of devices."""
         return self.layout().world
 
     @property
     def data(self) -> int:
-        """Groups of ranks with prompts of their own: replicate x shard."""
+        """Number of data-parallel groups, each with its own prompts: replicate x shard."""
         return self.replicate * self.shard
 
     @property
     def replica(self) -> int:
-        """Ranks in a row that compute the same blocks at the same time."""
+        """Number of consecutive ranks that compute the same blocks at the same time."""
         return self.world // self.replicate
 
     def data_rank(self, rank: int) -> int:
-        """Which of the `data` groups a rank belongs to."""
+        """Return the index of a rank's data-parallel group."""
         return rank // (self.guidance * self.context * self.tensor)
 
     def branch(self, rank: int) -> int:
-        """Which of the `guidance` estimates a rank makes."""
+        """Return the index of the estimate that a rank computes."""
         return rank // (self.context * self.tensor) % self.guidance
 
     def writes(self, rank: int) -> bool:
-        """Whether a rank is the one of its group that decodes videos and writes them."""
+        """Return whether a rank decodes and writes its group's videos."""
         return rank % (self.guidance * self.context * self.tensor) == 0
 
     def require(self, num_devices: int) -> None:
-        """Refuse another number of devices than the plan's.
+        """Check the number of devices.
 
         Raises:
-            ValueError: with the product, its factors, and what would fit.
+            ValueError: it is not the plan's; the message names the factors and a replicate that fits.
         """
         if num_devices == self.world:
             return

@@ -169,15 +169,15 @@ def test_channels_cannot_be_had_from_latents_alone() -> None:
 
 
 class Level(nn.Module):
-    """Says a sample of zeros, and remembers what it was told."""
+    """Predicts a sample of zeros and records its inputs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
-        self.told: list[dict[str, torch.Tensor]] = []
+        self.received: list[dict[str, torch.Tensor]] = []
 
     def forward(self, **inputs) -> torch.Tensor:
-        self.told.append(inputs)
+        self.received.append(inputs)
         return torch.zeros_like(inputs["latents_BCTHW"])
 
 
@@ -195,38 +195,38 @@ def clip(frames: int, seed: int = 1) -> torch.Tensor:
     return torch.randint(0, 256, (frames, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-def test_a_video_begins_with_what_is_given_and_each_of_a_batch_with_its_own() -> None:
+def test_each_video_of_a_batch_begins_with_its_own_given_frames() -> None:
     model, clips = Level(), [clip(3), None, clip(1, seed=2)]
     video = pipeline(TWO).generate(model, ["a", "b", "c"], given=clips, **SIZE)
     for row, given in zip(video, clips, strict=True):
         count = 0 if given is None else len(given)
         assert count == 0 or (row[:count].int() - given.int()).abs().max() <= 1
-        assert (row[count:].int() - 128).abs().max() <= 1, "the network says grey"
-    told = model.told[-1]
-    assert told["condition_BCTHW"][:, 0, :, 0, 0].sum(1).tolist() == [2, 0, 1] * 2, "with and without the text"
-    assert (told["noise_B"][:3] == 1e-4).sum(1).tolist() == [2, 0, 1]
+        assert (row[count:].int() - 128).abs().max() <= 1, "the network predicts grey"
+    received = model.received[-1]
+    assert received["condition_BCTHW"][:, 0, :, 0, 0].sum(1).tolist() == [2, 0, 1] * 2, "with and without the text"
+    assert (received["noise_B"][:3] == 1e-4).sum(1).tolist() == [2, 0, 1]
 
 
-def test_company_changes_nothing_of_what_a_network_is_told() -> None:
-    told = []
+def test_the_inputs_of_a_video_do_not_depend_on_the_rest_of_the_batch() -> None:
+    received = []
     for texts, clips in ((["a", "b"], [clip(3), clip(1)]), (["b"], [clip(1)])):
         model = Level()
         pipeline(GivenInTime(sigma=0.3, level=None)).generate(model, texts, given=clips, **SIZE)
-        told.append(model.told[0]["latents_BCTHW"][len(texts) - 1])
-    assert torch.equal(*told)
+        received.append(model.received[0]["latents_BCTHW"][len(texts) - 1])
+    assert torch.equal(*received)
 
 
-def test_noise_on_what_is_given_is_another_for_each_prompt() -> None:
+def test_noise_on_given_frames_differs_between_prompts() -> None:
     model = Level()
     pipeline(GivenInTime(sigma=0.3, level=None)).generate(model, ["a", "b"], given=[clip(3), clip(3)], **SIZE)
-    first, second = model.told[0]["latents_BCTHW"][:2, :, :2]
+    first, second = model.received[0]["latents_BCTHW"][:2, :, :2]
     assert (first - second).std() > 0.3
 
 
-def test_a_schedule_that_ends_above_zero_gives_latents_that_are_not_faded() -> None:
-    """A network that always says the same sample: the state ends at (1 - sigma) of it, and noise of sigma."""
+def test_a_schedule_that_ends_above_zero_does_not_scale_down_the_latents() -> None:
+    """With a constant prediction, the final state is (1 - sigma) of it plus noise of sigma."""
 
-    class Knows(Level):
+    class Constant(Level):
         def forward(self, **inputs) -> torch.Tensor:
             return torch.full_like(inputs["latents_BCTHW"], 3.0)
 
@@ -236,20 +236,20 @@ def test_a_schedule_that_ends_above_zero_gives_latents_that_are_not_faded() -> N
         noise_schedule=KarrasSigmas(sigma_max=80.0, sigma_min=0.5, flow=True, ends_at_zero=False),
     )  # fmt: skip
     noise = torch.randn(1, 24, 5, 4, 4, generator=torch.Generator().manual_seed(0))
-    latents = draw.latents(Knows(), ["a"], noise, fps=8.0)
+    latents = draw.latents(Constant(), ["a"], noise, fps=8.0)
     assert latents.mean() == pytest.approx(3.0, abs=0.1) and latents.std() == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(("conditioning", "given", "said"), [
-    (None, clip(1), "without frame_conditioning"),
-    (TWO, clip(FRAMES), "expected fewer than 9"),
-    (TWO, clip(1)[:, :4], r"expected fewer than 9, of \(8, 8, 3\)"),
+    (None, clip(1), "the pipeline has no frame_conditioning"),
+    (TWO, clip(FRAMES), "expected fewer than 9 frames"),
+    (TWO, clip(1)[:, :4], r"expected fewer than 9 frames of shape \(8, 8, 3\)"),
     (TWO, clip(2), "2 frames do not fit a codec with levels_time 1"),
 ])  # fmt: skip
-def test_frames_that_cannot_be_given_are_refused(conditioning, given, said) -> None:
+def test_invalid_given_frames_are_refused(conditioning, given, said) -> None:
     with pytest.raises(ValueError, match=said):
         pipeline(conditioning).generate(Level(), ["a"], given=[given], **SIZE)
-    with pytest.raises(ValueError, match="2 entries of given for 1 prompts"):
+    with pytest.raises(ValueError, match="given has 2 entries for 1 prompts"):
         pipeline(TWO).generate(Level(), ["a"], given=[None, None], **SIZE)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests low-rank adapters on one device: what they begin as, what they add, what merging gives, and what learns."""
+"""Tests low-rank adapters on one device: initialization, output, merging, and which parameters are trained."""
 
 import json
 
@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
-from nemo_vfm.models.adapters.low_rank import LowRank, Parts, Rank
+from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import (
     AdaptedModel,
     AdapterTarget,
@@ -43,7 +43,7 @@ def model(targets=ALL, method="lora") -> nn.Module:
     return built
 
 
-def stirred(built: nn.Module) -> nn.Module:
+def perturbed(built: nn.Module) -> nn.Module:
     torch.manual_seed(1)
     with torch.no_grad():
         for name, parameter in built.named_parameters():
@@ -52,7 +52,7 @@ def stirred(built: nn.Module) -> nn.Module:
     return built
 
 
-def called(built: nn.Module) -> torch.Tensor:
+def output_of(built: nn.Module) -> torch.Tensor:
     torch.manual_seed(2)
     mask = torch.ones(1, 5, dtype=torch.bool)
     output: torch.Tensor = built(latents_BCTHW=torch.randn(1, 4, 2, 4, 4), noise_B=torch.rand(1),
@@ -61,49 +61,49 @@ def called(built: nn.Module) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["lora", "dora"])
-def test_a_new_adapter_changes_nothing_and_alone_learns(method) -> None:
+def test_a_new_adapter_changes_no_output_and_is_all_that_is_trained(method) -> None:
     built = model(method=method)
-    assert torch.equal(called(built), called(plain()))
-    called(built).square().sum().backward()
-    learning = {name for name, parameter in built.named_parameters() if parameter.grad is not None}
-    assert learning == {name for name, _ in built.named_parameters() if is_adapter(name)} == learned_state(built).keys()
+    assert torch.equal(output_of(built), output_of(plain()))
+    output_of(built).square().sum().backward()
+    trained = {name for name, parameter in built.named_parameters() if parameter.grad is not None}
+    assert trained == {name for name, _ in built.named_parameters() if is_adapter(name)} == learned_state(built).keys()
     assert {name for name, _ in built.named_parameters() if not is_adapter(name)} == dict(
         plain().named_parameters()
     ).keys()
 
 
 @pytest.mark.parametrize("method", ["lora", "dora"])
-def test_merged_weights_are_the_same_function(method) -> None:
-    built, bare = stirred(model(method=method)), plain()
+def test_merged_weights_give_the_same_output(method) -> None:
+    built, bare = perturbed(model(method=method)), plain()
     with torch.no_grad():
         for name, linear in adapted_linears(built):
             low = linear.adapters["own"]
             assert isinstance(low, LowRank)
             bare.get_submodule(name).weight.copy_(low.merged(linear, linear.weight))
-    assert (called(built) - called(plain())).abs().max() > 0.05
-    torch.testing.assert_close(called(built), called(bare), atol=1e-5, rtol=1e-5)
+    assert (output_of(built) - output_of(plain())).abs().max() > 0.05
+    torch.testing.assert_close(output_of(built), output_of(bare), atol=1e-5, rtol=1e-5)
 
 
-def linear_with(method, ranks, parts=Parts()) -> AdaptedLinear:
+def linear_with(method, ranks, parts=FusedProjections()) -> AdaptedLinear:
     torch.manual_seed(0)
     linear = Linear(6, 12)
     adapters_of(linear)["x"] = LowRank(linear, parts, ranks, method)
     assert isinstance(linear, AdaptedLinear)
-    stirred_ = linear.adapters["x"]
+    adapter = linear.adapters["x"]
     with torch.no_grad():
-        for parameter in stirred_.parameters():
+        for parameter in adapter.parameters():
             parameter.add_(torch.rand_like(parameter))
     return linear
 
 
-def test_lora_is_its_equation() -> None:
+def test_lora_matches_its_equation() -> None:
     linear, x = linear_with("lora", {"whole": Rank(2, 6.0)}), torch.randn(3, 5, 6)
     own = linear.adapters["x"]
     expected = F.linear(x, linear.weight + 6.0 / 2 * own.whole_b @ own.whole_a, linear.bias)
     torch.testing.assert_close(linear(x), expected)
 
 
-def test_dora_is_its_equation_and_its_norm_is_held_constant_in_backward() -> None:
+def test_dora_matches_its_equation_and_its_norm_has_no_gradient() -> None:
     linear, x = linear_with("dora", {"whole": Rank(2, 6.0)}), torch.randn(3, 5, 6)
     own = linear.adapters["x"]
     changed = linear.weight + 6.0 / 2 * own.whole_b @ own.whole_a
@@ -118,9 +118,9 @@ def test_dora_is_its_equation_and_its_norm_is_held_constant_in_backward() -> Non
 
 
 @pytest.mark.parametrize("method", ["lora", "dora"])
-def test_parts_of_a_joint_projection_have_adapters_of_their_own(method) -> None:
-    """Rows of two heads of three dimensions; the second of two projections has none."""
-    parts = Parts(("k", "v"), 3)
+def test_each_projection_of_a_fused_linear_has_its_own_adapter(method) -> None:
+    """Two heads of three dimensions; only the first of two projections is adapted."""
+    parts = FusedProjections(("k", "v"), 3)
     linear, x = linear_with(method, {"k": Rank(2, 4.0)}, parts), torch.randn(5, 6)
     with_it, without = linear(x).unflatten(1, (2, 2, 3)), linear.forward(x).unflatten(1, (2, 2, 3))
     torch.testing.assert_close(with_it[:, :, 1], without[:, :, 1])
@@ -128,7 +128,7 @@ def test_parts_of_a_joint_projection_have_adapters_of_their_own(method) -> None:
     torch.testing.assert_close(F.linear(x, linear.adapters["x"].merged(linear, linear.weight), linear.bias), linear(x))
 
 
-def test_a_rank_for_each_target_and_the_last_one_counts() -> None:
+def test_each_target_has_its_rank_and_the_last_match_applies() -> None:
     targets = ALL | {
         "values": AdapterTarget(modules="blocks.*.self_attention.qkv", rank=2, alpha=2.0, parts=["v"]),
         "mlp": AdapterTarget(modules="blocks.0.mlp.up", rank=8, alpha=8.0),
@@ -139,12 +139,12 @@ def test_a_rank_for_each_target_and_the_last_one_counts() -> None:
     assert ranks["blocks.0.mlp.up"] == {"whole": Rank(8, 8.0)} and "blocks.1.mlp.up" not in ranks
 
 
-def test_first_weights_are_a_function_of_the_seed_alone() -> None:
+def test_initial_weights_depend_on_the_seed_alone() -> None:
     first, again, other = (dict(learned_state(build())) for build in (model, model, lambda: model({**ALL})))
     assert all(torch.equal(first[name], again[name]) and torch.equal(first[name], other[name]) for name in first)
 
 
-def test_a_language_model_takes_adapters_too() -> None:
+def test_a_language_model_can_have_adapters() -> None:
     def built() -> nn.Module:
         return GPT(vocab=32, width=32, depth=1, heads=2, mlp_hidden=64)
 
@@ -154,27 +154,27 @@ def test_a_language_model_takes_adapters_too() -> None:
     assert [name for name, _ in adapted_linears(adapted)]
 
 
-@pytest.mark.parametrize(("make", "said"), [
+@pytest.mark.parametrize(("make", "message"), [
     (lambda: AdapterTarget(modules="x", rank=0, alpha=1.0), r"rank \(0\) must be at least 1"),
     (lambda: AdapterTarget(modules="x", rank=1, alpha=0.0), r"alpha \(0.0\) above 0"),
     (lambda: AdapterTarget(modules="x", rank=1, alpha=1.0, parts=[]), "parts is empty"),
     (lambda: LowRankAdapter(targets={}), "targets is empty"),
-    (lambda: model({"a": AdapterTarget(modules="layers.*", rank=1, alpha=1.0)}), "names no linear of this DiT; it has"),
-    (lambda: model({"a": AdapterTarget(modules="blocks.*.mlp.up", rank=1, alpha=1.0, parts=["q"])}), "none of what"),
+    (lambda: model({"a": AdapterTarget(modules="layers.*", rank=1, alpha=1.0)}), "matches no linear of this DiT"),
+    (lambda: model({"a": AdapterTarget(modules="blocks.*.mlp.up", rank=1, alpha=1.0, parts=["q"])}), "match none"),
 ])  # fmt: skip
-def test_what_cannot_be_is_refused(make, said) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_invalid_arguments_are_refused(make, message) -> None:
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 @pytest.mark.slow  # compiles
 @pytest.mark.parametrize("method", ["lora", "dora"])
-def test_compiled_blocks_give_the_same(method) -> None:
-    built = stirred(model(method=method))
-    expected = called(built)
+def test_compiled_blocks_give_the_same_output(method) -> None:
+    built = perturbed(model(method=method))
+    expected = output_of(built)
     for block in built.blocks:  # type: ignore[union-attr]
         block.compile()
-    torch.testing.assert_close(called(built), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(output_of(built), expected, atol=1e-4, rtol=1e-4)
 
 
 def test_what_a_checkpoint_remembers_names_each_number_that_is_another_now():

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a recipe can be tried with a tiny random pipeline, and that nothing else is written for a typing error."""
+"""Tests that a recipe can be tried with a tiny random pipeline, and that a mistyped base writes nothing."""
 
 from pathlib import Path
 from typing import get_args
@@ -15,11 +15,11 @@ from tests.support.repository import ROOT
 diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
 
 
-def test_every_pipeline_of_the_ingredients_can_be_tried() -> None:
+def test_every_pipeline_in_conf_has_a_random_counterpart() -> None:
     assert set(get_args(Family)) == {path.stem for path in (ROOT / "conf/pipeline").glob("*.yaml")}
 
 
-def test_it_is_a_pipeline_of_diffusers_and_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+def test_diffusers_loads_the_pipeline_and_the_callers_random_state_is_unchanged(tmp_path: Path) -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -28,13 +28,13 @@ def test_it_is_a_pipeline_of_diffusers_and_leaves_the_callers_random_numbers_alo
     whole = diffusers.WanImageToVideoPipeline.from_pretrained(tmp_path / "base")
     assert whole.config.boundary_ratio == 0.9 and whole.transformer.config.in_channels == 12
     one, other = (part.patch_embedding.weight for part in (whole.transformer, whole.transformer_2))
-    assert not torch.equal(one, other), "two networks, not one twice"
-    write_random_pipeline(tmp_path / "base", "wan22_i2v")  # by a rank that comes later
+    assert not torch.equal(one, other), "the two networks must differ"
+    write_random_pipeline(tmp_path / "base", "wan22_i2v")  # as a later rank does
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
 
 
 @pytest.mark.parametrize("family", [None, "wan21_t2v"])
-def test_a_folder_outside_the_run_is_never_made_up(tmp_path: Path, family: Family | None) -> None:
-    with pytest.raises(UserError, match="models is no folder; base=FOLDER names the pretrained pipeline"):
+def test_no_pipeline_is_written_outside_the_run_folder(tmp_path: Path, family: Family | None) -> None:
+    with pytest.raises(UserError, match="models is not a folder; set base=FOLDER to a pretrained diffusers pipeline"):
         prepare_base(tmp_path / "models", family, tmp_path / "run")
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which hosts `get` contacts, where it follows a redirect to, and who gets the token."""
+"""Tests which hosts `get` contacts, which redirects it follows, and who receives the token."""
 
 import base64
 import datetime
@@ -72,7 +72,7 @@ def test_the_users_file_can_name_the_token_of_the_hub(environment):
         ("HF_HUB_OFFLINE", "true", "HF_HUB_OFFLINE is set"),
     ],
 )
-def test_an_address_that_is_none_or_needs_permission_is_a_sentence(environment, name, value, words):
+def test_an_invalid_or_unpermitted_hub_url_is_refused_with_a_reason(environment, name, value, words):
     environment.setenv(name, value)
     with pytest.raises(UserError, match=words) as caught:
         hub_access(Permissions())
@@ -84,7 +84,7 @@ def test_an_address_that_is_none_or_needs_permission_is_a_sentence(environment, 
     [
         ("https://cdn.example/x?Signature=a%20b", "https://cdn.example:443"),
         ("/api/models/new/name", "https://huggingface.co:443"),
-        ("https://127.0.0.9/x", "https://127.0.0.9:443"),  # judged by its address, when it is reached
+        ("https://127.0.0.9/x", "https://127.0.0.9:443"),  # its IP address is checked when connecting
         ("http://cdn.example/x", None), ("http://huggingface.co/x", None), ("http://127.0.0.1/x", None),
         ("file:///etc/passwd", None), ("ftp://cdn.example/x", None), ("https://localhost/x", None),
         ("https://gpu7/x", None), ("https://user:pass@cdn.example/x", None), ("//cdn.example:99999/x", None),
@@ -94,7 +94,7 @@ def test_an_address_that_is_none_or_needs_permission_is_a_sentence(environment, 
         ("http://gpu7:8000/x", "http://gpu7:8000"),
     ],
 )  # fmt: skip
-def test_a_redirect_is_followed_to_https_and_to_where_the_user_allows_alone(environment, location, followed):
+def test_a_redirect_is_followed_only_to_public_https_or_to_allowed_hosts(environment, location, followed):
     access = hub_access(Permissions.of("http://gpu7:8000"))
     if followed is None:
         with pytest.raises(DataError, match="redirects"):
@@ -113,63 +113,61 @@ def test_a_redirect_is_followed_to_https_and_to_where_the_user_allows_alone(envi
         ("https://[::ffff:169.254.169.254]/x", "metadata service"), ("https://0x7f.1/x", "inside this network"),
     ],
 )  # fmt: skip
-def test_a_redirect_into_this_network_reaches_nobody(hub, visitor, location, words):
+def test_a_redirect_into_the_local_network_is_not_followed(hub, download, location, words):
     hub.always["hub:" + WEIGHTS] = status(302, Location=location)
     with pytest.raises((DataError, UserError), match=words):
-        visitor.get()
-    assert not hub.asked("cdn") and WEIGHTS not in visitor.files()
+        download.get()
+    assert not hub.asked("cdn") and WEIGHTS not in download.files()
 
 
-def test_the_host_beside_a_hub_on_this_machine_has_to_be_allowed(hub, visitor):
+def test_a_cdn_on_the_local_network_must_be_allowed(hub, download):
     with pytest.raises(DataError, match=f"add --allow-host {hub.cdn_url}"):
-        visitor.get(allowed=())
+        download.get(allowed=())
     assert not hub.asked("cdn")
 
 
-def test_redirects_in_a_circle_end(hub, visitor):
+def test_circular_redirects_are_given_up(hub, download):
     hub.always["/revision/main"] = lambda handler: handler.send(307, b"", Location=handler.path)
     with pytest.raises(DataError, match="redirects more than 5 times"):
-        visitor.get()
+        download.get()
     assert len(hub.requests) == 6
 
 
-def test_the_token_is_sent_to_the_hub_and_to_nobody_else(hub, visitor, monkeypatch):
+def test_only_the_hub_receives_the_token(hub, download, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.token = TOKEN
-    visitor.get()
-    assert visitor.files() == SAFE
+    download.get()
+    assert download.files() == SAFE
     with_token = {one.partition(" ")[0] for one, sent in zip(hub.requests, hub.headers, strict=True)
                   if TOKEN in str(sent)}  # fmt: skip
     assert with_token == {"hub"} and hub.asked("cdn")
-    assert TOKEN not in (visitor.folder / "get.json").read_text() and conceal(TOKEN) == "***"
+    assert TOKEN not in (download.folder / "get.json").read_text() and conceal(TOKEN) == "***"
 
 
-def test_a_host_that_redirects_back_does_not_get_to_use_the_token(hub, visitor, monkeypatch):
+def test_a_redirect_back_to_the_hub_does_not_carry_the_token(hub, download, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.always["cdn:" + WEIGHTS] = status(302, Location=f"{hub.url}/secret")
     hub.always["hub:/secret"] = status(500)
     with pytest.raises(HubError):
-        visitor.get()
+        download.get()
     back = [sent for one, sent in zip(hub.requests, hub.headers, strict=True) if one.endswith("/secret")]
     assert back and not any("Authorization" in sent for sent in back)
 
 
-def test_a_model_with_terms_says_what_to_do(hub, visitor, monkeypatch):
+def test_a_gated_model_explains_how_to_get_access(hub, download, monkeypatch):
     hub.token = TOKEN
-    with pytest.raises(
-        UserError, match=r"answered 401 GatedRepo.*accept its? ?them on its page.*HF_TOKEN|401 GatedRepo"
-    ):
-        visitor.get()
+    with pytest.raises(UserError, match=r"answered 401 GatedRepo.*accept them on its page and set HF_TOKEN"):
+        download.get()
     monkeypatch.setenv("HF_TOKEN", "hf_another987654321")
     with pytest.raises(UserError, match="the token in HF_TOKEN may not read this model") as caught:
-        visitor.get()
+        download.get()
     assert "hf_another987654321" not in f"{caught.value!r}"
 
 
-def test_a_token_that_can_be_none_is_said_and_not_shown(hub, visitor, monkeypatch):
+def test_an_invalid_token_is_reported_without_its_value(hub, download, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "two\nlines")
     with pytest.raises(UserError, match="the variable HF_TOKEN") as caught:
-        visitor.get()
+        download.get()
     assert "lines" not in str(caught.value) and not hub.requests
 
 
@@ -192,15 +190,15 @@ def test_the_environment_names_the_proxy(environment, variables, expected):
     assert found is None or not found.authorization or conceal(f"canary@pass {found.authorization}") == "*** Basic ***"
 
 
-def test_a_proxy_of_another_kind_is_a_sentence(environment):
+def test_an_unsupported_proxy_is_refused_with_the_expected_form(environment):
     environment.setenv("ALL_PROXY", "socks5://me:canary-pass@p:1")
     with pytest.raises(UserError, match="expected http://HOST:PORT") as caught:
         proxy_for(service_url("https://hub.example"))
     assert "canary-pass" not in str(caught.value)
 
 
-def test_through_a_proxy_tls_reaches_the_hub_itself_and_no_name_is_looked_up_here(environment, tmp_path):
-    """The proxy passes bytes on; the hub behind it is known by a certificate for its own name."""
+def test_tls_through_a_proxy_ends_at_the_hub_and_the_proxy_resolves_the_name(environment, tmp_path):
+    """The proxy forwards bytes; the hub behind it has a certificate for its own name."""
     certificate(tmp_path, "hub.test")
     environment.setenv("SSL_CERT_FILE", str(tmp_path / "hub.pem"))
     environment.setenv("HF_ENDPOINT", "https://hub.test")
@@ -215,7 +213,7 @@ def test_through_a_proxy_tls_reaches_the_hub_itself_and_no_name_is_looked_up_her
     assert f"Authorization: Bearer {TOKEN}".encode() in request
 
 
-def test_a_certificate_that_is_not_trusted_is_said_at_once(environment, tmp_path):
+def test_an_untrusted_certificate_is_reported_without_retries(environment, tmp_path):
     certificate(tmp_path, "hub.test")
     environment.setenv("HF_ENDPOINT", "https://hub.test")
     with proxy(tmp_path, b"{}") as (port, asked):
@@ -225,10 +223,10 @@ def test_a_certificate_that_is_not_trusted_is_said_at_once(environment, tmp_path
     assert len(asked) == 1
 
 
-def test_a_proxy_that_refuses_is_a_sentence(environment, tmp_path):
+def test_a_refusing_proxy_is_reported_with_a_reason(environment, tmp_path):
     environment.setenv("HF_ENDPOINT", "https://hub.test")
-    for answer, words in ((b"HTTP/1.1 407 no\r\n\r\n", "wants a user and a password"),
-                          (b"SSH-2.0\r\n\r\n", "not one of HTTP"),
+    for answer, words in ((b"HTTP/1.1 407 no\r\n\r\n", "requires credentials"),
+                          (b"SSH-2.0\r\n\r\n", "is not HTTP"),
                           (b"HTTP/1.1 502 bad\r\n\r\n", "answered 502 for hub.test")):  # fmt: skip
         with proxy(tmp_path, b"", answer) as (port, _):
             environment.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
@@ -236,7 +234,7 @@ def test_a_proxy_that_refuses_is_a_sentence(environment, tmp_path):
                 HubClient(hub_access(Permissions()), timeout_s=5.0, tries=1).json("it", "/x", 100)
 
 
-def test_a_proxy_is_not_asked_for_addresses_of_this_network(environment, tmp_path):
+def test_a_proxy_is_not_asked_for_private_addresses(environment, tmp_path):
     environment.setenv("HF_ENDPOINT", "https://169.254.169.254")
     with proxy(tmp_path, b"") as (port, asked):
         environment.setenv("HTTPS_PROXY", f"http://127.0.0.1:{port}")
@@ -246,7 +244,7 @@ def test_a_proxy_is_not_asked_for_addresses_of_this_network(environment, tmp_pat
 
 
 def certificate(folder, name):
-    """A key and a certificate for a name, which is its own authority."""
+    """Write a key and a self-signed certificate for a name."""
     x509 = pytest.importorskip("cryptography.x509")
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -266,7 +264,7 @@ def certificate(folder, name):
 
 @contextmanager
 def proxy(folder, body, answer=b"HTTP/1.1 200 open\r\nVia: x\r\n\r\n"):
-    """A proxy of one connection, which is the hub behind it as well; yields its port, and what it was asked."""
+    """A proxy for one connection that also plays the hub behind it; yields its port and the requests."""
     asked: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -283,7 +281,7 @@ def proxy(folder, body, answer=b"HTTP/1.1 200 open\r\nVia: x\r\n\r\n"):
                 try:
                     link = context.wrap_socket(link, server_side=True)
                 except OSError:
-                    return  # who asks does not trust us
+                    return  # the client does not trust the certificate
                 asked.append(_header(link))
                 link.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             link.close()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which texts are addresses of models, and what a user is told instead."""
+"""Tests which texts are model addresses, and what the error suggests for others."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from nemo_vfm.models.hub.hub_address import get_hint, hub_address
         ("hf://a/b/", "a/b", "main"),
     ],
 )
-def test_a_model_and_its_revision_are_read(text, model, revision):
+def test_a_model_and_its_revision_are_parsed(text, model, revision):
     found = hub_address(text)
     assert (found.model, found.revision, found.name) == (model, revision, model.partition("/")[2])
 
@@ -27,7 +27,7 @@ def test_a_model_and_its_revision_are_read(text, model, revision):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("hf://datasets/a/b", "only models are brought here"), ("hf://spaces/a/b", "only models"),
+        ("hf://datasets/a/b", "only models can be downloaded"), ("hf://spaces/a/b", "only models"),
         ("nvidia/Cosmos", r"did you mean hf://nvidia/Cosmos\?"),
         ("https://huggingface.co/nvidia/Cosmos/tree/main", r"did you mean hf://nvidia/Cosmos\?"),
         ("hf://a/b/transformer", r"--only 'transformer\*'"), ("hf://gpt2", "an organisation and a model"),
@@ -37,12 +37,12 @@ def test_a_model_and_its_revision_are_read(text, model, revision):
         ("hf://a/b@-x", "a branch"), ("hf://a/b@x\ny", "a branch"), ("hf://a/b@" + "x" * 300, "a branch"),
     ],
 )  # fmt: skip
-def test_anything_else_is_refused_with_what_was_meant(text, words):
+def test_other_texts_are_refused_with_a_suggestion(text, words):
     with pytest.raises(ValueError, match=words):
         hub_address(text)
 
 
-def test_a_hint_repeats_the_name_of_a_model_and_not_that_of_a_folder(tmp_path, monkeypatch):
+def test_the_hint_repeats_a_model_name_but_not_a_folder_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
     assert get_hint("nvidia/Cosmos") == get_hint(Path("hf://nvidia/Cosmos")) == "nemo-vfm get hf://nvidia/Cosmos"

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes adapters as other programs keep them."""
+"""Converts adapter keys to and from the formats of other libraries."""

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes the keys that PEFT gives matrices, and the ranks and alphas beside them.
+"""Reads and writes PEFT's tensor keys and its configuration of ranks and alphas.
 
-A folder of PEFT has them in adapter_config.json, a file of diffusers in its header.
+PEFT stores the configuration in adapter_config.json, diffusers in the file's header.
 """
 
 import re
@@ -19,37 +19,36 @@ _A, _B, _M = "lora_A", "lora_B", "lora_magnitude_vector"
 _KEY = re.compile(rf"(?P<linear>.+)\.(?P<kind>{_A}|{_B}|{_M})(\.default)?(\.weight)?")
 _PLAIN = re.compile(r"\^?[\w.\-]{1,300}\$?")
 _MOST_ALPHA = 1_000_000
-#: What changes the function and is not read.
-_NOT_READ = ("lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication", "alora_invocation_tokens")
+#: Options that change the result and are not supported.
+_UNSUPPORTED = ("lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication", "alora_invocation_tokens")
 
 
 def read_keys(
     name: str, tensors: Mapping[str, Tensor], prefix: str, config: Mapping[str, Json] | None
 ) -> dict[str, Matrices]:
-    """Matrices by linear.
+    """Read matrices by linear.
 
     Args:
         name: of the file, for messages.
         tensors: by key.
-        prefix: that every key begins with.
-        config: r, lora_alpha and their patterns, as PEFT names them; None where nothing says an alpha, which then is
-            the rank, as diffusers takes it.
+        prefix: prefix of every key.
+        config: r, lora_alpha and their patterns in PEFT's terms; None sets alpha to the rank, as diffusers does.
 
     Raises:
-        DataError: a key is none of an adapter's, or a matrix has no partner.
+        DataError: a key is not an adapter's, a matrix is missing, or the configuration contradicts the matrices.
     """
     kinds: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
         if match is None:
-            raise DataError(f"{name} has {key[:200]!r}, which is no key of an adapter: expected "
+            raise DataError(f"{name} has {key[:200]!r}, which is not an adapter key: expected "
                             f"{prefix}LINEAR.{_A}.weight, {_B} or {_M}")  # fmt: skip
         kinds.setdefault(match["linear"], {})[match["kind"]] = tensor
-    return {linear: _matrices(name, linear, own, config) for linear, own in kinds.items()}
+    return {linear: _matrices(name, linear, kind, config) for linear, kind in kinds.items()}
 
 
 def write_keys(prefix: str, given: Mapping[str, Matrices]) -> dict[str, Tensor]:
-    """The inverse of `read_keys`, without ranks and alphas."""
+    """Return the tensors that `read_keys` reads; ranks and alphas are in `config_of`."""
     found = {}
     for linear, one in given.items():
         found[f"{prefix}{linear}.{_A}.weight"] = one.a
@@ -60,7 +59,7 @@ def write_keys(prefix: str, given: Mapping[str, Matrices]) -> dict[str, Tensor]:
 
 
 def config_of(given: Mapping[str, Matrices]) -> dict[str, Json]:
-    """r, lora_alpha and what differs from them, as PEFT's LoraConfig takes them."""
+    """Return PEFT's LoraConfig: r, lora_alpha, and patterns for the linears that differ."""
     ranks = {linear: one.a.shape[0] for linear, one in given.items()}
     alphas = {linear: _number(one.alpha) for linear, one in given.items()}
     rank, alpha = (Counter(each.values()).most_common(1)[0][0] for each in (ranks, alphas))
@@ -73,42 +72,42 @@ def config_of(given: Mapping[str, Matrices]) -> dict[str, Json]:
     }  # fmt: skip
 
 
-def _matrices(name: str, linear: str, own: Mapping[str, Tensor], config: Mapping[str, Json] | None) -> Matrices:
-    if missing := [kind for kind in (_A, _B) if kind not in own]:
-        raise DataError(f"{name} has no {missing[0]} for {linear}, and an adapter without it changes nothing there")
-    if own[_A].ndim != 2:
-        raise DataError(f"{name} has {_A} of {linear} in the shape {tuple(own[_A].shape)}; expected two dimensions")
-    rank = int(own[_A].shape[0])
+def _matrices(name: str, linear: str, given: Mapping[str, Tensor], config: Mapping[str, Json] | None) -> Matrices:
+    if missing := [kind for kind in (_A, _B) if kind not in given]:
+        raise DataError(f"{name} has no {missing[0]} for {linear}, so the adapter would have no effect there")
+    if given[_A].ndim != 2:
+        raise DataError(f"{name} has {_A} of {linear} with shape {tuple(given[_A].shape)}; expected two dimensions")
+    rank = int(given[_A].shape[0])
     if config is None:
-        return Matrices(own[_A], own[_B], float(rank), own.get(_M))
-    _require_read(name, config)
-    said = _of(name, config, "rank_pattern", linear, config.get("r"))
-    if said != rank:
-        raise DataError(f"{name} says rank {said} of {linear}, and its matrices have {rank}")
-    alpha = _of(name, config, "alpha_pattern", linear, config.get("lora_alpha"))
+        return Matrices(given[_A], given[_B], float(rank), given.get(_M))
+    _require_supported(name, config)
+    declared = _option_of(name, config, "rank_pattern", linear, config.get("r"))
+    if declared != rank:
+        raise DataError(f"{name} declares rank {declared} for {linear}, but its matrices have rank {rank}")
+    alpha = _option_of(name, config, "alpha_pattern", linear, config.get("lora_alpha"))
     if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not 0 < alpha <= _MOST_ALPHA:
-        raise DataError(f"{name} says lora_alpha {str(alpha)[:40]} of {linear}; expected a number above 0, at most "
-                        f"{_MOST_ALPHA:,}")  # fmt: skip
+        raise DataError(f"{name} declares lora_alpha {str(alpha)[:40]} for {linear}; expected a number above 0, at "
+                        f"most {_MOST_ALPHA:,}")  # fmt: skip
     alpha = float(alpha) * (rank**0.5 if config.get("use_rslora") else 1.0)
-    if bool(config.get("use_dora")) != (_M in own):
-        raise DataError(f"{name} says use_dora: {config.get('use_dora')}, and {linear} has "
-                        f"{'a' if _M in own else 'no'} {_M}")  # fmt: skip
-    return Matrices(own[_A], own[_B], alpha, own.get(_M))
+    if bool(config.get("use_dora")) != (_M in given):
+        raise DataError(f"{name} declares use_dora: {config.get('use_dora')}, but {linear} has "
+                        f"{'a' if _M in given else 'no'} {_M}")  # fmt: skip
+    return Matrices(given[_A], given[_B], alpha, given.get(_M))
 
 
-def _require_read(name: str, config: Mapping[str, Json]) -> None:
-    if other := [key for key in _NOT_READ if config.get(key)]:
-        raise DataError(f"{name} says {other[0]}, which is not read; merge the adapter where it was made")
+def _require_supported(name: str, config: Mapping[str, Json]) -> None:
+    if other := [key for key in _UNSUPPORTED if config.get(key)]:
+        raise DataError(f"{name} sets {other[0]}, which is not supported; merge it with the library that made it")
 
 
-def _of(name: str, config: Mapping[str, Json], patterns: str, linear: str, default: Json) -> Json:
-    """A number of one linear: of a pattern that is the end of its name, or the common one."""
+def _option_of(name: str, config: Mapping[str, Json], patterns: str, linear: str, default: Json) -> Json:
+    """Return the first value whose pattern matches a linear's name or its suffix, else the default."""
     given = config.get(patterns) or {}
     if not isinstance(given, dict):
-        raise DataError(f"{name} has something else than a mapping as {patterns}")
+        raise DataError(f"{name} has a {patterns} that is not a mapping")
     for pattern, value in given.items():
         if not _PLAIN.fullmatch(pattern):
-            raise DataError(f"{name} has {pattern[:100]!r} in {patterns}; patterns are names of linears here")
+            raise DataError(f"{name} has {pattern[:100]!r} in {patterns}; patterns must be names of linears")
         plain = pattern.strip("^$")
         if linear == plain or (not pattern.startswith("^") and linear.endswith(f".{plain}")):
             return value

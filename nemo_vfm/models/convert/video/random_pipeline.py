@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes a tiny pipeline of random parts as diffusers saves one, so that a recipe can be tried without weights."""
+"""Writes a tiny randomly initialized diffusers pipeline, so that a recipe can be tried without pretrained weights."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.models.convert.video.transformer_folder import PIPELINE
 from nemo_vfm.models.hub.hub_address import get_hint
 
-#: The names of `conf/pipeline/`.
+#: File names of `conf/pipeline/`.
 Family = Literal[
     "wan21_t2v", "wan21_i2v", "wan22_t2v", "wan22_i2v", "wan22_ti2v", "cosmos1_text", "cosmos1_video",
     "cosmos2_image", "cosmos2_video", "cosmos25",
@@ -30,7 +30,7 @@ _WAN: dict[str, Any] = {
     "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": _CHANNELS, "out_channels": _CHANNELS,
     "text_dim": _WIDTH, "freq_dim": 32, "ffn_dim": 96, "num_layers": 2,
 }  # fmt: skip
-_GIVEN = {"in_channels": 2 * _CHANNELS + 4}  # noisy latents, four channels of a mask, given latents
+_CONDITIONED = {"in_channels": 2 * _CHANNELS + 4}  # noisy latents, four mask channels, conditioning latents
 _COSMOS: dict[str, Any] = {
     "in_channels": _CHANNELS, "out_channels": _CHANNELS, "num_attention_heads": 2, "attention_head_dim": 24,
     "num_layers": 2, "text_embed_dim": _WIDTH, "adaln_lora_dim": 8,
@@ -72,7 +72,7 @@ _SCHEDULERS: dict[str, tuple[str, dict[str, Any]]] = {
         "prediction_type": "flow_prediction",
     }),
 }  # fmt: skip
-#: Parts that some pipelines have, and that diffusers wants named where they are absent.
+#: Optional components, which diffusers requires as null entries in the index if they are absent.
 _OPTIONAL = {
     "WanPipeline": ("transformer_2",), "WanImageToVideoPipeline": ("transformer_2", "image_encoder", "image_processor"),
 }  # fmt: skip
@@ -80,15 +80,15 @@ _OPTIONAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a family's pipeline has.
+    """The components of a family's pipeline.
 
     Args:
-        kind: the pipeline's class.
-        transformer: config.
-        vae: which autoencoder.
+        kind: class of the pipeline.
+        transformer: config of the transformer.
+        vae: key of `_VAES`.
         text: class of the text encoder.
-        image_tokens: whether it has a CLIP.
-        settings: of the pipeline itself; a boundary_ratio brings a second transformer.
+        image_tokens: whether the pipeline has a CLIP image encoder.
+        settings: arguments of the pipeline itself; a boundary_ratio adds a second transformer.
     """
 
     kind: str
@@ -102,9 +102,9 @@ class _Parts:
 _IMAGE = {"image_dim": _WIDTH, "added_kv_proj_dim": 48}
 _FAMILIES: dict[str, _Parts] = {
     "wan21_t2v": _Parts("WanPipeline", _WAN),
-    "wan21_i2v": _Parts("WanImageToVideoPipeline", _WAN | _GIVEN | _IMAGE, image_tokens=True),
+    "wan21_i2v": _Parts("WanImageToVideoPipeline", _WAN | _CONDITIONED | _IMAGE, image_tokens=True),
     "wan22_t2v": _Parts("WanPipeline", _WAN, settings={"boundary_ratio": 0.875}),
-    "wan22_i2v": _Parts("WanImageToVideoPipeline", _WAN | _GIVEN, settings={"boundary_ratio": 0.9}),
+    "wan22_i2v": _Parts("WanImageToVideoPipeline", _WAN | _CONDITIONED, settings={"boundary_ratio": 0.9}),
     "wan22_ti2v": _Parts("WanImageToVideoPipeline", _WAN, "wan 2.2", settings={"expand_timesteps": True}),
     "cosmos1_text": _Parts("CosmosTextToWorldPipeline", _COSMOS, "cosmos", "T5EncoderModel"),
     "cosmos1_video": _Parts("CosmosVideoToWorldPipeline", _COSMOS | _MASKED, "cosmos", "T5EncoderModel"),
@@ -118,27 +118,27 @@ _FAMILIES: dict[str, _Parts] = {
 
 
 def prepare_base(base: Path | None, family: Family | None, run_folder: Path) -> None:
-    """See that a recipe's `base` is there: one sentence before each of its parts has one of its own.
+    """Check that a recipe's `base` exists, so that one error replaces one error per component.
 
     Args:
-        base: folder of a pretrained pipeline; None where a recipe has none.
-        family: of the tiny random pipeline that is written where `base` lies in the run's own folder.
+        base: folder of a pretrained pipeline; None if the recipe has none.
+        family: family of the tiny random pipeline to write if `base` is inside the run folder.
         run_folder: of the run.
 
     Raises:
-        UserError: there is no such folder.
+        UserError: the folder does not exist.
     """
     if base is None or base.is_dir():
         return
     if family is None or not base.resolve().is_relative_to(run_folder.resolve()):
-        raise UserError(f"{base} is no folder; base=FOLDER names the pretrained pipeline as diffusers writes it, and "
-                        f"{get_hint(base)} brings one here")  # fmt: skip
-    log.info(f"no pretrained pipeline was given: {base} becomes a tiny random one, a {family}")
+        raise UserError(f"{base} is not a folder; set base=FOLDER to a pretrained diffusers pipeline; "
+                        f"{get_hint(base)} downloads one")  # fmt: skip
+    log.info(f"no pretrained pipeline was given; writing a tiny random {family} pipeline to {base}")
     write_random_pipeline(base, family)
 
 
 def write_random_pipeline(folder: Path, family: Family) -> None:
-    """Write it whole or not at all; ranks that write the same folder leave one of them.
+    """Write a pipeline atomically; if several ranks write the same folder, the first one wins.
 
     Raises:
         MissingPackage: diffusers or transformers is not installed.
@@ -162,7 +162,7 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
     absent = {name: [None, None] for name in _OPTIONAL.get(parts.kind, ("safety_checker",))}
     index: dict[str, Any] = {"_class_name": parts.kind, **parts.settings, **absent}
     kind, config = _VAES[parts.vae]
-    made: dict[str, Callable[[], Any]] = {
+    components: dict[str, Callable[[], Any]] = {
         "scheduler": lambda: scheduler,
         "vae": lambda: getattr(diffusers, kind)(**config),
         "text_encoder": lambda: _text_encoder(parts.text, transformers),
@@ -170,10 +170,13 @@ def _write(folder: Path, parts: _Parts, scheduler: object, diffusers: ModuleType
         "transformer": lambda: _transformer(parts, diffusers),
     }
     if "boundary_ratio" in parts.settings:
-        made["transformer_2"] = made["transformer"]
+        components["transformer_2"] = components["transformer"]
     if parts.image_tokens:
-        made |= {"image_encoder": lambda: _clip(transformers), "image_processor": lambda: _processor(transformers)}
-    for name, make in made.items():
+        components |= {
+            "image_encoder": lambda: _clip(transformers),
+            "image_processor": lambda: _processor(transformers),
+        }
+    for name, make in components.items():
         part = make()
         part.save_pretrained(folder / name)
         index[name] = [type(part).__module__.partition(".")[0], type(part).__name__]
@@ -186,7 +189,7 @@ def _transformer(parts: _Parts, diffusers: ModuleType) -> Any:
 
 
 def _scheduler(family: Family, diffusers: ModuleType) -> object:
-    """Named by the longest beginning of the family's name."""
+    """Create the scheduler whose key is the longest prefix of the family's name."""
     kind, config = next(_SCHEDULERS[name] for name in reversed(_SCHEDULERS) if family.startswith(name))
     return getattr(diffusers, kind)(**config)
 
@@ -205,16 +208,16 @@ def _text_encoder(kind: str, hf: ModuleType) -> Any:
 
 
 def _tokenizer(hf: ModuleType) -> Any:
-    """Every byte is a token, and each text has an end."""
+    """Create a byte-level tokenizer that appends an end token."""
     library = require("tokenizers", install="nemo_vfm[transformers]", purpose="a tiny random pipeline")
     level = library.pre_tokenizers.ByteLevel
     words = {word: number for number, word in enumerate([*_SPECIAL, *sorted(level.alphabet())])}
-    made = library.Tokenizer(library.models.BPE(vocab=words, merges=[], unk_token=_SPECIAL[3]))
-    made.pre_tokenizer, made.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
+    tokenizer = library.Tokenizer(library.models.BPE(vocab=words, merges=[], unk_token=_SPECIAL[3]))
+    tokenizer.pre_tokenizer, tokenizer.decoder = level(add_prefix_space=False), library.decoders.ByteLevel()
     ends = [("</s>", words["</s>"])]
-    made.post_processor = library.processors.TemplateProcessing("$A </s>", special_tokens=ends)
+    tokenizer.post_processor = library.processors.TemplateProcessing("$A </s>", special_tokens=ends)
     names = dict(zip(("pad_token", "bos_token", "eos_token", "unk_token"), _SPECIAL, strict=True))
-    return hf.PreTrainedTokenizerFast(tokenizer_object=made, **names)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
 def _clip(hf: ModuleType) -> Any:
