@@ -100,19 +100,19 @@ def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> 
 @pytest.mark.slow  # five commands
 def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_both(kitchen, base: Path) -> None:
     clips(kitchen.folder / "clips")
-    assert kitchen.main("run", "world_model/lora", *words(base, "duration=2 steps")) == 0
+    assert kitchen.main("run", "world_model/lora", *arguments(base, "duration=2 steps")) == 0
     state = checkpoint.found(kitchen.folder / "run").state["adapters"]
     assert state["method"] == "lora" and state["targets"]["mlp"]["alpha"] == 32
-    other = words(base, "duration=4 steps", "adapters.targets.mlp.alpha=8", "adapters.targets.mlp.rank=4")
+    other = arguments(base, "duration=4 steps", "adapters.targets.mlp.alpha=8", "adapters.targets.mlp.rank=4")
     done = kitchen.command("run", "world_model/lora", *other, "--allow", "adapters")
     assert done.returncode != 0 and "mlp" in done.stderr and "(16, " in done.stderr, done.stderr
 
-    alone = words(base, "duration=2 steps", "adapters.targets.mlp.alpha=8")
+    alone = arguments(base, "duration=2 steps", "adapters.targets.mlp.alpha=8")
     done = kitchen.command("run", "world_model/lora", *alone, "--allow", "adapters")
     assert done.returncode == 0 and "targets.mlp.alpha 32.0 before, 8.0 now" in done.stderr, done.stderr
     done = kitchen.command("convert", "run", "mine", "--adapter", "ours")
     assert done.returncode == 2 and "step 2 was trained with other adapters" in done.stderr, done.stderr
-    longer = words(base, "duration=3 steps", "adapters.targets.mlp.alpha=8")
+    longer = arguments(base, "duration=3 steps", "adapters.targets.mlp.alpha=8")
     assert kitchen.main("run", "world_model/lora", *longer) == 0
     assert checkpoint.found(kitchen.folder / "run").state["adapters"]["targets"]["mlp"]["alpha"] == 8
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
