@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from nemo_vfm.parallel.apply.beside_linear import BESIDE, BesideLinear, TensorSplit
+from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
@@ -95,8 +95,8 @@ def exchanging(model: Cuttable, ranks: int, sequence: bool) -> None:
 
 
 def _split_beside(linear: nn.Module, kind: Literal["column", "row"], ranks: int, *, tokens: bool) -> None:
-    beside: object = linear._modules.get(BESIDE)
-    if isinstance(beside, BesideLinear):
+    beside: object = linear._modules.get(ADAPTERS)
+    if isinstance(beside, ShardableAdapter):
         no_devices: Any = None
         beside.split(_BesideSplit(kind, no_devices, tokens, ranks))
 

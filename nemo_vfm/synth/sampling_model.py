@@ -21,7 +21,7 @@ from nemo_vfm.models.adapters.load_adapters import AdapterFile, AttachedAdapter,
 from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.beside_linear import set_apart
+from nemo_vfm.parallel.apply.adapter_split import set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined

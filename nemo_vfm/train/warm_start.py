@@ -14,7 +14,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import GIVEN, IN_CHANNELS, Doubling, cosmos_25, moved, steps, wan
 from tests.support.ranks import on_ranks

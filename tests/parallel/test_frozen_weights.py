@@ -13,7 +13,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter, begin
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.engine import torch_engine
 from nemo_vfm.parallel.engine.engine import EngineInputs, load_weights_into
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine

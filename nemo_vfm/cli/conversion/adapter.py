@@ -96,7 +96,7 @@ def merged(model: "nn.Module") -> "dict[str, Tensor]":
     """Return a model's weights by name, with its adapters merged."""
     from nemo_vfm.models.adapters.low_rank import LowRank
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
-    from nemo_vfm.parallel.apply.beside_linear import is_adapter
+    from nemo_vfm.parallel.apply.adapter_split import is_adapter
 
     found: dict[str, Tensor] = {
         name: parameter.detach() for name, parameter in model.named_parameters() if not is_adapter(name)

@@ -63,7 +63,7 @@ def convert_out(
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.video.native_weights import write_native
     from nemo_vfm.models.convert.video.transformer_folder import copy_pipeline, replaced_part, write_transformer
-    from nemo_vfm.parallel.apply.beside_linear import is_adapter
+    from nemo_vfm.parallel.apply.adapter_split import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     model = _model(source, trust, allow_host)

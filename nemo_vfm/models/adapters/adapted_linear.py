@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from nemo_vfm.models.adapters.low_rank import LowRank
-from nemo_vfm.parallel.apply.beside_linear import BESIDE, TensorSplit
+from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, TensorSplit
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
 
@@ -21,7 +21,7 @@ class Adapters(nn.ModuleDict):
         super().__init__()
 
     def split(self, how: TensorSplit) -> None:
-        """Keep this rank's shard of each adapter; see `BesideLinear`."""
+        """Keep this rank's shard of each adapter; see `ShardableAdapter`."""
         for adapter in self.values():
             assert isinstance(adapter, LowRank)
             adapter.split(how)
@@ -48,6 +48,6 @@ def adapters_of(linear: nn.Linear) -> Adapters:
     """Return a linear's adapters, making it an `AdaptedLinear` first."""
     if not isinstance(linear, AdaptedLinear):
         linear.__class__ = AdaptedLinear
-        linear.add_module(BESIDE, Adapters())
+        linear.add_module(ADAPTERS, Adapters())
     assert isinstance(linear, AdaptedLinear)
     return linear.adapters

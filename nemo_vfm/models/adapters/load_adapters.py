@@ -19,7 +19,7 @@ from nemo_vfm.models.adapters.adapter_file import read_adapter
 from nemo_vfm.models.adapters.low_rank import LowRank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
 from nemo_vfm.models.adapters.matrices import PlacedMatrices, insert_adapter
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.local_shard import whole
 
 _PROBED, _ROWS, _PIECE = 64, 8, 1 << 24

@@ -17,7 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.beside_linear import TensorSplit
+from nemo_vfm.parallel.apply.adapter_split import TensorSplit
 from nemo_vfm.parallel.apply.local_shard import local, whole
 from nemo_vfm.parallel.engine.matmul_support import product
 
@@ -168,7 +168,7 @@ class LowRank(nn.Module):
         return copy
 
     def split(self, how: TensorSplit) -> None:
-        """Keep this rank's shard of the adapter; see `BesideLinear`."""
+        """Keep this rank's shard of the adapter; see `ShardableAdapter`."""
         self._split = how
         for name in self.ranks:
             a, b = f"{name}_a", f"{name}_b"

@@ -15,7 +15,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
 from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Method, Rank
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.sharding_spec import matching
 

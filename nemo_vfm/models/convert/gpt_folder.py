@@ -20,7 +20,7 @@ from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.weight_files import write_files
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 
 _FILE_BYTES = 4 << 30
 

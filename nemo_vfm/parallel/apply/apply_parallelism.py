@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.beside_linear import BesideLinear, TensorSplit, set_apart
+from nemo_vfm.parallel.apply.adapter_split import ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -128,7 +128,7 @@ def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, 
     column, row = (name in _matched(patterns, names) for patterns in (how.column, how.row))
     if not (column or row):
         return
-    if not isinstance(beside, BesideLinear):
+    if not isinstance(beside, ShardableAdapter):
         raise UserError(f"{name} is split over tensor ranks, and its {type(beside).__name__} cannot be; set "
                         f"parallel.tensor to 1")  # fmt: skip
     whole_input = name in _matched(how.whole_input, names)

@@ -20,7 +20,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.core.types.task import ModelInputs, Task
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory

@@ -13,7 +13,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.beside_linear import set_apart
+from nemo_vfm.parallel.apply.adapter_split import set_apart
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks

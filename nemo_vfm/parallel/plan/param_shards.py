@@ -7,7 +7,7 @@ from math import prod
 
 from torch import nn
 
-from nemo_vfm.parallel.apply.beside_linear import BESIDE, is_adapter
+from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, is_adapter
 from nemo_vfm.parallel.apply.pipeline_stage import shares
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
@@ -43,14 +43,14 @@ def split_axis(name: str, how: Declared) -> int | None:
     """Along which axis tensor ranks split a parameter; None where each has all of it, as of a row linear's bias."""
     module, _, kind = name.rpartition(".")
     if is_adapter(name):
-        return _adapter_axis(name.partition(f".{BESIDE}.")[0], kind, how)
+        return _adapter_axis(name.partition(f".{ADAPTERS}.")[0], kind, how)
     if _among(module, how.column + how.vocabulary + how.across_heads):
         return 0
     return 1 if kind == "weight" and _among(module, how.row) else None
 
 
 def _adapter_axis(linear: str, kind: str, how: Declared) -> int | None:
-    """Of a column linear B and magnitudes are split, of a row linear A: see `apply/beside_linear.py`."""
+    """Of a column linear B and magnitudes are split, of a row linear A: see `apply/adapter_split.py`."""
     if _among(linear, how.column):
         return None if kind.endswith("_a") else 0
     return 1 if kind.endswith("_a") and _among(linear, how.row) else None

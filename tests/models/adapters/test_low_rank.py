@@ -20,7 +20,7 @@ from nemo_vfm.models.adapters.low_rank_adapter import (
 )
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.engine.matmul_support import Linear
 

@@ -11,7 +11,7 @@ from nemo_vfm.models.convert.gpt_keys import flag, positive, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
 from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.apply.beside_linear import is_adapter
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 
 CLASS = "CosmosTransformer3DModel"
 _MOST = 1 << 20

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 #: Name of the child module that holds a linear's adapters.
-BESIDE = "adapters"
+ADAPTERS = "adapters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class TensorSplit:
 
 
 @runtime_checkable
-class BesideLinear(Protocol):
+class ShardableAdapter(Protocol):
     """A child module of a linear that is sharded with it, such as its adapters."""
 
     def split(self, how: TensorSplit) -> None:
@@ -78,13 +78,13 @@ class BesideLinear(Protocol):
 @contextmanager
 def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:
     """Detach adapters inside the `with` block, where splitting a linear would split its children; yield them."""
-    found = {name: module for name, module in model.named_modules() if BESIDE in module._modules}
-    adapters = {name: module._modules.pop(BESIDE) for name, module in found.items()}
+    found = {name: module for name, module in model.named_modules() if ADAPTERS in module._modules}
+    adapters = {name: module._modules.pop(ADAPTERS) for name, module in found.items()}
     yield {name: one for name, one in adapters.items() if one is not None}
     for name, module in found.items():
-        module._modules[BESIDE] = adapters[name]
+        module._modules[ADAPTERS] = adapters[name]
 
 
 def is_adapter(name: str) -> bool:
     """Return whether a parameter's name is that of an adapter's parameter."""
-    return f".{BESIDE}." in name
+    return f".{ADAPTERS}." in name
