@@ -117,21 +117,19 @@ def _some(names: Sequence[str], most: int) -> str:
 
 
 def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
-    from safetensors.torch import save_file
-
     from nemo_vfm.config import read_values
-    from nemo_vfm.core.storage.files import sha256_file, write_json
+    from nemo_vfm.core.storage.files import write_json
     from nemo_vfm.models.convert.foreign import read_foreign
+    from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
     found = read_foreign(source, key=key, leave_out=leave_out)
     config = found.values if found.config is None else read_values(found.config, "model_config.yaml")
     try:
-        # Tied weights become one tensor each: safetensors holds no views.
-        save_file({name: tensor.clone().contiguous() for name, tensor in found.weights.items()}, target / MODEL)
+        digest = write(target / MODEL, pack(found.weights, {}))
         write_json(target / CONFIG, config)
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
         raise DataError(f"safetensors and JSON cannot hold what is in it ({error})") from error
-    write_json(target / ABOUT, _about(found, source, sha256_file(target / MODEL)))
+    write_json(target / ABOUT, _about(found, source, digest["sha256"]))
     return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples
@@ -78,18 +79,22 @@ class VideoFolder(Feed):
 def caption_beside(media: Path, root: Path) -> str:
     """What a file beside the video says of it; empty where there is none below `root`, or it cannot be used."""
     path = next(texts_beside(media, root), None)
-    return "" if path is None else _said(path)
+    return "" if path is None else _read_caption(path)
 
 
-def _said(path: Path) -> str:
+def _read_caption(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_CAPTION_BYTES:
             raise ValueError(f"it is larger than {_MAX_CAPTION_BYTES >> 20} MiB")
         text = path.read_text(encoding="utf-8-sig")
-        caption = text if path.suffix == ".txt" else json.loads(text)["caption"]
-        if not isinstance(caption, str):
-            raise ValueError("its caption is not text")
+        caption = text if path.suffix == ".txt" else _caption(json.loads(text))
         return caption.strip()
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         warn_once(f"{path} is not used for captions: {error}")
         return ""
+
+
+def _caption(content: Json) -> str:
+    if not isinstance(content, dict) or not isinstance(content.get("caption"), str):
+        raise ValueError('it has no text under "caption"')
+    return str(content["caption"])

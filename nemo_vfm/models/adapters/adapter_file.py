@@ -20,6 +20,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
 from nemo_vfm.models.adapters.styles import native_names, peft_keys
 from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
 SCHEMA, HEADER = "nemo_vfm.adapter/1", "nemo_vfm.adapter"
@@ -79,8 +80,6 @@ def write_adapter(
     Raises:
         DataError: the format has no name for a linear.
     """
-    from safetensors.torch import save_file
-
     config = peft_keys.config_of(matrices)
     names = {"ours": FILE, "peft": PEFT_FILE, "diffusers": DIFFUSERS_FILE}
     header: dict[str, str] = {"format": "pt"}
@@ -94,7 +93,8 @@ def write_adapter(
         header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_with_native_names(config, model)})
     tensors = _tensors(style, matrices, model)
     with atomic_path(folder / names.get(style, FILE)) as temporary:
-        save_file({key: tensor.contiguous().cpu() for key, tensor in tensors.items()}, temporary, metadata=header)
+        # Not by safetensors, whose files only their owner may read.
+        write(temporary, pack(tensors, header))
     return folder / names.get(style, FILE)
 
 

@@ -3,6 +3,7 @@
 """Tests that every adapter format gives the same outputs here, in PEFT and in diffusers, and refuses bad files."""
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -32,6 +33,8 @@ from tests.support.video_peers import PEERS, inputs, made
 
 STYLES = ["ours", "peft", "diffusers", "comfyui", "cosmos"]
 FAMILIES = list(TARGETS)
+UMASK = os.umask(0o022)
+os.umask(UMASK)
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +90,7 @@ def test_every_style_preserves_every_value(folders: Path, tmp_path: Path, family
     model = ours(folders, family, style=AdapterFile(path=folders / family / method))
     matrices = extract_adapter(model, "style", our_names=style == "ours")
     write_adapter(tmp_path, style, matrices, model)
+    assert all(path.stat().st_mode & 0o077 == 0o666 & ~UMASK & 0o077 for path in tmp_path.iterdir())
     found = read_adapter(tmp_path, model)
     assert found.style == style and found.matrices.keys() == matrices.keys()
     for name, one in matrices.items():
