@@ -29,7 +29,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             if (moving := found[places[-1]].with_suffix(".mp4")).is_file():
                 found[places[-1]] = moving
             shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
-            lead = "The same prompts from the same noise, sampled with the averaged weights during training."
+            lead = "The same prompts from the same noise, sampled during training."
             body = fragment(_STRIP, {"shown": shown, "columns": _columns(len(shown))})
             yield Section("While training", body, lead, step.name)
 
