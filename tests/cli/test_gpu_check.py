@@ -201,5 +201,5 @@ def test_a_sampling_says_its_weights_by_device_and_what_would_not_start(capsys):
     base = ["check", "world_model/sample_pretrained", "base=nowhere", "--gpus", "2", "parallel.context=2"]
     assert main(base) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "2 GPUs: the size of the model is known once the folder that describes it can be read" in said
+    assert "2 GPUs: the model's size is unknown until the folder that describes it can be read" in said
     assert "0 parameters" not in said

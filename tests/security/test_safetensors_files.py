@@ -214,7 +214,7 @@ def test_an_adapter_of_a_newer_version_is_refused_by_its_version(tmp_path: Path)
     header = {"nemo_vfm.adapter": json.dumps({"schema": "nemo_vfm.adapter/2", "base": ""})}
     (tmp_path / "adapter.safetensors").write_bytes(save({"blocks.0.mlp.up.lora_A.weight": torch.ones(4, 48)}, header))
     with pytest.raises(
-        DataError, match=r"is of the schema 'nemo_vfm.adapter/2'; this version reads nemo_vfm.adapter/1"
+        DataError, match=r"has schema 'nemo_vfm.adapter/2'; this version reads nemo_vfm.adapter/1"
     ):
         read_beside(tmp_path / "adapter.safetensors")
 
@@ -246,7 +246,7 @@ def test_matrices_without_dimensions_are_a_sentence(tmp_path: Path, style: str) 
     pairs = {f"{style}transformer_blocks.0.attn1.to_q.lora_{x}.weight": torch.tensor(1.0) for x in "AB"}
     (tmp_path / "adapter_model.safetensors").write_bytes(save(pairs))
     (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 1, "lora_alpha": 1}))
-    with pytest.raises(DataError, match=r"in the shape \(\)"):
+    with pytest.raises(DataError, match=r"with shape \(\); expected two dimensions"):
         read_beside(tmp_path)
 
 
@@ -259,5 +259,5 @@ def test_matrices_of_comfyui_without_dimensions_are_a_sentence(tmp_path: Path) -
             f"{linear}.alpha": alpha,
         }
         (tmp_path / "adapter.safetensors").write_bytes(save(given))
-        with pytest.raises(DataError, match="expected two dimensions, and one number"):
+        with pytest.raises(DataError, match="expected two dimensions and a single number"):
             read_beside(tmp_path / "adapter.safetensors")
