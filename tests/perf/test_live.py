@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -53,6 +54,7 @@ def both(name: str, cut: Cut, single: bool, monkeypatch: pytest.MonkeyPatch) -> 
     with torch.device("meta"):
         model = facts(build(), shapes).model
     ours = traced.traced(model, shapes, cut, tokens=1024, single=single)
+    import_module("torch._dynamo")  # fake tensors import modules of it, which its stand-in does not have
     monkeypatch.setattr(traced, "LiveBytes", FakeLive)
     return [ours, traced.traced(model, shapes, cut, tokens=1024, single=single)]
 
