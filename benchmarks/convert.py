@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -67,7 +68,7 @@ def one(way: str, source: Path, target: Path) -> dict[str, float]:
         copy(source, target)
     else:
         target.mkdir()
-        {"in": video_model.convert_in, "out": video_model.convert_out}[way](source, target)
+        {"in": video_model.convert_in, "out": partial(video_model.convert_out, to="diffusers")}[way](source, target)
     flushed(target)
     seconds = time.perf_counter() - begin
     return {"seconds": seconds, "grown_mb": highest_mb() - peak}
