@@ -159,12 +159,21 @@ class ParallelPlan:
         Raises:
             ValueError: with the product, its factors, and what would fit.
         """
-        if num_devices == self.world:
-            return
-        rest, left = divmod(num_devices * self.replicate, self.world)
-        fits = f"; parallel.replicate={rest} would use all {num_devices}" if not left and rest else ""
-        raise ValueError(f"the plan is for {self.world} devices ({self}), but there are {num_devices}{fits}")
+        require_world(num_devices, self.world, self.replicate, str(self))
 
     def __str__(self) -> str:
         parts = [f"{name} {size}" for name, size in zip(AXES, self.sizes, strict=True) if size > 1]
         return " x ".join(parts) or "one device"
+
+
+def require_world(num_devices: int, world: int, replicate: int, plan: str) -> None:
+    """Refuse another number of devices than a plan's.
+
+    Raises:
+        ValueError: with the product, its factors, and what would fit.
+    """
+    if num_devices == world:
+        return
+    rest, left = divmod(num_devices * replicate, world)
+    fits = f"; parallel.replicate={rest} would use all {num_devices}" if not left and rest else ""
+    raise ValueError(f"the plan is for {world} devices ({plan}), but there are {num_devices}{fits}")

@@ -9,7 +9,7 @@ and the unconditional estimate on two devices. The tensor axis varies fastest, t
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan, require_world
 
 _AXES = ("replicate", "shard", "guidance", "context", "tensor")
 
@@ -107,11 +107,7 @@ class SamplingPlan:
         Raises:
             ValueError: it is not the plan's; the message names the factors and a replicate that fits.
         """
-        if num_devices == self.world:
-            return
-        rest, left = divmod(num_devices * self.replicate, self.world)
-        fits = f"; parallel.replicate={rest} would use all {num_devices}" if not left and rest else ""
-        raise ValueError(f"the plan is for {self.world} devices ({self}), but there are {num_devices}{fits}")
+        require_world(num_devices, self.world, self.replicate, str(self))
 
     def __str__(self) -> str:
         parts = [f"{name} {getattr(self, name)}" for name in _AXES if getattr(self, name) > 1]
