@@ -80,9 +80,11 @@ def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:
     """Detach adapters inside the `with` block, where splitting a linear would split its children; yield them."""
     found = {name: module for name, module in model.named_modules() if ADAPTERS in module._modules}
     adapters = {name: module._modules.pop(ADAPTERS) for name, module in found.items()}
-    yield {name: one for name, one in adapters.items() if one is not None}
-    for name, module in found.items():
-        module._modules[ADAPTERS] = adapters[name]
+    try:
+        yield {name: one for name, one in adapters.items() if one is not None}
+    finally:
+        for name, module in found.items():
+            module._modules[ADAPTERS] = adapters[name]
 
 
 def is_adapter(name: str) -> bool:
