@@ -70,23 +70,29 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
 
 def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
     """Hashes of the batches, bytes read from the shards' files, and bytes that others sent."""
+    from nemo_vfm.data.shards.read_in_place import Buffers
     from nemo_vfm.data.shards.shard_folder import LocalShard
     from nemo_vfm.data.sources.shard_data import ShardData
 
     data, counted = ShardData(shards=folder, batch_size=BATCH), 0
     data.share_with(peers)
     data.start(seed=0, first_batch=0)
-    inner = LocalShard.read
+    inner, inner_into = LocalShard.read, LocalShard.read_into
 
     def read(shard: LocalShard, offset: int, size: int) -> bytes:
         nonlocal counted
         counted += size
         return inner(shard, offset, size)
 
-    LocalShard.read = read
+    def read_into(shard: LocalShard, offset: int, buffers: Buffers) -> int:
+        nonlocal counted
+        counted += (size := inner_into(shard, offset, buffers))
+        return size
+
+    LocalShard.read, LocalShard.read_into = read, read_into
     try:
         hashes = [sha256(batch.latents_BCTHW.numpy().tobytes() + repr(batch.keys).encode()).hexdigest()
                   for batch in islice(data.train_dataloader(), BATCHES)]  # fmt: skip
     finally:
-        LocalShard.read = inner
+        LocalShard.read, LocalShard.read_into = inner, inner_into
     return hashes, counted, data.traffic.gathered

@@ -213,9 +213,7 @@ def test_a_flipped_bit_of_a_weight_is_not_seen_without_a_hash_and_changes_the_fi
 def test_an_adapter_of_a_newer_version_is_refused_by_its_version(tmp_path: Path) -> None:
     header = {"nemo_vfm.adapter": json.dumps({"schema": "nemo_vfm.adapter/2", "base": ""})}
     (tmp_path / "adapter.safetensors").write_bytes(save({"blocks.0.mlp.up.lora_A.weight": torch.ones(4, 48)}, header))
-    with pytest.raises(
-        DataError, match=r"has schema 'nemo_vfm.adapter/2'; this version reads nemo_vfm.adapter/1"
-    ):
+    with pytest.raises(DataError, match=r"has schema 'nemo_vfm.adapter/2'; this version reads nemo_vfm.adapter/1"):
         read_beside(tmp_path / "adapter.safetensors")
 
 

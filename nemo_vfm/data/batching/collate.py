@@ -6,38 +6,46 @@ Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.safetensors_views import Stored
 from nemo_vfm.data.shards.sample_reader import Layout, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 
 
 def collate(
-    index: int, entries: Sequence[Entry], samples: Sequence[Sample | Fault], layout: Layout
+    index: int, entries: Sequence[Entry], load: Callable[[Sequence[Entry], Rows], list[Sample | Fault]], layout: Layout
 ) -> tuple[VideoBatch, list[Fault | None]]:
     """The batch and, a sample each, what was wrong with it.
 
     Args:
         index: number of the global batch.
         entries: of the samples, in order.
-        samples: what was read, or why not.
+        load: reads the samples, perhaps to their rows of the batch; or says why not.
         layout: what each sample must look like.
     """
     tensors = {name: _empty((len(entries), *shape), dtype) for name, (dtype, shape) in layout.items()}
     rows = {name: tensor.view(torch.uint8).reshape(len(entries), -1).numpy() for name, tensor in tensors.items()}
-    faults: list[Fault | None] = []
-    for place, (entry, sample) in enumerate(zip(entries, samples, strict=True)):
-        fault = sample if isinstance(sample, Fault) else _misfit(entry, sample, layout)
-        if not isinstance(sample, Fault) and fault is None:
-            for name, row in rows.items():
-                row[place] = sample.tensors[name].data
-        faults.append(fault)
+    samples = load(entries, rows)
+    faults = [
+        sample if isinstance(sample, Fault) else _placed(entry, sample, layout, rows, place)
+        for place, (entry, sample) in enumerate(zip(entries, samples, strict=True))
+    ]
+    for name, (dtype, shape) in layout.items():
+        # All at once: each of these calls lets go of the interpreter, and threads wait for each other (read_in_place).
+        if Stored(dtype, shape, rows[name].reshape(-1)).is_finite():
+            continue
+        for place, entry in enumerate(entries):
+            if faults[place] is None and not Stored(dtype, shape, rows[name][place]).is_finite():
+                # One NaN in a latent would reach every weight of the model in one step.
+                faults[place] = Fault(entry.key, entry.shard, f"its {name} holds NaN or infinity")
     for place, fault in enumerate(faults):
         if fault is not None:
             _blank(tensors, place)
@@ -54,15 +62,15 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return flat.view(dtype).view(shape)
 
 
-def _misfit(entry: Entry, sample: Sample, layout: Layout) -> Fault | None:
+def _placed(entry: Entry, sample: Sample, layout: Layout, rows: Rows, place: int) -> Fault | None:
+    """Copy a sample to its rows, unless it lies among them; or say what does not fit."""
     for name, (dtype, shape) in layout.items():
         stored: Stored | None = sample.tensors.get(name)
         if stored is None or (stored.dtype, stored.shape) != (dtype, shape):
             found = "nothing" if stored is None else f"{stored.dtype} {stored.shape}"
             return Fault(entry.key, entry.shard, f"its {name} is {found}, expected {dtype} {shape}")
-        # One NaN in a latent would reach every weight of the model in one step.
-        if not stored.is_finite():
-            return Fault(entry.key, entry.shard, f"its {name} holds NaN or infinity")
+        if not np.may_share_memory(stored.data, rows[name]):
+            rows[name][place] = stored.data
     return None
 
 
@@ -85,11 +93,15 @@ def _batch(
         index=index,
         keys=tuple(entry.key for entry in entries),
         captions=tuple("" if isinstance(sample, Fault) else sample.caption for sample in samples),
-        weight_B=torch.tensor([0.0 if fault else 1.0 for fault in faults]),
-        fps_B=torch.tensor([1.0 if isinstance(sample, Fault) else sample.fps for sample in samples]),
+        weight_B=_floats([0.0 if fault else 1.0 for fault in faults]),
+        fps_B=_floats([1.0 if isinstance(sample, Fault) else sample.fps for sample in samples]),
         latents_BCTHW=tensors.get("latents"),
         video_BCTHW=tensors.get("video"),
         text_BLD=tensors.get("text"),
         text_mask_BL=None if mask is None else mask.bool(),
         labels=tuple({} if isinstance(sample, Fault) else sample.labels for sample in samples),
     )
+
+
+def _floats(numbers: list[float]) -> Tensor:
+    return torch.from_numpy(np.array(numbers, np.float32))  # 10 times as fast as torch.tensor

@@ -5,7 +5,6 @@
 import math
 from collections.abc import Iterable, Sequence
 
-import cv2
 import torch
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
@@ -13,6 +12,7 @@ from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.loader.batch_source import Loaded
+from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.tar_stream import Raw
@@ -43,12 +43,13 @@ class RawReader:
 
     def read(self, index: int, raws: Sequence[Raw]) -> Loaded:
         """One batch; a sample that cannot be read becomes a fault."""
-        return collate(index, [_entry(raw) for raw in raws], [self._sample(raw) for raw in raws], self._layout)
+        entries = [_entry(raw) for raw in raws]
+        return collate(index, entries, lambda _, rows: [self._sample(raw, rows) for raw in raws], self._layout)
 
-    def _sample(self, raw: Raw) -> Sample | Fault:
+    def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
         try:
-            return self._loading(raw).load(_entry(raw))
-        except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
+            return self._loading(raw).load([_entry(raw)], rows)[0]
+        except NemoVfmError as error:
             return Fault(raw.key, raw.tar, str(error))
 
     def _loading(self, raw: Raw) -> Loading:

@@ -11,19 +11,18 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import cv2
 from torch.utils.data import Dataset
 
-from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.batch import Batch, VideoBatch
 from nemo_vfm.data.batching.collate import collate
-from nemo_vfm.data.batching.faults import Changed, Fault, Faults
+from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.sample_order import Group, Order
 from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
 from nemo_vfm.data.loader.worker_memory import part_of
 from nemo_vfm.data.loader.worker_processes import by_processes
-from nemo_vfm.data.shards.sample_reader import Layout, Loading, Sample
+from nemo_vfm.data.shards.sample_reader import Layout, Loading
 from nemo_vfm.data.shards.shard_files import Entry
 
 _AHEAD = 4  # batches a worker reads ahead
@@ -46,8 +45,7 @@ class BatchReader:
 
     def read(self, index: int, group: Group, samples: Sequence[int]) -> tuple[VideoBatch, list[Fault | None]]:
         """One batch; a sample that cannot be read becomes a fault."""
-        entries = self.entries(samples)
-        return collate(index, entries, [self._sample(entry) for entry in entries], self.layout(group))
+        return collate(index, self.entries(samples), self._loading.load, self.layout(group))
 
     def entries(self, samples: Sequence[int]) -> list[Entry]:
         """The samples, by their places in the list."""
@@ -60,14 +58,6 @@ class BatchReader:
     def sample_bytes(self, group: Group) -> int:
         """What one sample of a group fills in a batch."""
         return sum(dtype.itemsize * math.prod(shape) for dtype, shape in self.layout(group).values())
-
-    def _sample(self, entry: Entry) -> Sample | Fault:
-        try:
-            return self._loading.load(entry)
-        except (StoreError, Changed):
-            raise  # the sample is well, the line is not: going on without it would train on other batches
-        except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
-            return Fault(entry.key, entry.shard, str(error))
 
 
 class GlobalBatches(Dataset[Loaded]):
@@ -121,8 +111,8 @@ def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int,
 class Batches:
     """Batches `first`, `first` + 1, ... without end; each iteration starts at `first` with workers of its own.
 
-    Cached latents are read by threads: they start in no time and hand a batch over without copying it (three times the
-    samples a second of two processes, 64 KiB latents, 2 cores, 2026-11). Videos are decoded by processes.
+    Cached latents are read by threads: they start in no time and hand a batch over without copying it. Videos are
+    decoded by processes.
 
     Args:
         dataset: gives a batch by its number.

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from nemo_vfm.data.shards.read_in_place import ReadsInPlace
 from nemo_vfm.data.shards.sample_reader import IMAGES, LATENTS, TEXT, VIDEOS, Samples
 from nemo_vfm.data.shards.shard_files import Entry
 
@@ -20,7 +21,7 @@ Place = tuple[str, int, int]
 
 
 @runtime_checkable
-class Spanned(Samples, Protocol):
+class Spanned(Samples, ReadsInPlace, Protocol):
     """Samples whose bytes can be asked for by offset."""
 
     def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:

@@ -26,7 +26,9 @@ from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
 from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
+from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.shards.shard_folder import LocalShard
 
 
 class HeldSamples:
@@ -79,6 +81,14 @@ class HeldSamples:
             self.inner.checked(entry, extension, _member(spans, data, *entry.members[extension]))
             for extension in extensions
         ]
+
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+        """See `ReadsInPlace`; nowhere, while this thread reads what was gathered."""
+        return self.inner.locate(entry, extensions) if getattr(self._here, "held", None) is None else None
+
+    def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
+        """See `ReadsInPlace`."""
+        self.inner.check(entry, extensions, members, missing)
 
     def video(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.video`."""

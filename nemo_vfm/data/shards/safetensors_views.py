@@ -4,9 +4,9 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +16,17 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 
 _MAX_HEADER_BYTES = 1 << 20
+_PIECE = 1 << 20  # bytes looked at at a time, while they are in the processor's cache
 _DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-
+#: Of each tensor: dtype, shape, first byte and end.
+_Places = Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]]
 _NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.float16: np.float16}
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(NamedTuple):
     """A tensor where it lies.
 
     Args:
@@ -40,10 +41,15 @@ class Stored:
 
     def is_finite(self) -> bool:
         """Whether no number is NaN or infinite. In numpy, one thread: torch's would wait for each other in a worker."""
-        if self.dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
-            return not bool(((self.data.view(np.uint16) & 0x7F80) == 0x7F80).any())
-        kind = _NUMPY.get(self.dtype)
-        return kind is None or bool(np.isfinite(self.data.view(kind)).all())
+        pieces = range(0, len(self.data), _PIECE)
+        return all(_is_finite(self.dtype, self.data[begin : begin + _PIECE]) for begin in pieces)
+
+
+def _is_finite(dtype: torch.dtype, data: NDArray[np.uint8]) -> bool:
+    if dtype == torch.bfloat16:  # numpy has none; all exponent bits set is NaN or infinity
+        return not bool(((data.view(np.uint16) & 0x7F80) == 0x7F80).any())
+    kind = _NUMPY.get(dtype)
+    return kind is None or bool(np.isfinite(data.view(kind)).all())
 
 
 def stored_tensors(data: bytes) -> dict[str, Stored]:
@@ -52,16 +58,35 @@ def stored_tensors(data: bytes) -> dict[str, Stored]:
     Raises:
         DataError: these are not the bytes of one, or a tensor's shape does not fit its place.
     """
-    length = int.from_bytes(data[:8], "little")
-    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
-        raise DataError(f"{len(data):,} bytes are not a safetensors file: its header claims {length:,} bytes")
-    places = _places(data[8 : 8 + length], len(data) - 8 - length)
-    content = np.frombuffer(data, np.uint8, offset=8 + length)
+    header, places = _parsed(data)
+    content = np.frombuffer(data, np.uint8, offset=len(header))
     return {name: Stored(dtype, shape, content[start:end]) for name, (dtype, shape, start, end) in places.items()}
 
 
+def header_and_tensors(data: bytes) -> tuple[bytes, dict[str, Stored]] | None:
+    """What precedes the tensors of a file, and they in file order; None where something lies between them.
+
+    Raises:
+        DataError: see `stored_tensors`.
+    """
+    header, places = _parsed(data)
+    order = sorted(places, key=lambda name: places[name][2:])
+    edges = [0, *(edge for name in order for edge in places[name][2:]), len(data) - len(header)]
+    if edges[::2] != edges[1::2]:
+        return None
+    tensors = stored_tensors(data)
+    return header, {name: tensors[name] for name in order}
+
+
+def _parsed(data: bytes) -> tuple[bytes, _Places]:
+    length = int.from_bytes(data[:8], "little")
+    if len(data) < 8 or length > min(_MAX_HEADER_BYTES, len(data) - 8):
+        raise DataError(f"{len(data):,} bytes are not a safetensors file: its header claims {length:,} bytes")
+    return data[: 8 + length], _places(data[8 : 8 + length], len(data) - 8 - length)
+
+
 @lru_cache(maxsize=256)
-def _places(header: bytes, size: int) -> Mapping[str, tuple[torch.dtype, tuple[int, ...], int, int]]:
+def _places(header: bytes, size: int) -> _Places:
     """Headers repeat from sample to sample of one shape, so each is parsed once."""
     try:
         fields = json.loads(header)

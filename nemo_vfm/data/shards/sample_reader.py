@@ -6,20 +6,24 @@ Shape letters: C channels, T frames, H height, W width, L text tokens, D width o
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import cv2
 import numpy as np
 import torch
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import DataError, NemoVfmError, StoreError, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Changed, Fault
 from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
+from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
@@ -91,8 +95,12 @@ class Loading(Protocol):
         """What every sample of this entry's group must look like."""
         ...
 
-    def load(self, entry: Entry) -> Sample:
-        """Read one sample."""
+    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
+        """Read samples of one group, or say what is wrong with them; some tensors perhaps straight into the rows.
+
+        Raises:
+            StoreError, Changed: the samples are well and cannot be had; going on would train on other batches.
+        """
         ...
 
     def is_light(self) -> bool:
@@ -111,6 +119,8 @@ class CachedLatents:
     def __init__(self, shards: Samples, buckets: Buckets | None) -> None:
         self._shards, self._buckets = shards, buckets
         self._with_text = _have_text(shards)
+        self._names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
+        self._in_place = ReaderInPlace(shards, self._names) if isinstance(shards, ReadsInPlace) else None
         self._dtypes = self._probe()
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
@@ -134,16 +144,27 @@ class CachedLatents:
         """See `Loading.layout`."""
         return {**self._dtypes, "latents": (self._dtypes["latents"][0], self._shape_of(entry))}
 
-    def load(self, entry: Entry) -> Sample:
+    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
         """See `Loading.load`."""
-        names = (LATENTS, TEXT) if self._with_text else (LATENTS,)
-        tensors: dict[str, Stored] = {}
-        for data in self._shards.read_all(entry, names):
-            tensors |= stored_tensors(data)
+        found = self._in_place.read(entries, rows) if self._in_place else [None] * len(entries)
+        return [
+            _attempt(entry, partial(self._sample, entry, tensors, rows))
+            for entry, tensors in zip(entries, found, strict=True)
+        ]
+
+    def _sample(self, entry: Entry, found: Mapping[str, Stored] | Exception | None, rows: Rows) -> Sample:
+        if isinstance(found, Exception):
+            raise found
         fps = facts_of(self._shards, entry)["fps"]
         if not is_frame_rate(fps):
             raise DataError(f"its frame rate is {fps!r}, expected a finite number above 0; encode its clip again")
-        return Sample(tensors, caption_of(self._shards, entry), float(fps))
+        return Sample(self._read(entry, rows) if found is None else found, caption_of(self._shards, entry), float(fps))
+
+    def _read(self, entry: Entry, rows: Rows) -> dict[str, Stored]:
+        contents = self._shards.read_all(entry, self._names)
+        if self._in_place:
+            self._in_place.learn(entry, contents, rows)
+        return {name: stored for data in contents for name, stored in stored_tensors(data).items()}
 
     def is_light(self) -> bool:
         """True."""
@@ -205,8 +226,11 @@ class Media:
         bucket = self._bucket_of(entry)
         return {**self._text, "video": (torch.uint8, (3, bucket.num_frames, bucket.height, bucket.width))}
 
-    def load(self, entry: Entry) -> Sample:
+    def load(self, entries: Sequence[Entry], rows: Rows) -> list[Sample | Fault]:
         """See `Loading.load`."""
+        return [_attempt(entry, partial(self._sample, entry)) for entry in entries]
+
+    def _sample(self, entry: Entry) -> Sample:
         bucket, extension = self._bucket_of(entry), _media_of(entry) or ""
         if extension in IMAGES:
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
@@ -226,6 +250,15 @@ class Media:
         if name is None:
             raise DataError(f"it has no bucket: {reason}")
         return self._buckets.buckets[name]
+
+
+def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
+    try:
+        return load()
+    except (StoreError, Changed):
+        raise
+    except (NemoVfmError, OSError, ValueError, KeyError, TypeError, cv2.error) as error:
+        return Fault(entry.key, entry.shard, str(error))
 
 
 def loading(shards: Samples, buckets: Buckets | None) -> Loading:

@@ -15,9 +15,13 @@ import threading
 import zlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sync, write_json
@@ -25,8 +29,9 @@ from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
+from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.shard_cache import ShardCache
-from nemo_vfm.data.shards.shard_folder import OpenShard, folder_at
+from nemo_vfm.data.shards.shard_folder import LocalShard, OpenShard, folder_at
 from nemo_vfm.data.shards.shard_index import (
     INDEX_SCHEMA,
     SHARDS_SCHEMA,
@@ -262,10 +267,29 @@ class ShardSet:
         parts = [data[offset - first : offset - first + size] for offset, size in places]
         return [self.checked(entry, name, part) for name, part in zip(extensions, parts, strict=True)]
 
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+        """See `ReadsInPlace`."""
+        places = [self._place(entry, extension) for extension in extensions]
+        first = places[0][0]
+        found = _gaps(tuple([(offset - first, size) for offset, size in places]))
+        file = self._file(entry.shard) if found is not None else None
+        return (file, Spread(first, *found)) if found is not None and isinstance(file, LocalShard) else None
+
+    def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
+        """See `ReadsInPlace`."""
+        if missing:
+            raise self._too_short(entry, ", ".join(extensions))
+        for extension, parts in zip(extensions, members, strict=True) if self.verify else ():
+            self._compare(entry, extension, parts)
+
     def checked(self, entry: Entry, extension: str, data: bytes) -> bytes:
         """The bytes of a member, compared with their checksum where that is asked for. Raises as `read` does."""
-        if not self.verify or zlib.crc32(data) == entry.crc(extension):
-            return data
+        self._compare(entry, extension, [data])
+        return data
+
+    def _compare(self, entry: Entry, extension: str, parts: Sequence[bytes | bytearray | NDArray[np.uint8]]) -> None:
+        if not self.verify or _crc32(parts) == entry.crc(extension):
+            return
         tar = self.folder / entry.shard
         # No program can set this time back: size and time of the last change may be those of before.
         if self._source.touched(entry.shard) != self._touched[entry.shard]:
@@ -305,8 +329,11 @@ class ShardSet:
         except OSError as error:
             raise DataError(f"{self.folder / entry.shard} cannot be read: {error}") from error
         if len(data) != size:
-            raise DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{name}; write the shards again")
+            raise self._too_short(entry, name)
         return data
+
+    def _too_short(self, entry: Entry, name: str) -> DataError:
+        return DataError(f"{self.folder / entry.shard} ends inside {entry.key}.{name}; write the shards again")
 
     def close(self) -> None:
         """Let go of the tars; a later read opens them again."""
@@ -327,6 +354,21 @@ class ShardSet:
             if len(self._files) >= _MAX_OPEN_FILES:
                 self._files.popitem(last=False)
             return self._files.setdefault(shard, file)
+
+
+def _crc32(parts: Sequence[bytes | bytearray | NDArray[np.uint8]]) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)  # type: ignore[arg-type]  # numpy's arrays are buffers
+    return crc
+
+
+@lru_cache(maxsize=1024)
+def _gaps(places: tuple[tuple[int, int], ...]) -> tuple[tuple[int, ...], int] | None:
+    """Bytes before each place, and of the whole; None where they are in another order, or far apart."""
+    ends = [0, *[offset + size for offset, size in places]]
+    gaps = tuple(offset - end for (offset, _), end in zip(places, ends, strict=False))
+    return (gaps, ends[-1]) if all(0 <= gap <= _WORTH_READING for gap in gaps) else None
 
 
 def _remove_energon_files(folder: Path) -> None:

@@ -8,9 +8,11 @@ from dataclasses import replace
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.data.shards.braces import expanded
+from nemo_vfm.data.shards.read_in_place import Buffers, Spread
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.shards.shard_folder import LocalShard
 
 
 def named_shards(places: Sequence[Place], cache: ShardCache | None, *, verify: bool = False) -> Samples:
@@ -72,6 +74,16 @@ class Joined:
         """See `Samples.read_all`."""
         shards, name = self._homes[entry.shard]
         return shards.read_all(replace(entry, shard=name), extensions)
+
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+        """See `ReadsInPlace`."""
+        shards, name = self._homes[entry.shard]
+        return shards.locate(replace(entry, shard=name), extensions)
+
+    def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
+        """See `ReadsInPlace`."""
+        shards, name = self._homes[entry.shard]
+        shards.check(replace(entry, shard=name), extensions, members, missing)
 
     def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:
         """See `ShardSet.spans`."""

@@ -1,0 +1,153 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the tensors of safetensors members straight to where a batch has them, a sample in one system call.
+
+Threads that read take turns at the interpreter, and a turn takes longer than a small read. So a batch is planned,
+then read in a loop that does little else, then checked. Samples of 73 KB a second, from memory, by one thread and by
+two (2 cores, 2026-11): 17,500 and 18,500; when every member was read, checked and copied by itself, 12,000 and 8,500.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.shards.safetensors_views import Stored, header_and_tensors
+from nemo_vfm.data.shards.shard_folder import LocalShard
+from nemo_vfm.data.shards.shard_index import Entry
+
+#: Memory to read to, (samples, bytes) uint8, of every tensor by name.
+Rows = Mapping[str, NDArray[np.uint8]]
+#: What one call fills, in order.
+Buffers = Sequence[bytearray | NDArray[np.uint8]]
+
+
+_MAX_KINDS = 256
+
+
+class Spread(NamedTuple):
+    """Members that lie near each other: where the first begins, bytes before each, and bytes of the whole."""
+
+    offset: int
+    gaps: tuple[int, ...]
+    size: int
+
+
+@runtime_checkable
+class ReadsInPlace(Protocol):
+    """Samples that may lie in tars on a disk."""
+
+    def locate(self, entry: Entry, extensions: Sequence[str]) -> tuple[LocalShard, Spread] | None:
+        """A sample's tar, and where its members lie there; None where they are not on a disk, or far apart."""
+        ...
+
+    def check(self, entry: Entry, extensions: Sequence[str], members: Sequence[Buffers], missing: int) -> None:
+        """DataError where bytes are missing, or are not those that were written."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What a member is in all samples of one shape: a header, and the tensors that follow it."""
+
+    header: bytes
+    tensors: Mapping[str, Stored]
+
+
+@dataclass(slots=True)
+class _Read:
+    """A sample to be read: the kinds of its members, memory for each, and where they lie."""
+
+    kinds: list[_Member]
+    members: list[list[bytearray | NDArray[np.uint8]]]
+    file: LocalShard
+    spread: Spread
+    buffers: Buffers
+    error: OSError | None = None
+    num_read: int = 0
+
+    def run(self) -> None:
+        try:
+            self.num_read = self.file.read_into(self.spread.offset, self.buffers)
+        except OSError as error:
+            self.error = error
+
+    def tensors(self) -> dict[str, Stored] | None:
+        """What was read; None where a header is another one."""
+        found: dict[str, Stored] = {}
+        for kind, (head, *rows) in zip(self.kinds, self.members, strict=True):
+            if head != kind.header:
+                return None
+            for (name, stored), row in zip(kind.tensors.items(), rows, strict=True):
+                found[name] = Stored(stored.dtype, stored.shape, row)  # type: ignore[arg-type]  # only heads are no arrays
+        return found
+
+
+class ReaderInPlace:
+    """Reads samples of shapes that it has learned.
+
+    Args:
+        samples: where they lie.
+        extensions: their members that hold safetensors.
+    """
+
+    def __init__(self, samples: ReadsInPlace, extensions: Sequence[str]) -> None:
+        self._samples, self._extensions = samples, extensions
+        self._known: dict[tuple[object, ...], list[_Member]] = {}
+
+    def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
+        """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""
+        found = [header_and_tensors(data) for data in contents]
+        members = [_Member(*one) for one in found if one is not None]
+        sizes = {name: stored.data.size for member in members for name, stored in member.tensors.items()}
+        fit = len(members) == len(found) and sizes == {name: row.shape[1] for name, row in rows.items()}
+        if fit and len(self._known) < _MAX_KINDS:
+            self._known[self._key(entry, _shape(entry))] = members
+
+    def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, Stored] | DataError | OSError | None]:
+        """The tensors of each sample, now in its rows; None where it is not like one that was learned.
+
+        Raises:
+            Changed: a tar was written to since it was listed.
+        """
+        shape = _shape(entries[0])
+        reads = [self._planned(entry, shape, rows, place) for place, entry in enumerate(entries)]
+        planned = [read for read in reads if read is not None]
+        for read in planned:
+            read.run()
+        for file in {read.file for read in planned}:
+            file.require_unchanged()
+        return [
+            read if read is None else self._checked(entry, read) for entry, read in zip(entries, reads, strict=True)
+        ]
+
+    def _planned(self, entry: Entry, shape: str, rows: Rows, place: int) -> _Read | None:
+        kinds = self._known.get(self._key(entry, shape))
+        where = None if kinds is None else self._samples.locate(entry, self._extensions)
+        if kinds is None or where is None:
+            return None
+        members = [[bytearray(len(kind.header)), *[rows[name][place] for name in kind.tensors]] for kind in kinds]
+        buffers: list[bytearray | NDArray[np.uint8]] = []
+        for gap, member in zip(where[1].gaps, members, strict=True):
+            buffers += [bytearray(gap), *member] if gap else member
+        return _Read(kinds, members, *where, buffers)
+
+    def _checked(self, entry: Entry, read: _Read) -> dict[str, Stored] | DataError | OSError | None:
+        try:
+            if read.error is not None:
+                raise read.error
+            self._samples.check(entry, self._extensions, read.members, read.spread.size - read.num_read)
+        except (DataError, OSError) as error:
+            return error
+        return read.tensors()
+
+    def _key(self, entry: Entry, shape: str) -> tuple[object, ...]:
+        return shape, *[entry.members[extension][1] for extension in self._extensions]
+
+
+def _shape(entry: Entry) -> str:
+    """What the index says, if anything: samples of two shapes may have headers of one length."""
+    return str(entry.index.get("latent_shape"))
