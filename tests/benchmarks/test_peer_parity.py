@@ -43,6 +43,13 @@ def test_every_family_is_sampled_as_diffusers_samples_it(tmp_path: Path):
     assert found["max_given_difference"] < 0.03
 
 
+@pytest.mark.slow
+def test_the_short_form_of_the_conversions_gives_every_figure(tmp_path: Path):
+    found = called(tmp_path / "out.json", "benchmarks/convert.py", "--quick")
+    assert found["speed_over_copy_by_way"].keys() == {"in", "out"} and min(found["speed_over_copy_by_way"].values()) > 0
+    assert len(found["copy_s"]) == 1 and found["peak_over_largest_mb"] < 400
+
+
 @pytest.mark.soak
 def test_a_conversion_costs_little_more_than_a_copy(tmp_path: Path):
     found = called(tmp_path / "out.json", "benchmarks/convert.py")

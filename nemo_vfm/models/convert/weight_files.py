@@ -190,7 +190,7 @@ def write_files(
         }
         head, _ = tensor_file.header(shapes, {"format": "pt"}, by_name=False)
         bodies = (part.to(kinds[own]) for own in group for _, part in _parts(maps[own], weights[own].detach()))
-        tensor_file.write_blocks(path, chain([head], map(tensor_file.bytes_of, bodies)), beside=True)
+        tensor_file.write_unhashed(path, chain([head], map(tensor_file.bytes_of, bodies)))
         places |= dict.fromkeys(shapes, path.name)
     if len(groups) > 1:
         total = sum(model.get_parameter(own).numel() * kind.itemsize for own, kind in kinds.items())

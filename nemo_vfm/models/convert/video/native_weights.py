@@ -155,7 +155,7 @@ def write_native(
     )
     tensors = _parts(places, maps, weights, kinds, tables)
     folder.mkdir(parents=True, exist_ok=True)
-    tensor_file.write_blocks(folder / FILE, chain([head], map(tensor_file.bytes_of, tensors)), beside=True)
+    tensor_file.write_unhashed(folder / FILE, chain([head], map(tensor_file.bytes_of, tensors)))
     return folder / FILE
 
 
