@@ -44,8 +44,8 @@ DTYPES = {
 _NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _PLACE = {name: number for number, name in enumerate(DTYPES)}
 _BLOCK = 4 << 20  # written and hashed while it is still in the processor's cache
-# Of one call. Linux caches larger ones in pages of 2 MB, and a virtual machine gives free ones back to its host: then it
-# is 0.4 GB/s instead of 3.4 (Firecracker, Linux 6.18, 2026-11).
+# Of one call. Linux caches larger ones in pages of 2 MB, and a virtual machine gives free ones back to its host:
+# 0.4 GB/s instead of 3.4 (Firecracker, Linux 6.18, 2026-11).
 _WRITE = 256 << 10
 
 
