@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests linears in FP8: their three products, the history of delayed scaling, and what is refused."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
+from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
+from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
+from nemo_vfm.parallel.fp8.fp8_spec import DIVISOR, RECIPES, Fp8, Recipe
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
+
+EACH_RECIPE = pytest.mark.parametrize("recipe", RECIPES)
+GRANULARITY = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
+
+
+def numbers(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def linear(recipe: Recipe, **values: object) -> Fp8Linear:
+    found = Fp8Linear(256, 128, spec=Fp8(recipe=recipe, **values))
+    with torch.no_grad():
+        found.weight.copy_(numbers(128, 256, seed=1) / 16)
+        found.bias.copy_(numbers(128, seed=2))
+    return found
+
+
+def by_hand(recipe: Recipe, x: Tensor, role: str, dtype: torch.dtype = E4M3) -> Tensor:
+    """A matrix as the product over its last dimension sees it."""
+    granularity = "128x128" if recipe == "block" and role == "weight" else GRANULARITY[recipe]
+    return dequantise(quantise(x, granularity, dtype, pow2=recipe == "block"))
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe != "delayed"])
+def test_each_product_quantises_its_operands_along_its_own_sum(recipe: Recipe) -> None:
+    layer, x, grad = linear(recipe), numbers(2, 64, 256).requires_grad_(), numbers(2, 64, 128, seed=3) * 1e-4
+    y = layer(x)
+    y.backward(grad)
+    rows, grads, weight = x.detach().flatten(0, 1), grad.flatten(0, 1), layer.weight.detach()
+    wide = E4M3 if recipe in ("block", "mxfp8") else E5M2
+    torch.testing.assert_close(
+        y.detach().flatten(0, 1), by_hand(recipe, rows, "input") @ by_hand(recipe, weight, "weight").T + layer.bias,
+    )  # fmt: skip
+    torch.testing.assert_close(
+        x.grad.flatten(0, 1), by_hand(recipe, grads, "gradient", wide) @ by_hand(recipe, weight.T, "weight").T
+    )
+    torch.testing.assert_close(
+        layer.weight.grad, by_hand(recipe, grads.T, "gradient", wide) @ by_hand(recipe, rows.T, "input").T
+    )
+    torch.testing.assert_close(layer.bias.grad, grads.sum(0))
+
+
+@EACH_RECIPE
+def test_it_is_near_the_linear_in_float32_and_no_nearer_than_fp8_can_be(recipe: Recipe) -> None:
+    layer, x = linear(recipe), numbers(128, 256)
+    for _ in range(2):  # delayed scaling knows nothing in its first step
+        found = layer(x)
+        close(layer)
+    exact = F.linear(x, layer.weight, layer.bias)
+    error = (found - exact).norm() / exact.norm()
+    assert 0.005 < error < 0.05
+
+
+def close(layer: Fp8Linear) -> None:
+    for history in layer.history.values() if layer.spec.recipe == "delayed" else ():
+        history.close_step()
+
+
+def test_delayed_scaling_uses_the_largest_amax_of_the_steps_before() -> None:
+    layer, history = linear("delayed", history=3), []
+    for step, size in enumerate([1.0, 4.0, 2.0, 1.0, 1.0, 1.0]):
+        history.append(layer.history["input"].factor.item())
+        x = torch.full((16, 256), size)
+        layer(x).sum().backward()
+        assert layer.history["input"].seen[0] == size, step
+        close(layer)
+    # Of a step, its own amax and the two before; the first step had none.
+    assert history == [1, 448, 112, 112, 112, 224]
+    assert layer.history["weight"].factor == torch.tensor(448.0) / layer.weight.detach().abs().max()
+    assert layer.history["gradient"].factor == 57344
+
+
+def test_a_recomputed_forward_pass_adds_no_entry_and_validation_none_at_all() -> None:
+    plain, again = linear("delayed", history=4), linear("delayed", history=4)
+    for step in range(3):
+        x = numbers(32, 256, seed=step).requires_grad_()
+        y = x.detach().clone().requires_grad_()
+        plain(x).square().sum().backward()
+        checkpoint(again, y, use_reentrant=False).square().sum().backward()
+        assert torch.equal(x.grad, y.grad)
+        for layer in (plain, again):
+            close(layer)
+    again.eval()
+    again(numbers(32, 256) * 100)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), again.buffers(), strict=True))
+
+
+def test_a_resumed_training_goes_on_bit_by_bit() -> None:
+    whole = linear("delayed", history=4)
+
+    def step(layer: Fp8Linear, number: int) -> Tensor:
+        layer.zero_grad()
+        layer(numbers(32, 256, seed=number) * (1 + number)).square().mean().backward()
+        close(layer)
+        return layer.weight.grad.clone()
+
+    for number in range(3):
+        step(whole, number)
+    resumed = linear("delayed", history=4)
+    resumed.load_state_dict(copy.deepcopy(whole.state_dict()))
+    fresh = linear("delayed", history=4)
+    for number in range(3, 6):
+        expected = step(whole, number)
+        assert torch.equal(step(resumed, number), expected)
+        assert number > 3 or not torch.equal(step(fresh, number), expected), "without its history it is another one"
+
+
+def test_a_history_stays_in_float32_when_a_model_is_cast() -> None:
+    history = AmaxHistory(4, E4M3)
+    history.see(torch.tensor([3.0001]))
+    history.to(torch.bfloat16)
+    assert history.seen.dtype == history.factor.dtype == torch.float32 and history.seen[0] == torch.tensor(3.0001)
+
+
+@pytest.mark.parametrize("amax", [0.0, math.inf, math.nan])
+def test_a_factor_stays_where_an_amax_says_nothing(amax: float) -> None:
+    history = AmaxHistory(1, E4M3, margin=1)
+    history.see(torch.tensor([2.0]))
+    history.close_step()
+    assert history.factor == 448 / 2 / 2
+    history.see(torch.tensor([amax]))
+    history.close_step()
+    assert history.factor == 448 / 2 / 2
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "row"])
+@pytest.mark.parametrize("first", [E4M3, E5M2])
+def test_emulation_is_scaled_mm_up_to_the_order_of_sums(granularity: str, first: torch.dtype) -> None:
+    a, b = quantise(numbers(48, 512), granularity, first), quantise(numbers(64, 512, seed=1), granularity)
+    found, native = emulated_product(a, b), native_product(a, b, fast=False)
+    assert (found - native).abs().max() <= 1e-6 * found.abs().max()
+    wrong = emulated_product(a, Quantised(b.elements, b.scale * 1.001))
+    assert (wrong - native).abs().max() > 1e-4 * found.abs().max()
+
+
+def test_one_block_of_128_is_no_scale_of_a_row() -> None:
+    x, weight = numbers(128, 128), numbers(256, 128, seed=1)
+    a, b = quantise(x, "1x128"), quantise(weight, "128x128")
+    assert b.scale.shape == (2, 1)
+    torch.testing.assert_close(emulated_product(a, b), dequantise(a) @ dequantise(b).T)
+    with pytest.raises(ValueError, match="blocks are emulated"):
+        native_product(a, b, fast=False)
+
+
+@EACH_RECIPE
+def test_sizes_that_products_cannot_have_are_refused_with_what_they_need(recipe: Recipe) -> None:
+    need = DIVISOR[recipe]
+    with pytest.raises(ValueError, match=f"out_features is {need + 8}, .* multiples of {need}"):
+        Fp8Linear(need, need + 8, spec=Fp8(recipe=recipe))
+    with pytest.raises(ValueError, match="tokens is 24"):
+        Fp8Linear(256, 256, spec=Fp8(recipe=recipe))(numbers(3, 8, 256))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"recipe": "nvfp4"}, "recipe must be one of delayed, current"),
+        ({"format": "e5m2"}, "format must be hybrid"),
+        ({"recipe": "delayed", "first_bf16": 1}, "no bf16 ends"),
+        ({"recipe": "current", "margin": 1}, "margin is for recipe=delayed"),
+        ({"recipe": "mxfp8", "pow2": False}, "are powers of two"),
+        ({"history": 0}, "history .0. at least 1"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(values: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Fp8(**values)
