@@ -36,25 +36,46 @@ class Fp8Linear(nn.Linear):
         super().__init__(in_features, out_features, bias)
         require_divisible(spec, in_features=in_features, out_features=out_features)
         self.spec = spec
-        if spec.recipe == "delayed":
-            gradient = E5M2 if spec.gradients_in_e5m2 else E4M3
-            self.history = nn.ModuleDict({
-                role: AmaxHistory(spec.history, dtype, spec.margin)
-                for role, dtype in (("input", E4M3), ("weight", E4M3), ("gradient", gradient))
-            })  # fmt: skip
+        self._keep_histories(self.weight.device)
+
+    @classmethod
+    def of(cls, linear: nn.Linear, spec: Fp8) -> "Fp8Linear":
+        """A linear with the same parameters."""
+        with torch.device("meta"):  # nothing is drawn: the parameters are there
+            found = cls(linear.in_features, linear.out_features, linear.bias is not None, spec=spec)
+        found.weight, found.bias = linear.weight, linear.bias
+        found._keep_histories(linear.weight.device)
+        return found.train(linear.training)
+
+    def _keep_histories(self, device: torch.device) -> None:
+        if self.spec.recipe == "delayed":
+            gradient = E5M2 if self.spec.gradients_in_e5m2 else E4M3
+            with torch.device(device):
+                self.history = nn.ModuleDict({
+                    role: AmaxHistory(self.spec.history, dtype, self.spec.margin)
+                    for role, dtype in (("input", E4M3), ("weight", E4M3), ("gradient", gradient))
+                })  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """X W^T + b, in the dtype of x.
+        """X W^T + b, in the dtype of autocast where it is on, else in that of x.
 
         Args:
             x: (..., K); the number of rows is divisible by the recipe's divisor, too.
         """
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
         rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
         require_divisible(self.spec, tokens=len(rows))
         history = self.history if self.spec.recipe == "delayed" else None
         product: Tensor = _Products.apply(rows, self.weight, self.spec, history)  # type: ignore[no-untyped-call]
         product = product.to(x.dtype).reshape(*x.shape[:-1], -1)
         return product if self.bias is None else product + self.bias.to(x.dtype)
+
+    def close_step(self) -> None:
+        """See `AmaxHistory.close_step`; nothing where scales are of each tensor's own."""
+        for kept in self.history.values() if self.spec.recipe == "delayed" else ():
+            assert isinstance(kept, AmaxHistory)
+            kept.close_step()
 
 
 def require_divisible(spec: Fp8, **sizes: int) -> None:

@@ -19,9 +19,10 @@ def emulated_product(a: Quantised, b: Quantised) -> Tensor:
         a: (M, K).
         b: (N, K).
     """
-    if _is_outer(a) and _is_outer(b):
-        return a.elements.float() @ b.elements.float().T * a.scale * b.scale.reshape(-1)
-    return dequantise(a) @ dequantise(b).T
+    with torch.autocast(a.elements.device.type, enabled=False):  # it would multiply in bf16
+        if _is_outer(a) and _is_outer(b):
+            return a.elements.float() @ b.elements.float().T * a.scale * b.scale.reshape(-1)
+        return dequantise(a) @ dequantise(b).T
 
 
 def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype = torch.float32) -> Tensor:

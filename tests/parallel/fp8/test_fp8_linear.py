@@ -63,15 +63,10 @@ def test_it_is_near_the_linear_in_float32_and_no_nearer_than_fp8_can_be(recipe: 
     layer, x = linear(recipe), numbers(128, 256)
     for _ in range(2):  # delayed scaling knows nothing in its first step
         found = layer(x)
-        close(layer)
+        layer.close_step()
     exact = F.linear(x, layer.weight, layer.bias)
     error = (found - exact).norm() / exact.norm()
     assert 0.005 < error < 0.05
-
-
-def close(layer: Fp8Linear) -> None:
-    for history in layer.history.values() if layer.spec.recipe == "delayed" else ():
-        history.close_step()
 
 
 def test_delayed_scaling_uses_the_largest_amax_of_the_steps_before() -> None:
@@ -81,7 +76,7 @@ def test_delayed_scaling_uses_the_largest_amax_of_the_steps_before() -> None:
         x = torch.full((16, 256), size)
         layer(x).sum().backward()
         assert layer.history["input"].seen[0] == size, step
-        close(layer)
+        layer.close_step()
     # Of a step, its own amax and the two before; the first step had none.
     assert history == [1, 448, 112, 112, 112, 224]
     assert layer.history["weight"].factor == torch.tensor(448.0) / layer.weight.detach().abs().max()
@@ -97,7 +92,7 @@ def test_a_recomputed_forward_pass_adds_no_entry_and_validation_none_at_all() ->
         checkpoint(again, y, use_reentrant=False).square().sum().backward()
         assert torch.equal(x.grad, y.grad)
         for layer in (plain, again):
-            close(layer)
+            layer.close_step()
     again.eval()
     again(numbers(32, 256) * 100)
     assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), again.buffers(), strict=True))
@@ -109,7 +104,7 @@ def test_a_resumed_training_goes_on_bit_by_bit() -> None:
     def step(layer: Fp8Linear, number: int) -> Tensor:
         layer.zero_grad()
         layer(numbers(32, 256, seed=number) * (1 + number)).square().mean().backward()
-        close(layer)
+        layer.close_step()
         return layer.weight.grad.clone()
 
     for number in range(3):
@@ -158,6 +153,15 @@ def test_one_block_of_128_is_no_scale_of_a_row() -> None:
     torch.testing.assert_close(emulated_product(a, b), dequantise(a) @ dequantise(b).T)
     with pytest.raises(ValueError, match="blocks are emulated"):
         native_product(a, b, fast=False)
+
+
+def test_autocast_sets_the_dtype_of_operands_and_results_and_no_sum_is_in_bf16() -> None:
+    layer, x = linear("current"), numbers(32, 256)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = layer(x)
+    rows, weight = quantise(x.bfloat16(), "tensor"), quantise(layer.weight, "tensor")
+    expected = (dequantise(rows) @ dequantise(weight).T).bfloat16() + layer.bias.bfloat16()
+    assert found.dtype == torch.bfloat16 and (found != expected).float().mean() < 0.01, "a sum's order may round apart"
 
 
 @EACH_RECIPE

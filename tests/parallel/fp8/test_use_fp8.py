@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests which linears of each model go into FP8, and that models train with them as they do without."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.st_dit import STDiT
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
+from nemo_vfm.parallel.fp8.fp8_spec import RECIPES, Fp8, Recipe
+from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
+
+
+def gpt(depth: int = 3) -> GPT:
+    torch.manual_seed(0)
+    return GPT(vocab=128, width=128, depth=depth, heads=4, mlp_hidden=256)
+
+
+def dit(kind: type[DiT]) -> DiT:
+    torch.manual_seed(0)
+    return kind(in_channels=4, width=128, depth=2, heads=4, text_dim=128, patch=(1, 2, 2))
+
+
+@pytest.mark.parametrize(("model", "of_a_block"), [(gpt(2), 5), (dit(DiT), 7), (dit(STDiT), None)])
+def test_the_large_linears_of_blocks_and_nothing_else(model: nn.Module, of_a_block: int | None) -> None:
+    before = dict(model.named_parameters())
+    names = use_fp8(model, Fp8())
+    assert names and all(name.startswith("blocks.") for name in names)
+    assert of_a_block is None or len(names) == 2 * of_a_block
+    assert not any(word in name for name in names for word in ("norm", "modulation", "embedding", "head"))
+    large = {name for name, module in model.named_modules() if isinstance(module, Fp8Linear)}
+    assert large == set(names)
+    after = dict(model.named_parameters())
+    assert after.keys() == before.keys() and all(after[name] is before[name] for name in before)
+
+
+def test_the_ends_stay_in_bf16() -> None:
+    model = gpt(4)
+    names = use_fp8(model, Fp8(first_bf16=1, last_bf16=2))
+    assert {name.split(".")[1] for name in names} == {"1"}
+    with pytest.raises(UserError, match=r"first_bf16 \(3\) and last_bf16 \(1\) leave none of 4 blocks"):
+        use_fp8(gpt(4), Fp8(first_bf16=3, last_bf16=1))
+
+
+def test_a_model_of_another_size_or_without_a_plan_is_refused_and_unchanged() -> None:
+    odd = GPT(vocab=128, width=72, depth=1, heads=2, mlp_hidden=256)
+    with pytest.raises(ValueError, match="is 72, and products in FP8 by recipe=current need multiples of 16"):
+        use_fp8(odd, Fp8())
+    assert not any(isinstance(module, Fp8Linear) for module in odd.modules())
+    with pytest.raises(UserError, match="Sequential has no plan"):
+        use_fp8(nn.Sequential(nn.Linear(16, 16)), Fp8())
+
+
+def losses(model: GPT, steps: int) -> list[float]:
+    """Of a language of noisy counting."""
+    random, found = torch.Generator().manual_seed(1), []
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    for _ in range(steps):
+        start = torch.randint(128, (8, 1), generator=random)
+        step = torch.randint(1, 4, (8, 1), generator=random)
+        tokens = (start + step * torch.arange(33)) % 128
+        loss = model(tokens_BS=tokens[:, :-1], labels_BS=tokens[:, 1:]).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        close_step(model)
+        found.append(loss.item())
+    return found
+
+
+@pytest.fixture(scope="module")
+def in_fp32() -> list[float]:
+    return losses(gpt(2), 24)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_language_model_learns_as_it_does_in_fp32(recipe: Recipe, in_fp32: list[float]) -> None:
+    model = gpt(2)
+    use_fp8(model, Fp8(recipe=recipe, history=16))
+    found = losses(model, 24)
+    assert in_fp32[-1] < 0.7 * in_fp32[0]
+    assert sum(found[-12:]) == pytest.approx(sum(in_fp32[-12:]), rel=0.03) and found != in_fp32
+
+
+def test_a_copy_of_a_model_in_fp8_computes_what_the_model_does() -> None:
+    model = gpt(1)
+    use_fp8(model, Fp8(recipe="delayed"))
+    losses(model, 2)
+    given = {"tokens_BS": torch.arange(32)[None], "labels_BS": torch.arange(1, 33)[None]}
+    assert torch.equal(copy.deepcopy(model)(**given), model(**given))
