@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the bytes that R ranks with shared fetching really move, over what the formula says.
 
-Four processes over gloo on this machine, in groups of R = 4 and of R = 2. With N bytes in the batches the storage
-should give N in all (plain loading: R N) and each rank should receive N (R - 1) / R. Fetched bytes are counted where
-the shards' files are read, not by the loader's own counter. Batches are compared with plain loading's, bit by bit.
+Four processes over gloo on this machine, in groups of R = 4 and of R = 2. With N bytes in the members of the batches'
+samples the storage should give N in all, and each rank should receive N (R - 1) / R; plain loading reads R N and what
+lies between members. Fetched bytes are counted where the shards' files are read, not by the loader's own counter.
+Batches are compared with plain loading's, bit by bit.
 """
 
 import os
@@ -17,10 +18,10 @@ from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
 
-from loading.latents import BATCH
+from loading.latents import BATCH, LATENTS, TEXT
 
 RANKS, GROUPS, BATCHES = 4, (4, 2), 8
-Moved = tuple[int, int, int, bool]  # read plainly, fetched together, gathered, and whether the batches were equal
+Moved = tuple[int, int, int, int, bool]  # N, read plainly, fetched together, gathered, whether the batches are equal
 
 
 def measure(folder: Path) -> dict[str, float]:
@@ -32,10 +33,9 @@ def measure(folder: Path) -> dict[str, float]:
         moved = [rank[which] for rank in ranks[:size]]
         assert all(same for *_, same in moved), "shared loading gives other batches"
         needed = moved[0][0]
-        fetched, gathered = sum(rank[1] for rank in moved), sum(rank[2] for rank in moved)
-        plain = sum(rank[0] for rank in moved)
+        plain, fetched, gathered = (sum(rank[column] for rank in moved) for column in (1, 2, 3))
         print(f"{size} ranks, {BATCHES} batches of {needed:,} bytes: plainly {plain:,} fetched; together {fetched:,} "
-              f"fetched, {gathered:,} gathered; most on one rank {max(rank[1] for rank in moved):,}")  # fmt: skip
+              f"fetched, {gathered:,} gathered; most on one rank {max(rank[2] for rank in moved):,}")  # fmt: skip
         figures |= {
             f"unique_fetched_over_formula_{size}": fetched / needed,
             f"unique_gathered_over_formula_{size}": gathered / (needed * (size - 1)),
@@ -60,16 +60,16 @@ def _rank(rank: int, folder: Path, store: Path) -> list[Moved]:
     for size in GROUPS:
         groups = [dist.new_group(list(range(first, first + size)), timeout=timeout) for first in range(0, RANKS, size)]
         peers = GroupGather(groups[rank // size])
-        plain, plainly, _ = _read(folder, None)
-        shared, together, gathered = _read(folder, peers)
-        found.append((plainly, together, gathered, plain == shared))
+        plain, needed, plainly, _ = _read(folder, None)
+        shared, _, together, gathered = _read(folder, peers)
+        found.append((needed, plainly, together, gathered, plain == shared))
     dist.barrier()
     dist.destroy_process_group()
     return found
 
 
-def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
-    """Hashes of the batches, bytes read from the shards' files, and bytes that others sent."""
+def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int, int]:
+    """Hashes of the batches, bytes of their members, bytes read from the shards' files, and bytes that others sent."""
     from nemo_vfm.data.shards.read_in_place import Buffers
     from nemo_vfm.data.shards.shard_folder import LocalShard
     from nemo_vfm.data.sources.shard_data import ShardData
@@ -77,6 +77,9 @@ def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
     data, counted = ShardData(shards=folder, batch_size=BATCH), 0
     data.share_with(peers)
     data.start(seed=0, first_batch=0)
+    source = data.by_number()
+    needed = sum(entry.members[name][1] for index in range(BATCHES) for entry in source.entries(index)
+                 for name in (LATENTS, TEXT))  # fmt: skip
     inner, inner_into = LocalShard.read, LocalShard.read_into
 
     def read(shard: LocalShard, offset: int, size: int) -> bytes:
@@ -95,4 +98,4 @@ def _read(folder: Path, peers: object) -> tuple[Sequence[str], int, int]:
                   for batch in islice(data.train_dataloader(), BATCHES)]  # fmt: skip
     finally:
         LocalShard.read, LocalShard.read_into = inner, inner_into
-    return hashes, counted, data.traffic.gathered
+    return hashes, needed, counted, data.traffic.gathered

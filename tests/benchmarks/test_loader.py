@@ -19,7 +19,8 @@ def test_bytes_of_ranks_that_share_are_those_of_the_formula(tmp_path: Path):
     for ranks in (2, 4):
         assert figures[f"unique_fetched_over_formula_{ranks}"] == 1
         assert figures[f"unique_gathered_over_formula_{ranks}"] == 1
-        assert figures[f"plain_over_unique_fetched_{ranks}"] == ranks
+        # Plain loading also reads the heads that lie between members.
+        assert ranks <= figures[f"plain_over_unique_fetched_{ranks}"] < 1.02 * ranks
 
 
 @pytest.mark.soak
