@@ -3,6 +3,7 @@
 """Writes and reads vectors.parquet: the features of comparing stages, for deciding again without video."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
@@ -10,6 +11,7 @@ from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.curate.decide.check_rules import comparisons
 from nemo_vfm.curate.stage import ClipRecord, Stage
 
+_AT_ONCE = 32
 _NAMES = ("clip_id", "stage", "column", "vector")
 
 
@@ -18,16 +20,20 @@ def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    rows = [
+    rows = (
         (record.clip.id, name, column, record.vectors[name])
         for column, (name, _) in comparisons(stages).items()
         for record in records
         if name in record.vectors
-    ]
-    columns = zip(*rows, strict=True) if rows else [()] * len(_NAMES)
-    with atomic_path(path) as temporary:
-        arrays = {name: pa.array(values, pa.string()) for name, values in zip(_NAMES, columns, strict=True)}
-        pq.write_table(pa.table(arrays), temporary)
+    )
+    schema = pa.schema([(name, pa.string()) for name in _NAMES])
+    # A vector is 50 KB of text, and no two are alike: some at a time, and no table of those that were seen.
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, schema, use_dictionary=list(_NAMES[:-1])) as writer,
+    ):
+        while some := list(islice(rows, _AT_ONCE)):
+            writer.write_table(pa.table([pa.array(values, pa.string()) for values in zip(*some, strict=True)], schema))
 
 
 def read_vectors(path: Path) -> dict[str, dict[str, str]]:
