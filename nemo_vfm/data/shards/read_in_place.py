@@ -100,12 +100,14 @@ class ReaderInPlace:
 
     def learn(self, entry: Entry, contents: Sequence[bytes], rows: Rows) -> None:
         """Remember what the members of a sample are, if their tensors fill its rows and nothing lies between them."""
+        key = self._key(entry, _shape(entry))
+        if key in self._known or len(self._known) >= _MAX_KINDS:
+            return  # what was gathered, or lies in a store, comes this way sample after sample
         found = [header_and_tensors(data) for data in contents]
         members = [_Member(*one) for one in found if one is not None]
         sizes = {name: stored.data.size for member in members for name, stored in member.tensors.items()}
-        fit = len(members) == len(found) and sizes == {name: row.shape[1] for name, row in rows.items()}
-        if fit and len(self._known) < _MAX_KINDS:
-            self._known[self._key(entry, _shape(entry))] = members
+        if len(members) == len(found) and sizes == {name: row.shape[1] for name, row in rows.items()}:
+            self._known[key] = members
 
     def read(self, entries: Sequence[Entry], rows: Rows) -> list[dict[str, Stored] | DataError | OSError | None]:
         """The tensors of each sample, now in its rows; None where it is not like one that was learned.

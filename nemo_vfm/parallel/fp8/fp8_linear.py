@@ -27,34 +27,32 @@ class Fp8Linear(nn.Linear):
         out_features: N, likewise.
         bias: added in the input's dtype.
         spec: how.
+        device: of the parameters.
 
     Raises:
         ValueError: a size is not divisible.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True, *, spec: Fp8) -> None:
-        super().__init__(in_features, out_features, bias)
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = True, *, spec: Fp8,
+        device: torch.device | str | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(in_features, out_features, bias, device=device)
         require_divisible(spec, in_features=in_features, out_features=out_features)
         self.spec = spec
-        self._keep_histories(self.weight.device)
+        if spec.recipe == "delayed":
+            gradient = E5M2 if spec.gradients_in_e5m2 else E4M3
+            self.history = nn.ModuleDict({
+                role: AmaxHistory(spec.history, dtype, spec.margin)
+                for role, dtype in (("input", E4M3), ("weight", E4M3), ("gradient", gradient))
+            })  # fmt: skip
 
     @classmethod
     def of(cls, linear: nn.Linear, spec: Fp8) -> "Fp8Linear":
-        """A linear with the same parameters."""
-        with torch.device("meta"):  # nothing is drawn: the parameters are there
-            found = cls(linear.in_features, linear.out_features, linear.bias is not None, spec=spec)
+        """A linear with the same parameters; none is drawn."""
+        found = cls(linear.in_features, linear.out_features, linear.bias is not None, spec=spec, device="meta")
         found.weight, found.bias = linear.weight, linear.bias
-        found._keep_histories(linear.weight.device)
-        return found.train(linear.training)
-
-    def _keep_histories(self, device: torch.device) -> None:
-        if self.spec.recipe == "delayed":
-            gradient = E5M2 if self.spec.gradients_in_e5m2 else E4M3
-            with torch.device(device):
-                self.history = nn.ModuleDict({
-                    role: AmaxHistory(self.spec.history, dtype, self.spec.margin)
-                    for role, dtype in (("input", E4M3), ("weight", E4M3), ("gradient", gradient))
-                })  # fmt: skip
+        return found.train(linear.training).to(linear.weight.device)
 
     def forward(self, x: Tensor) -> Tensor:
         """X W^T + b, in the dtype of autocast where it is on, else in that of x.
@@ -70,12 +68,6 @@ class Fp8Linear(nn.Linear):
         product: Tensor = _Products.apply(rows, self.weight, self.spec, history)  # type: ignore[no-untyped-call]
         product = product.to(x.dtype).reshape(*x.shape[:-1], -1)
         return product if self.bias is None else product + self.bias.to(x.dtype)
-
-    def close_step(self) -> None:
-        """See `AmaxHistory.close_step`; nothing where scales are of each tensor's own."""
-        for kept in self.history.values() if self.spec.recipe == "delayed" else ():
-            assert isinstance(kept, AmaxHistory)
-            kept.close_step()
 
 
 def require_divisible(spec: Fp8, **sizes: int) -> None:

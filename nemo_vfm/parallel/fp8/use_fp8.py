@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
 from nemo_vfm.parallel.fp8.fp8_spec import Fp8
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
@@ -37,7 +38,7 @@ def use_fp8(model: nn.Module, spec: Fp8) -> list[str]:
 def close_step(model: nn.Module) -> None:
     """End the step of every history of delayed scaling; see `AmaxHistory.close_step`."""
     for module in model.modules():
-        if isinstance(module, Fp8Linear):
+        if isinstance(module, AmaxHistory):
             module.close_step()
 
 
