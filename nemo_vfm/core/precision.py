@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from nemo_vfm.core.device import device, has_fast_bf16
+from nemo_vfm.core.fp8 import Fp8
 
 PrecisionName = Literal["fp32", "bf16", "auto"]
 
@@ -20,9 +21,11 @@ class Precision:
     Args:
         compute: fp32; bf16 (fp32 parameters, bf16 autocast); or auto, which takes bf16 where
             the device multiplies it in hardware and fp32 elsewhere, and says which and why.
+        fp8: the large linears of a training compute in FP8, and all else as `compute` says; None is none.
     """
 
     compute: PrecisionName = "auto"
+    fp8: Fp8 | None = None
 
     def resolved(self) -> tuple[torch.dtype, str]:
         """The arithmetic dtype on this device, and the reason as text."""

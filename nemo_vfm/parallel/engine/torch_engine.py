@@ -34,6 +34,7 @@ from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, bu
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
+from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
@@ -101,6 +102,8 @@ class TorchEngine:
     def _built(self, parts: EngineInputs) -> nn.Module:
         model, meta = _born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
+        if parts.precision.fp8 is not None:
+            use_fp8(model, parts.precision.fp8)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
             stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
@@ -156,6 +159,7 @@ class TorchEngine:
             return StepResult(loss, norm, 0.0, samples, shapes)
         gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
         lr = self._optimizer.step(lr_factor)
+        close_step(self.model)
         return StepResult(loss, norm, lr, samples, shapes)
 
     def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:

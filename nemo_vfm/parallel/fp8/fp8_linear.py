@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.fp8 import DIVISOR, Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product
-from nemo_vfm.parallel.fp8.fp8_spec import DIVISOR, Fp8
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
 
 _GRANULARITY: dict[str, Granularity] = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}

@@ -7,9 +7,9 @@ from typing import Any
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
-from nemo_vfm.parallel.fp8.fp8_spec import Fp8
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
 

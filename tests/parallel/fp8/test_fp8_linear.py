@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from nemo_vfm.core.fp8 import DIVISOR, RECIPES, Fp8, Recipe
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
-from nemo_vfm.parallel.fp8.fp8_spec import DIVISOR, RECIPES, Fp8, Recipe
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
 from nemo_vfm.parallel.fp8.use_fp8 import close_step
 

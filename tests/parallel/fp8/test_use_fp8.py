@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import RECIPES, Fp8, Recipe
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
-from nemo_vfm.parallel.fp8.fp8_spec import RECIPES, Fp8, Recipe
 from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
 
 

@@ -25,6 +25,7 @@ class Fp8:
         history: steps whose amax delayed looks back on.
         margin: delayed leaves room for numbers 2^margin times as large.
         pow2: scales are powers of two; None is what is usual: for block and mxfp8.
+        attention: the products of attention, too, when sampling.
 
     Raises:
         ValueError: these do not go together.
@@ -37,6 +38,7 @@ class Fp8:
     history: int = 1024
     margin: int = 0
     pow2: bool | None = None
+    attention: bool = False
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
