@@ -76,12 +76,12 @@ def _below(name: str, modules: set[str]) -> bool:
 def sum_partial(holding: Sequence[ParamOwnership], mesh: Mesh) -> None:
     """Add up what FSDP does not: over tensor ranks, then over stages; and what it does not know of, as it would."""
     if mesh.tensor is not None:
-        _all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
+        all_reduce(_gradients(one for one in holding if one.over_tensor), mesh.tensor)
     if mesh.pipeline is not None:
-        _all_reduce(_gradients(one for one in holding if one.over_pipeline), mesh.pipeline)
+        all_reduce(_gradients(one for one in holding if one.over_pipeline), mesh.pipeline)
     if mesh.sharding is not None and (apart := _gradients(one for one in holding if one.over_data)):
         for group in mesh.sharding.get_all_groups():
-            _all_reduce(apart, group)
+            all_reduce(apart, group)
         torch._foreach_div_(apart, mesh.sharding.size())  # FSDP's are means until the step's end
 
 
@@ -96,7 +96,9 @@ def _gradients(holding: Iterable[ParamOwnership]) -> list[Tensor]:
     return found
 
 
-def _all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+def all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Sum plain tensors over a group, in place, in a few large calls."""
+    """Sum plain tensors over a group, in place, in a few large calls."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)

@@ -98,10 +98,11 @@ def _require_environment(plan: ParallelPlan) -> None:
 
 def _group(plan: ParallelPlan, axes: Sequence[str]) -> dist.ProcessGroup | None:
     """This rank's group along some axes; None where it is alone."""
-    return None if all(plan.sizes[AXES.index(axis)] == 1 for axis in axes) else _made(plan, axes)
+    return None if all(plan.sizes[AXES.index(axis)] == 1 for axis in axes) else group_along(plan, axes)
 
 
-def _made(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -> dist.ProcessGroup:
+def group_along(plan: ParallelPlan, axes: Sequence[str], backend: str | None = None) -> dist.ProcessGroup:
+    """This rank's group along some axes, of one rank where there are none; every rank must call this."""
     return group_among(peers(plan, axes), backend)
 
 
@@ -123,7 +124,9 @@ def same_slice(plan: ParallelPlan) -> GroupGather | None:
 
     A group of its own on the CPU, since a thread uses it beside the step. Every rank must call this.
     """
-    return None if plan.world == plan.data else GroupGather(_made(plan, ("pipeline", "context", "tensor"), "gloo"))
+    return (
+        None if plan.world == plan.data else GroupGather(group_along(plan, ("pipeline", "context", "tensor"), "gloo"))
+    )
 
 
 def peers(plan: ParallelPlan, axes: Sequence[str]) -> list[list[int]]:

@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads AdamW's arguments out of a recipe's optimizer, for an engine that builds its own."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+
+
+@dataclass(frozen=True, slots=True)
+class AdamArguments:
+    """Of one AdamW, alike for all parameters."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+
+
+def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
+    """What the recipe's optimizer would be built with, found on one parameter.
+
+    Raises:
+        UserError: it is not AdamW, or has options that Megatron-Core's has not.
+    """
+    made = factory([nn.Parameter(torch.zeros(1))])
+    name = type(made).__name__
+    group = made.param_groups[0]
+    if type(made) is not torch.optim.AdamW and not (type(made) is torch.optim.Adam and not group["weight_decay"]):
+        raise UserError(f"Megatron-Core updates by AdamW, and the recipe's optimizer is {name}. Use "
+                        f"torch.optim.AdamW, or engine=torch.")  # fmt: skip
+    if extra := [key for key in ("amsgrad", "maximize") if group.get(key)]:
+        raise UserError(f"Megatron-Core's AdamW has no {' or '.join(extra)}. Leave it out, or use engine=torch.")
+    first, second = group["betas"]
+    return AdamArguments(float(group["lr"]), (first, second), group["eps"], group["weight_decay"])

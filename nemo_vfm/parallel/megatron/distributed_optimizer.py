@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Updates weights by Megatron-Core's optimizer, and shows its state by name as the other engine does.
+
+Megatron-Core's distributed optimizer gives each data rank a run of numbers that may end anywhere in a parameter. A
+checkpoint holds boxes, so each parameter's state is gathered over these ranks, one after another, and each keeps rows.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from megatron.core.distributed import DistributedDataParallel
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.process_groups_config import ProcessGroupCollection
+from torch import Tensor, nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
+from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments
+from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.ranks.gather import Gather
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+@dataclass(frozen=True, slots=True)
+class _Shard:
+    """A parameter, and the run of it that this rank updates; the run is None where it updates nothing of it."""
+
+    name: str
+    parameter: nn.Parameter
+    main: Tensor | None
+    start: int
+    end: int
+
+
+class MegatronOptimizer:
+    """The optimizer of one rank.
+
+    Args:
+        wrapped: the model inside Megatron-Core's DDP.
+        arguments: of AdamW.
+        groups: of processes.
+        mesh: this rank among the others.
+        dims: of the parameters that tensor ranks split, which dimension.
+    """
+
+    def __init__(
+        self, wrapped: DistributedDataParallel, arguments: AdamArguments, groups: ProcessGroupCollection, mesh: Mesh,
+        dims: Mapping[str, int],
+    ) -> None:  # fmt: skip
+        self._mesh, self._dims, self._group = mesh, dims, groups.intra_dp_cp
+        self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
+        self._lr = arguments.lr
+        # An empty mapping: by default biases and norms would have no weight decay.
+        self._chained = get_megatron_optimizer(
+            _config(arguments, shared=self._is_shared), [wrapped], {}, use_gloo_process_groups=False,
+            pg_collection=groups,
+        )  # fmt: skip
+        (self._own,) = self._chained.chained_optimizers
+        if self._own.is_stub_optimizer:
+            raise UserError("This rank has no weights that learn. Use engine=torch.")
+        self.optimizer: torch.optim.Optimizer = self._own.optimizer
+        learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
+        self._shards = [self._shard(name, parameter) for name, parameter in learning]
+
+    def zero_grad(self) -> None:
+        """Forget gradients. What is left in `grad` would be added to the buffer that it is a view of."""
+        self._chained.zero_grad()
+
+    def norm(self) -> float:
+        """The global L2 norm of the gradients, which must be summed."""
+        self._chained.prepare_grads()
+        return float(self._chained.get_grad_norm())
+
+    def step(self, clip_factor: float, lr_factor: float) -> float:
+        """Update, after `norm`; returns the learning rate."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self._lr * lr_factor
+        if clip_factor != 1.0:
+            torch._foreach_mul_([p.grad for g in self.optimizer.param_groups for p in g["params"]], clip_factor)
+        self._chained.step_with_ready_grads()
+        return self._lr * lr_factor
+
+    @torch.no_grad()
+    def tensors(self) -> dict[str, Tensor]:
+        """Its state as `parameter name/key`; every rank must call it."""
+        steps = self._steps()
+        found: dict[str, Tensor] = {}
+        for shard, step in zip(self._shards, steps, strict=True):
+            if step:  # none before the first step
+                found[f"{shard.name}/step"] = torch.tensor(step, dtype=torch.float32)
+                found |= {f"{shard.name}/{key}": self._rows(shard, key) for key in _MOMENTS}
+        return found
+
+    def _steps(self) -> list[float]:
+        """How often each parameter was updated. Fused optimizers keep the count in the group."""
+        counts = [self._step_of(shard) for shard in self._shards]
+        seen = torch.tensor(counts, dtype=torch.float32, device=self._shards[0].parameter.device)
+        if self._is_shared:
+            dist.all_reduce(seen, op=dist.ReduceOp.MAX, group=self._group)
+        return seen.tolist()
+
+    def _step_of(self, shard: _Shard) -> float:
+        state = self.optimizer.state.get(shard.main, {}) if shard.main is not None else {}
+        return float(state.get("step", self.optimizer.param_groups[0].get("step", 0))) if state else 0.0
+
+    def _rows(self, shard: _Shard, key: str) -> Tensor:
+        """What this rank saves of a moment: its rows of the part that its tensor ranks hold."""
+        own = None if shard.main is None else self.optimizer.state[shard.main][key]
+        if not self._is_shared:
+            assert own is not None
+            return self._laid_out(shard, own)
+        whole = torch.zeros(shard.parameter.numel(), dtype=torch.float32, device=shard.parameter.device)
+        if own is not None:
+            whole[shard.start : shard.end] = own
+        dist.all_reduce(whole, group=self._group)
+        return self._laid_out(shard, whole.view(shard.parameter.shape))
+
+    def _laid_out(self, shard: _Shard, part: Tensor) -> Tensor:
+        from torch.distributed.tensor import DTensor, Shard
+
+        if (dim := self._dims.get(shard.name)) is None:
+            return part
+        return DTensor.from_local(part, self._mesh.devices["tensor"], [Shard(dim)], run_check=False)
+
+    def load(self, tensors: Mapping[str, Tensor], ranks: Gather) -> None:
+        """The inverse of `tensors`; every rank must call it.
+
+        Raises:
+            CorruptCheckpoint: state of a parameter that no rank has.
+        """
+        layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
+        found = restored(tensors, layout, ranks)
+        self.optimizer.state.clear()
+        for shard in self._shards:
+            if shard.main is not None and shard.name in found:
+                self.optimizer.state[shard.main] = self._state(shard, found[shard.name])
+        self._chained.reload_model_params()
+
+    def _state(self, shard: _Shard, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Its own run of the moments, and a step count of its own: a shared one would advance once per parameter."""
+        assert shard.main is not None
+        step = float(values["step"])
+        moments = {key: values[key].flatten()[shard.start : shard.end].view(shard.main.shape) for key in _MOMENTS}
+        state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
+        if any("step" in group for group in self.optimizer.param_groups):
+            for group in self.optimizer.param_groups:
+                group["step"] = int(step)
+            return state
+        return {"step": torch.tensor(step, dtype=torch.float32), **state}
+
+    def _shard(self, name: str, parameter: nn.Parameter) -> _Shard:
+        if not self._is_shared:
+            return _Shard(name, parameter, parameter, 0, parameter.numel())
+        if parameter not in self._own.model_param_group_index_map:
+            return _Shard(name, parameter, None, 0, 0)
+        group, order = self._own.model_param_group_index_map[parameter]
+        main = self.optimizer.param_groups[group]["params"][order]
+        run = self._own._get_model_param_range_map(parameter)["param"]
+        return _Shard(name, parameter, main, run.start, run.end)
+
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """The gradient of each parameter of the last step, as far as tensor ranks split it; every rank must call it."""
+        for shard in self._shards:
+            own: Tensor = shard.parameter.main_grad  # type: ignore[attr-defined]
+            if self._is_shared:
+                whole = torch.zeros_like(own).flatten()
+                whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
+                dist.all_reduce(whole, group=self._group)
+                own = whole.view_as(own)
+            yield shard.name, self._laid_out(shard, own.clone())
+
+
+def _config(arguments: AdamArguments, *, shared: bool) -> OptimizerConfig:
+    first, second = arguments.betas
+    return OptimizerConfig(
+        optimizer="adam", lr=arguments.lr, weight_decay=arguments.weight_decay, adam_beta1=first, adam_beta2=second,
+        adam_eps=arguments.eps, decoupled_weight_decay=True, use_distributed_optimizer=shared, clip_grad=0.0,
+    )  # fmt: skip

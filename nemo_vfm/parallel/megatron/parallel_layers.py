@@ -1,0 +1,223 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces a model's large linears by Megatron-Core's column, row and vocabulary-parallel layers.
+
+Names and whole shapes of parameters stay. A state dict shows each part as a DTensor, as the other engine's does, so
+checkpoints, averages and warm starts need no second path.
+Shape letters: B batch, S tokens, F features.
+"""
+
+import copy
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
+from megatron.core.tensor_parallel.mappings import (
+    copy_to_tensor_model_parallel_region,
+    reduce_from_tensor_model_parallel_region,
+)
+from megatron.core.transformer import TransformerConfig
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.device_mesh import DeviceMesh
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.adapter_split import ADAPTERS
+from nemo_vfm.parallel.apply.apply_parallelism import declared
+from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.sharding_spec import matching
+
+#: Name of the attribute that says along which dimension each of a module's parameters is split.
+SPLIT_DIMS = "split_dims"
+
+
+class _Cast:
+    """Computes in the dtype that autocast asks for; inside Megatron-Core's own function autocast would not reach."""
+
+    def _forward_impl(self, input: Tensor, weight: Tensor, *rest: Any, **named: Any) -> Tensor:
+        kind = input.device.type
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+            input, weight = input.to(dtype), weight.to(dtype)
+            if named.get("bias") is not None:
+                named["bias"] = named["bias"].to(dtype)
+        with torch.autocast(kind, enabled=False):
+            found: Tensor = super()._forward_impl(input, weight, *rest, **named)  # type: ignore[misc]
+        return found
+
+
+class _NoExtraState:
+    """Megatron-Core's layers put an empty entry into the state dict, which checkpoints must not hold."""
+
+    get_extra_state = nn.Module.get_extra_state
+    set_extra_state = nn.Module.set_extra_state
+
+
+class ColumnLinear(_NoExtraState, _Cast, ColumnParallelLinear):  # type: ignore[misc]
+    """A linear of which this rank has some output features.
+
+    Args:
+        linear: the whole one.
+        config: says whether tokens are split too.
+        group: the tensor ranks.
+    """
+
+    def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
+        super().__init__(
+            linear.in_features, linear.out_features, config=config, init_method=_kept, bias=linear.bias is not None,
+            gather_output=False, tp_group=group,
+        )  # fmt: skip
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.split_dims = {"weight": 0, "bias": 0}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S, F of this rank) from (B, S, F); S are all tokens afterwards where they were split."""
+        return _tokens_first(super().forward, x, self.sequence_parallel)
+
+
+class RowLinear(_NoExtraState, _Cast, RowParallelLinear):  # type: ignore[misc]
+    """A linear of which this rank has some input features; see `ColumnLinear`."""
+
+    def __init__(self, linear: nn.Linear, config: TransformerConfig, group: ProcessGroup) -> None:
+        super().__init__(
+            linear.in_features, linear.out_features, config=config, init_method=_kept, bias=linear.bias is not None,
+            input_is_parallel=True, skip_bias_add=True, tp_group=group,
+        )  # fmt: skip
+        self.in_features, self.out_features = linear.in_features, linear.out_features
+        self.split_dims = {"weight": 1}
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, S, F) from (B, S, F of this rank); S are this rank's tokens afterwards where they are split."""
+        summed = _tokens_first(super().forward, x, self.sequence_parallel)
+        return summed if self.bias is None else summed + self.bias.to(summed.dtype)
+
+
+class WordEmbedding(VocabParallelEmbedding):  # type: ignore[misc]
+    """An embedding of which this rank has some words."""
+
+    def __init__(self, embedding: nn.Embedding, config: TransformerConfig, group: ProcessGroup) -> None:
+        super().__init__(
+            embedding.num_embeddings, embedding.embedding_dim, init_method=_kept, config=config, tp_group=group,
+            reduce_scatter_embeddings=config.sequence_parallel,
+        )  # fmt: skip
+        self.split_dims = {"weight": 0}
+
+    def forward(self, words_BS: Tensor) -> Tensor:
+        """(B, S, F), of this rank's tokens where they are split."""
+        found: Tensor = super().forward(words_BS)
+        return found.transpose(0, 1) if self.reduce_scatter_embeddings else found
+
+
+def _kept(weight: Tensor) -> Tensor:
+    """Draw nothing: weights are the model's own."""
+    return weight
+
+
+def _tokens_first(forward: Callable[[Tensor], tuple[Tensor, Tensor | None]], x: Tensor, sequence: bool) -> Tensor:
+    """Call a layer that takes (S, B, F) and gathers or scatters the first dimension, or one that takes rows."""
+    if not sequence:
+        y = forward(x.reshape(-1, x.shape[-1]))[0]
+        return y.view(*x.shape[:-1], y.shape[-1])
+    x_SBF = x.transpose(0, 1)
+    y, _ = forward(x_SBF.reshape(len(x_SBF), -1, x.shape[-1]))
+    return y.view(len(y), *x_SBF.shape[1:-1], y.shape[-1]).transpose(0, 1)
+
+
+def split(model: nn.Module, mesh: Mesh, group: ProcessGroup, config: TransformerConfig) -> None:
+    """Put this rank's part of every linear that the model names in its place.
+
+    Args:
+        model: built, with numbers or without memory.
+        mesh: this rank among the others.
+        group: the tensor ranks.
+        config: Megatron-Core's, with `sequence_parallel` as the plan says.
+
+    Raises:
+        UserError: the linears have adapters.
+    """
+    if mesh.plan.tensor == 1:
+        return
+    how, names = declared(model), dict(model.named_modules())
+    whole = set(_matched(how.whole_input, names))
+    made: dict[int, nn.Parameter] = {}
+    for name in _matched(how.column, names):
+        one = _without_sequence(config) if name in whole else config
+        _put(model, name, names[name], ColumnLinear(names[name], one, group), mesh, made)
+    for name in _matched(how.row, names):
+        _put(model, name, names[name], RowLinear(names[name], config, group), mesh, made)
+    for name in _matched(how.vocabulary, names):
+        _put(model, name, names[name], WordEmbedding(names[name], config, group), mesh, made)
+    for name in _matched(how.across_heads, names):
+        _split_norm(names[name], mesh, group)
+
+
+def _without_sequence(config: TransformerConfig) -> TransformerConfig:
+    """The same for a layer whose input every rank has whole."""
+    apart = copy.copy(config)
+    apart.sequence_parallel = False
+    return apart
+
+
+def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
+    return [name for pattern in patterns for name in matching(pattern, names)]
+
+
+def _put(
+    model: nn.Module, name: str, old: nn.Module, new: nn.Module, mesh: Mesh, made: dict[int, nn.Parameter]
+) -> None:
+    """Give the new layer this rank's part of the old one's numbers; what was shared stays shared."""
+    if ADAPTERS in old._modules:
+        raise UserError("Adapters are not split by engine=megatron; use parallel.tensor: 1, or engine=torch.")
+    for key, parameter in old.named_parameters(recurse=False):
+        dims: dict[str, int] = new.split_dims  # type: ignore[assignment]
+        if id(parameter) not in made:
+            made[id(parameter)] = _part(parameter, dims.get(key), mesh)
+        setattr(new, key, made[id(parameter)])
+    _show_as_parts(new, mesh)
+    above, _, last = name.rpartition(".")
+    model.get_submodule(above)._modules[last] = new
+
+
+def _part(parameter: nn.Parameter, dim: int | None, mesh: Mesh) -> nn.Parameter:
+    own = parameter.detach()
+    if dim is not None:
+        own = own.chunk(mesh.plan.tensor, dim)[mesh.at.tensor].clone()
+    return nn.Parameter(own, requires_grad=parameter.requires_grad)
+
+
+def _split_norm(norm: nn.Module, mesh: Mesh, group: ProcessGroup) -> None:
+    module: Any = norm
+    module.weight, module.split_dims = _part(module.weight, 0, mesh), {"weight": 0}
+    module.total = partial(_summed, group)
+    _show_as_parts(module, mesh)
+
+
+def _summed(group: ProcessGroup, part: Tensor) -> Tensor:
+    """Sums over ranks; its gradient is summed too, because each rank's heads use the result."""
+    whole: Tensor = reduce_from_tensor_model_parallel_region(part, group=group)
+    return copy_to_tensor_model_parallel_region(whole, group=group)  # type: ignore[no-any-return]
+
+
+def _show_as_parts(module: Any, mesh: Mesh) -> None:
+    module.register_state_dict_post_hook(partial(_as_parts, mesh.devices["tensor"]))
+
+
+def _as_parts(devices: DeviceMesh, module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
+    from torch.distributed.tensor import DTensor, Shard
+
+    dims: dict[str, int] = module.split_dims  # type: ignore[assignment]
+    for key, dim in dims.items():
+        if (name := f"{prefix}{key}") in state:
+            state[name] = DTensor.from_local(state[name], devices, [Shard(dim)], run_check=False)
+
+
+def split_parameters(model: nn.Module) -> dict[str, int]:
+    """Names of the parameters that tensor ranks split, and along which dimension."""
+    return {
+        f"{name}.{key}": dim
+        for name, module in model.named_modules()
+        for key, dim in getattr(module, SPLIT_DIMS, {}).items()
+        if getattr(module, key, None) is not None
+    }

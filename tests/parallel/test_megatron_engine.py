@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that Megatron-Core gives one device's numbers, continues the other engine's checkpoints, and refuses well."""
+
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.parallel.test_gpt_layouts import Awake, Following
+from tests.support.cpu_megatron import megatron_on_cpu
+from tests.support.layouts import IN_CHANNELS, Doubling, own, space_time, tiny, wan, whole
+from tests.support.ranks import on_ranks
+
+pytestmark = pytest.mark.cluster  # several ranks
+
+STEPS = 3
+GPT_TIED = partial(
+    Awake, vocab=96, width=48, depth=2, heads=8, mlp_hidden=64, groups=4, qk_norm=True, qkv_bias=True, tied=True
+)
+SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
+MODELS: dict[str, tuple[Any, Any]] = {
+    "dit": (tiny, Doubling()),
+    "st_dit": (space_time, Doubling((4, 4, 4, 8))),
+    "wan": (wan, IN_CHANNELS),
+    "gpt": (GPT_TIED, Following(False)),
+    "gpt packed": (GPT_TIED, Following(True)),
+}
+CASES: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
+    (1, [("dit", {}), ("gpt", {"microbatches": 2})]),
+    (2, [
+        ("dit", {"replicate": 2}), ("dit", {"shard": 2}), ("dit", {"tensor": 2}), ("dit", SEQUENCE),
+        ("dit", {"context": 2}), ("st_dit", SEQUENCE), ("st_dit", {"context": 2}), ("wan", SEQUENCE),
+        ("gpt", {"tensor": 2}), ("gpt packed", SEQUENCE), ("gpt", {"context": 2}),
+    ]),
+    (4, [
+        ("dit", {"shard": 2, "replicate": 2}), ("dit", {**SEQUENCE, "shard": 2}), ("gpt", {**SEQUENCE, "context": 2}),
+        ("gpt packed", {"context": 2, "shard": 2, "attention": "ulysses"}),
+    ]),
+]  # fmt: skip
+
+
+def started(engine: Any, plan: ParallelPlan, model: Any, task: Any) -> Any:
+    """The engine, ready for steps."""
+    optimizer = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1)
+    engine.start(EngineInputs(model, task, optimizer, Precision("fp32"), 3, plan))
+    return engine
+
+
+def trained(engine: Any, rank: int, degrees: dict[str, Any], model: Any, task: Any) -> dict[str, Any]:
+    """What a few steps say."""
+    plan = ParallelPlan(**degrees)
+    started(engine, plan, model, task)
+    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(STEPS)]
+    return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results]}
+
+
+def alone(rank: int, names: list[str]) -> dict[str, Any]:
+    """The other engine on one device."""
+    return {name: trained(TorchEngine(), 0, {}, *MODELS[name]) for name in names}
+
+
+def by_megatron(rank: int, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Each case by this engine."""
+    with megatron_on_cpu():
+        return [trained(MegatronEngine(), rank, degrees, *MODELS[name]) for name, degrees in cases]
+
+
+@pytest.fixture(scope="module")
+def one_device() -> dict[str, Any]:
+    return on_ranks(1, alone, list(MODELS))[0]
+
+
+@pytest.mark.parametrize(("count", "cases"), CASES, ids=["one rank", "two ranks", "four ranks"])
+def test_every_layout_gives_one_devices_losses_and_norms(one_device: dict[str, Any], count: int, cases: Any) -> None:
+    for found in on_ranks(count, by_megatron, cases):
+        for (name, degrees), one in zip(cases, found, strict=True):
+            for key in ("loss", "norm"):
+                assert one[key] == pytest.approx(one_device[name][key], rel=1e-5), (name, degrees)
+
+
+def first_gradients(rank: int, degrees: dict[str, Any]) -> dict[str, float]:
+    """The norm of each parameter's gradient in the first step, of all its parts."""
+    plan = ParallelPlan(**degrees)
+    engine = started(MegatronEngine(clip_norm=None), plan, *MODELS["dit"])
+    engine.step([own(plan, rank, 0)], 1.0)
+    return {name: float(whole(grad).norm()) for name, grad in engine.gradients().items()}
+
+
+def with_and_without_sums(rank: int, degrees: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
+    """Gradients as they should be, and those where one kind of sum was left out."""
+    with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
+        expected = first_gradients(rank, degrees)
+        from megatron.core.distributed import DistributedDataParallel
+
+        from nemo_vfm.parallel.megatron import schedule
+
+        if "tensor" in degrees:
+            patch.setattr(schedule, "sum_over_tensor", lambda parts, group: None)
+        else:
+            patch.setattr(DistributedDataParallel, "finish_grad_sync", lambda self, **_: None)
+        return expected, first_gradients(rank, degrees)
+
+
+@pytest.mark.parametrize("degrees", [{"replicate": 2}, {"context": 2}, {"tensor": 2}, SEQUENCE], ids=str)
+def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]) -> None:
+    expected, found = on_ranks(2, with_and_without_sums, degrees)[0]
+    wrong = [name for name, norm in found.items() if abs(norm / expected[name] - 1) > 0.01]
+    assert len(wrong) >= 4 * 4, "the four norms of queries and keys in each of four blocks, at least"
+
+
+def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[float]:
+    """Some steps from the newest checkpoint, if there is one, and a checkpoint."""
+    with megatron_on_cpu() if kind == "megatron" else nullcontext():
+        plan, ranks = ParallelPlan(**degrees), joined()
+        engine = started(MegatronEngine() if kind == "megatron" else TorchEngine(), plan, *MODELS["gpt"])
+        if first:
+            saved = checkpoint.newest(folder, ranks)
+            assert saved is not None
+            engine.load(saved.groups)
+        losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(first, last)]
+        checkpoint.save(folder, last, engine.tensors(), {"step": last}, ranks=ranks)
+        return losses
+
+
+def steady(rank: int, count: int) -> list[float]:
+    """One engine on one device without a break."""
+    engine = started(TorchEngine(), ParallelPlan(), *MODELS["gpt"])
+    return [engine.step([own(ParallelPlan(), 0, index)], 1.0).loss for index in range(count)]
+
+
+def test_a_run_goes_from_torch_to_megatron_and_back_and_keeps_its_losses(tmp_path: Path) -> None:
+    """Two steps each: a step count that parameters share shows in the second step alone."""
+    legs = [("torch", {"shard": 2}), ("megatron", {**SEQUENCE, "shard": 2}), ("megatron", {"shard": 2}), ("torch", {})]
+    losses: list[float] = []
+    for index, (kind, degrees) in enumerate(legs):
+        world = ParallelPlan(**degrees).world
+        losses += on_ranks(world, gone_on, kind, degrees, tmp_path, 2 * index, 2 * index + 2)[0]
+    assert losses == pytest.approx(on_ranks(1, steady, len(losses))[0], rel=1e-5)
+
+
+def refused(rank: int, degrees: dict[str, Any], optimizer: Any) -> str:
+    """Why it does not start."""
+    try:
+        with megatron_on_cpu():
+            MegatronEngine().start(
+                EngineInputs(tiny, Doubling(), optimizer, Precision("fp32"), 3, ParallelPlan(**degrees))
+            )
+    except UserError as error:
+        return str(error)
+    return "nothing was refused"
+
+
+@pytest.mark.parametrize(("degrees", "optimizer", "words"), [
+    ({}, partial(torch.optim.SGD, lr=0.1), "the recipe's optimizer is SGD"),
+    ({}, partial(torch.optim.AdamW, lr=0.1, amsgrad=True), "has no amsgrad"),
+    ({"pipeline": 2, "microbatches": 2}, partial(torch.optim.AdamW, lr=0.1), "no pipeline yet"),
+])  # fmt: skip
+def test_what_is_not_connected_is_refused(degrees: dict[str, Any], optimizer: Any, words: str) -> None:
+    assert words in refused(0, degrees, optimizer)
+
+
+def test_a_machine_without_gpu_is_told_in_one_sentence() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    with pytest.raises(UserError, match="this process has none"):
+        started(MegatronEngine(), ParallelPlan(), *MODELS["dit"])
