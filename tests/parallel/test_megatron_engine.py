@@ -22,6 +22,8 @@ from tests.parallel.test_gpt_layouts import Awake, Following
 from tests.support.cpu_megatron import megatron_on_cpu
 from tests.support.layouts import IN_CHANNELS, Doubling, own, space_time, tiny, wan, whole
 from tests.support.ranks import on_ranks
+from tests.support.tiny_training import changes, metrics, shards
+from tests.support.tiny_training import trained as recipe_trained
 
 pytestmark = pytest.mark.cluster  # several ranks
 
@@ -176,3 +178,19 @@ def test_a_machine_without_gpu_is_told_in_one_sentence() -> None:
         pytest.skip("there is a GPU")
     with pytest.raises(UserError, match="this process has none"):
         started(MegatronEngine(), ParallelPlan(), *MODELS["dit"])
+
+
+def by_recipe(rank: int, words: list[str]) -> None:
+    """A whole training, with its checkpoints, averages and previews."""
+    with megatron_on_cpu():
+        recipe_trained(rank, words)
+
+
+def test_a_recipe_trains_is_resumed_by_the_other_engine_and_keeps_its_losses(tmp_path: Path) -> None:
+    data = shards(tmp_path / "data")
+    on_ranks(1, recipe_trained, changes(data, tmp_path / "alone"))
+    layout = ["engine=megatron", "parallel.tensor=2", "parallel.sequence=true"]
+    on_ranks(2, by_recipe, changes(data, tmp_path / "both", *layout, steps=4))
+    on_ranks(1, recipe_trained, changes(data, tmp_path / "both"))
+    found, expected = ([line["loss"] for line in metrics(tmp_path / name)] for name in ("both", "alone"))
+    assert len(found) == 6 and found == pytest.approx(expected, rel=1e-4)

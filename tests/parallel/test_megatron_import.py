@@ -1,0 +1,72 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that Megatron-Core is imported only where it is chosen and run, and that what is broken beside it is told."""
+
+import json
+import re
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
+from nemo_vfm.parallel.megatron.megatron_import import require_megatron
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support.repository import ROOT
+
+CHECK = """
+import json, sys
+from nemo_vfm.cli.main import main
+statuses = {}
+for recipe in sys.argv[1:]:
+    try:
+        statuses[recipe] = main(["check", recipe, "engine=megatron"])
+    except SystemExit as left:
+        statuses[recipe] = left.code
+print(json.dumps([statuses, [name for name in sys.modules if name.partition(".")[0] == "megatron"]]))
+"""
+
+#: Workflows, in which a step has the engine.
+REFUSED = {"recipes/llm/stories.yaml", "recipes/diffusion/train_autoencoder.yaml"}
+
+
+def with_an_engine() -> list[str]:
+    """Every recipe that names one as an ingredient."""
+    found = [path for path in (ROOT / "recipes").rglob("*.yaml") if re.search(r"\bengine: *torch\b", path.read_text())]
+    assert len(found) > 10
+    return sorted(str(path.relative_to(ROOT)) for path in found)
+
+
+def test_every_recipe_is_checked_with_it_and_none_imports_it() -> None:
+    command = [sys.executable, "-c", CHECK, *with_an_engine()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    statuses, imported = json.loads(done.stdout.splitlines()[-1])
+    assert not imported
+    assert {recipe for recipe, status in statuses.items() if status} == REFUSED, done.stdout + done.stderr
+    assert "Workflow takes no argument engine; this recipe has steps.train.engine" in done.stdout + done.stderr
+
+
+def test_a_broken_transformer_engine_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bare package raises RuntimeError, which Megatron-Core does not expect."""
+    (tmp_path / "transformer_engine.py").write_text("raise RuntimeError('Found empty meta package')")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UserError, match=r"cannot be imported \(Found empty meta package\).*uninstall"):
+        require_megatron()
+
+
+def test_the_plan_counts_whole_weights_and_says_what_would_not_start() -> None:
+    model = partial(GPT, vocab=96, width=48, depth=2, heads=8, mlp_hidden=64)
+    adam, sgd = partial(torch.optim.AdamW, lr=1e-3), partial(torch.optim.SGD, lr=1e-3)
+    ours = MegatronEngine().plan_for(2, ParallelPlan(shard=2), model, adam)
+    theirs = TorchEngine().plan_for(2, ParallelPlan(shard=2), model, adam)
+    assert ours.state_bytes["weights"] >= 1.9 * theirs.state_bytes["weights"]
+    assert ours.state_bytes["optimizer"] == theirs.state_bytes["optimizer"]
+    assert any("is SGD" in note for note in MegatronEngine().plan_for(2, ParallelPlan(), model, sgd).notes)
+    pipeline = ParallelPlan(pipeline=2, microbatches=2)
+    assert any("no pipeline yet" in note for note in MegatronEngine().plan_for(2, pipeline, model, adam).notes)
