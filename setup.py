@@ -40,9 +40,6 @@ RUNTIME = [
 # OWNER: add the project's addresses, such as {"Source": "https://...", "Issues": "https://..."}.
 PROJECT_URLS: dict[str, str] = {}
 
-# The second engine. On GPUs it is quicker with transformer-engine[pytorch], which is built for the machine's own CUDA.
-MEGATRON = ["megatron-core>=0.16.1,<0.17", "einops>=0.8,<1"]
-
 # The peers that benchmarks and parity tests compare against, and every tool of `make check` and `make test`.
 DEV = [
     "pytest>=9,<10",  # ends a process whose test hangs
@@ -76,7 +73,8 @@ DEV = [
     # Reads our shards in tests and benchmarks; it holds tzdata below 2026. The newest s3fs holds botocore, as moto
     # does.
     "megatron-energon>=7.4,<8",
-    *MEGATRON,
+    "megatron-core>=0.16.1,<0.17",
+    "einops>=0.8,<1",  # Megatron-Core imports it and does not declare it
     "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
@@ -85,7 +83,8 @@ DEV = [
 
 EXTRAS = {
     "dev": DEV,
-    "megatron": MEGATRON,
+    # The second engine; the same versions as in DEV.
+    "megatron": ["megatron-core>=0.16.1,<0.17", "einops>=0.8,<1"],
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
     # Autoencoders of Wan and Cosmos from local folders.

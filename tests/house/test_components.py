@@ -35,7 +35,7 @@ def public_classes() -> dict[str, type]:
     found: dict[str, type] = {}
     for path in python_files("nemo_vfm"):
         room = path.relative_to(ROOT).parts[1].removesuffix(".py")
-        if room not in COMPONENT_ROOMS or "megatron" in path.parts:
+        if room not in COMPONENT_ROOMS or "megatron" in path.relative_to(ROOT).parts:
             continue
         module = importlib.import_module(module_name(path))
         for name, value in vars(module).items():

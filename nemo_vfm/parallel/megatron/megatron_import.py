@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from nemo_vfm.core.errors import MissingPackage, UserError
-from nemo_vfm.core.optional import available
+from nemo_vfm.core.optional import available, require
 
 
 def require_megatron() -> None:
@@ -35,7 +35,7 @@ def _require_whole_transformer_engine() -> None:
     if not available("transformer_engine"):
         return
     try:
-        import transformer_engine  # noqa: F401
+        require("transformer_engine", install="transformer-engine[pytorch]", purpose="engine=megatron")
     except Exception as error:
         raise UserError(
             f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would stop at it. "
