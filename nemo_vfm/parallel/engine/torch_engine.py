@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
@@ -35,7 +36,15 @@ from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, bu
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, drop_step, history_tensors, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import (
+    close_step,
+    drop_step,
+    history_tensors,
+    is_mark,
+    switch_off,
+    switched_off,
+    use_fp8,
+)
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
@@ -105,6 +114,7 @@ class TorchEngine:
         model, meta = _born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
+            _require_hardware(parts.precision.fp8)
             use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
@@ -230,8 +240,9 @@ class TorchEngine:
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The state of the model, the optimizer and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
-        histories = {"fp8": found} if (found := history_tensors(self.model)) else {}
-        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors(), **histories}
+        groups = {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        scales = history_tensors(self.model) | switched_off(self.model)
+        return groups | {"fp8": scales} if scales else groups
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -242,15 +253,22 @@ class TorchEngine:
         ranks = joined()
         fill(learned_state(self.model), groups["model"], ranks)
         self._optimizer.load(groups["optimizer"], ranks)
-        self._load_histories(groups.get("fp8", {}), ranks)
+        self._load_scales(groups.get("fp8", {}), ranks)
 
-    def _load_histories(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
-        """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty ones."""
-        own = history_tensors(self.model)
-        if (shapes := everywhere(own, ranks)) and mismatch(shapes, shapes_of(saved)):
+    def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
+        """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty histories."""
+        switch_off(self.model, list(saved))
+        own, there = history_tensors(self.model), {n: shape for n, shape in shapes_of(saved).items() if not is_mark(n)}
+        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
             log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
         elif shapes:
             put(own, saved, ranks)
+
+
+def _require_hardware(spec: Fp8) -> None:
+    """Refuse what this GPU cannot compute; a CPU emulates all of it."""
+    if device().type == "cuda" and (why := spec.unsupported(torch.cuda.get_device_capability(device()))):
+        raise UserError(f"{why}.")
 
 
 def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:

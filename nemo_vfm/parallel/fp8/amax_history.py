@@ -52,6 +52,12 @@ class AmaxHistory:
         self.amax = self.amax.roll(-1, 1)
         self.drop_step()
 
+    def ages(self) -> list[int]:
+        """How many steps ago the amax was seen that each factor is of; 0 where none was yet."""
+        length = self.amax.shape[1]
+        newest_first = self.amax.flip(1)[:, : length - 1]  # column 0 is the step under way
+        return [int(row.argmax()) + 1 if row.numel() and row.max() > 0 else 0 for row in newest_first]
+
     def drop_step(self) -> None:
         """Forget the step under way, whose update was left out."""
         self.amax[:, 0] = 0

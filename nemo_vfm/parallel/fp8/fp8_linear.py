@@ -15,6 +15,7 @@ from nemo_vfm.parallel.context.token_layout import active
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.linear_products import Operands, products
 from nemo_vfm.parallel.fp8.operand_split import OperandSplit
+from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 
 
 class Fp8Linear(nn.Linear):
@@ -26,6 +27,8 @@ class Fp8Linear(nn.Linear):
 
     spec: Fp8
     history: AmaxHistory | None  #: of delayed scaling
+    is_on: bool = True  #: else it computes as it did before
+    stats: OperandStats | None = None  #: of the step under way, where somebody looks
     whole_input: bool  #: every context rank has the whole input, such as a text, and only its own part of the gradient
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,6 +37,8 @@ class Fp8Linear(nn.Linear):
         Args:
             x: (..., K); rows are padded to what the recipe needs.
         """
+        if not self.is_on:
+            return super().forward(x)
         side = None if (weight := spread(self.weight)) is None else _Side(weight)
         rows = x if side is None else side.own(x)
         if torch.is_autocast_enabled(rows.device.type):
@@ -48,7 +53,8 @@ class Fp8Linear(nn.Linear):
         context = active().context
         inputs, outputs = (None, None) if side is None else side.groups()
         split = OperandSplit(None if self.whole_input else context, inputs, outputs)
-        return Operands(self.spec, self.history, split, self.training, context if self.whole_input else None)
+        stats = self.stats if self.training else None
+        return Operands(self.spec, self.history, split, self.training, stats, context if self.whole_input else None)
 
 
 class _Side:

@@ -19,6 +19,7 @@ from nemo_vfm.core.fp8 import DIVISOR, Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_split import OperandSplit
+from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
 
 _GRANULARITY: dict[str, Granularity] = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
@@ -33,6 +34,7 @@ class Operands:
         history: of delayed scaling.
         split: the ranks that have other parts of them.
         is_training: whether the history notes what it sees.
+        stats: counts what is lost; None where nobody looks.
         partial_gradient: ranks that have the whole input each, and a part of the sum that is the output's gradient.
     """
 
@@ -40,15 +42,15 @@ class Operands:
     history: AmaxHistory | None = None
     split: OperandSplit = field(default_factory=OperandSplit)
     is_training: bool = True
+    stats: OperandStats | None = None
     partial_gradient: dist.ProcessGroup | None = None
 
     def by_row(self, x: Tensor, role: str) -> Quantised:
         """An operand of a product that sums over its last dimension."""
-        if self.history is not None:
-            if self.is_training:
-                self.history.see(role, x)
-            return quantise_by(x, self.history.factor_for(role, x.device), self._dtype(role))
-        return self._quantised(x, role, turned=False)
+        found = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
+        if self.stats is not None:
+            self.stats.note(role, x, found)
+        return found
 
     def turned(self, x: Tensor, by_row: Quantised, role: str) -> Quantised:
         """The transposed operand, for a product that sums over the first dimension."""
@@ -57,6 +59,11 @@ class Operands:
         if self.spec.recipe == "block" and role == "weight":
             return Quantised(by_row.elements.T, by_row.scale.T)
         return self._quantised(x.T, role, turned=True)
+
+    def _delayed(self, x: Tensor, role: str, history: AmaxHistory) -> Quantised:
+        if self.is_training:
+            history.see(role, x)
+        return quantise_by(x, history.factor_for(role, x.device), self._dtype(role))
 
     def _quantised(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
         granularity = "128x128" if self.spec.recipe == "block" and role == "weight" else _GRANULARITY[self.spec.recipe]

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the linears of a model's blocks into FP8, by the plan that the model declares, and keeps their histories."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,11 @@ from nemo_vfm.parallel.fp8.operand_split import largest
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
+_OFF = ".in_bf16"
+
 
 def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
-    """Let the linears that tensor parallelism splits, in the blocks between the ends, compute in FP8; name them.
-
-    Embeddings, norms, modulations and the output layer are no such linears, and the head of a language model lies in no
-    block.
+    """Let the linears of `large_linears` compute in FP8, and name them.
 
     Args:
         model: whole, before it is split.
@@ -29,18 +28,32 @@ def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
         tensor: how many ranks will split each linear.
 
     Raises:
-        UserError: the model declares no plan, its ends are all of its blocks, or a size is not what products in FP8
-            need. Nothing was changed then.
+        UserError: see `large_linears`. Nothing was changed then.
     """
-    if not isinstance(model, Divisible):
-        raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16")
-    how, names = model.plan(), dict(model.named_modules())
-    found = _linears(how, names, spec)
-    _require_divisible(how, found, spec, tensor)
-    texts = {name for pattern in how.whole_input for name in matching(pattern, names)}
+    found = large_linears(model, spec, tensor)
+    assert isinstance(model, Divisible)
+    texts = {name for pattern in model.plan().whole_input for name in matching(pattern, found)}
     for name, linear in found.items():
         to_fp8(linear, spec, whole_input=name in texts)
     return list(found)
+
+
+def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:
+    """The linears that tensor parallelism splits, in the blocks between the ends, by name.
+
+    Embeddings, norms, modulations and the output layer are no such linears, and the head of a language model lies in no
+    block.
+
+    Raises:
+        UserError: the model declares no plan, its ends are all of its blocks, or a size is not what products in FP8
+            need.
+    """
+    if not isinstance(model, Divisible):
+        raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16.")
+    how = model.plan()
+    found = _linears(how, dict(model.named_modules()), spec)
+    _require_divisible(how, found, spec, tensor)
+    return found
 
 
 def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str, nn.Linear]:
@@ -49,7 +62,8 @@ def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str,
     inner = {f"{how.blocks}.{number}" for number in range(spec.first_bf16, len(blocks) - spec.last_bf16)}
     if not inner:
         raise UserError(
-            f"first_bf16 ({spec.first_bf16}) and last_bf16 ({spec.last_bf16}) leave none of {len(blocks)} blocks to FP8"
+            f"first_bf16 ({spec.first_bf16}) and last_bf16 ({spec.last_bf16}) leave none of {len(blocks)} blocks to "
+            f"FP8."
         )
     depth = how.blocks.count(".") + 2
     wanted = (name for pattern in (*how.column, *how.row) for name in matching(pattern, names))
@@ -73,7 +87,7 @@ def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, 
 
 def histories(model: nn.Module) -> dict[str, AmaxHistory]:
     """Those of delayed scaling, by the names of their linears."""
-    return {name: module.history for name, module in _fp8_linears(model) if module.history is not None}
+    return {name: module.history for name, module in fp8_linears(model) if module.history is not None}
 
 
 def close_step(model: nn.Module, mesh: Mesh | None = None) -> None:
@@ -107,7 +121,24 @@ def history_tensors(model: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def _fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Linear]]:
+def switched_off(model: nn.Module) -> dict[str, Tensor]:
+    """A mark, to be kept in a checkpoint, for each linear that was taken out of FP8."""
+    return {f"{name}{_OFF}": torch.ones(1) for name, linear in fp8_linears(model) if not linear.is_on}
+
+
+def switch_off(model: nn.Module, saved: Collection[str]) -> None:
+    """Take the linears out of FP8 that have a mark among the names of a checkpoint."""
+    for name, linear in fp8_linears(model):
+        linear.is_on = linear.is_on and f"{name}{_OFF}" not in saved
+
+
+def is_mark(name: str) -> bool:
+    """Whether a name in a checkpoint is that of a mark."""
+    return name.endswith(_OFF)
+
+
+def fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Linear]]:
+    """Those of a model or of this rank's part of it, by name."""
     return ((name, module) for name, module in model.named_modules() if isinstance(module, Fp8Linear))
 
 

@@ -207,6 +207,20 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
             require_divisible(model, plan)
         except UserError as error:
             yield address, str(error)
+        else:
+            yield from _fp8(job, model, plan)
+
+
+def _fp8(job: "Train", model: "nn.Module", plan: "ParallelPlan") -> Iterator[Misfit]:
+    """Sizes that products in FP8 cannot have."""
+    from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+
+    if (spec := job.precision.fp8) is None:
+        return
+    try:
+        large_linears(model, spec, plan.tensor)
+    except UserError as error:
+        yield ("precision", "fp8"), str(error)
 
 
 def _of_phases(job: "Train") -> Iterator[Misfit]:
