@@ -25,7 +25,8 @@ class Fp8Monitor:
     """Looks at every linear in FP8 once in a while: amax, channels, and shares of values saturated and flushed to zero.
 
     It names a layer whose input has an outlier channel or grows, a dead layer, and one that loses many values; each
-    once. Gradients have outlier channels by nature: those of queries and keys are small beside those of values. `fp8.jsonl` has all numbers, metrics the largest shares, and the report both.
+    once. Gradients have outlier channels by nature: those of queries and keys are small beside those of values.
+    `fp8.jsonl` has all numbers, metrics the largest shares, and the report both.
 
     Args:
         every_steps: between two looks; each reads the operands of a step once more.
@@ -122,7 +123,7 @@ class Fp8Monitor:
         line = {
             "step": fit.step,
             "layers": {
-                name: {role: asdict(one) for role, one in operands.items()} for name, operands in layers.items()
+                name: {role: _short(one) for role, one in operands.items()} for name, operands in layers.items()
             },
             "ages": ages,
             "problems": [{"layer": name, "problem": text, "to_bf16": self.to_bf16} for name, text in problems],
@@ -133,6 +134,11 @@ class Fp8Monitor:
     @staticmethod
     def _path(fit: TrainState) -> Path:
         return fit.run.folder / FILE
+
+
+def _short(one: OperandSummary) -> dict[str, float]:
+    """Four digits of each number: a large model has hundreds of layers."""
+    return {name: float(f"{value:.4g}") for name, value in asdict(one).items()}
 
 
 def _gathered(fit: TrainState) -> tuple[dict[str, dict[str, OperandSummary]], dict[str, list[int]]]:
