@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
@@ -41,6 +40,7 @@ from nemo_vfm.parallel.fp8.use_fp8 import (
     drop_step,
     history_tensors,
     is_mark,
+    require_hardware,
     switch_off,
     switched_off,
     use_fp8,
@@ -114,7 +114,7 @@ class TorchEngine:
         model, meta = _born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
-            _require_hardware(parts.precision.fp8)
+            require_hardware(parts.precision.fp8)
             use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
@@ -263,12 +263,6 @@ class TorchEngine:
             log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
         elif shapes:
             put(own, saved, ranks)
-
-
-def _require_hardware(spec: Fp8) -> None:
-    """Refuse what this GPU cannot compute; a CPU emulates all of it."""
-    if device().type == "cuda" and (why := spec.unsupported(torch.cuda.get_device_capability(device()))):
-        raise UserError(f"{why}.")
 
 
 def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:

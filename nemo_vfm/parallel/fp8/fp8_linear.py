@@ -130,8 +130,7 @@ def require_divisible(spec: Fp8, name: str, **sizes: int) -> None:
     """
     for side, size in sizes.items():
         if size % DIVISOR[spec.recipe]:
-            fits = [recipe for recipe, divisor in DIVISOR.items() if size % divisor == 0]
-            other = f"take precision.fp8.recipe={fits[0]}" if fits else "train in bf16"
+            other = "take recipe=current" if size % DIVISOR["current"] == 0 else "stay in bf16"
             raise ValueError(
                 f"{name} has {size} {side} on each rank, and FP8 by recipe={spec.recipe} needs multiples of "
                 f"{DIVISOR[spec.recipe]}; choose another width or parallel.tensor, or {other}"

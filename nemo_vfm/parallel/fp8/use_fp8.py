@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
@@ -36,6 +37,20 @@ def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
     for name, linear in found.items():
         to_fp8(linear, spec, whole_input=name in texts)
     return list(found)
+
+
+def require_hardware(spec: Fp8) -> None:
+    """Refuse what this process's GPU cannot compute; a CPU emulates all of it.
+
+    Raises:
+        UserError: with the reason and a recipe that works.
+    """
+    if device().type != "cuda":
+        return
+    if why := spec.unsupported(torch.cuda.get_device_capability(device())):
+        raise UserError(f"{why}.")
+    if spec.attention:
+        raise UserError("attention in FP8 is emulated as yet, which is slow on a GPU; set fp8.attention to false.")
 
 
 def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:

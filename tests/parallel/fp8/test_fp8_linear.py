@@ -171,7 +171,7 @@ def test_autocast_sets_the_dtype_of_operands_and_results_and_no_sum_is_in_bf16()
 @EACH_RECIPE
 def test_sizes_that_products_cannot_have_are_refused_with_what_would_do(recipe: Recipe) -> None:
     need = DIVISOR[recipe]
-    other = "take precision.fp8.recipe=delayed" if need > 16 else "train in bf16"
+    other = "take recipe=current" if need > 16 else "stay in bf16"
     message = f"up has {need + need // 2} out_features .* multiples of {need}; .* or {other}"
     with pytest.raises(ValueError, match=message):
         require_divisible(Fp8(recipe=recipe), "up", in_features=need, out_features=need + need // 2)
