@@ -77,7 +77,7 @@ def memory(
     """
     cut = Cut(
         tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1,
-        ring=plan.context > 1, gpu=gpu, fp8=None if fp8 is None else replace(fp8, first_bf16=0, last_bf16=0),
+        ring=plan.context > 1, gpu=gpu, fp8=None if fp8 is None else _traced_spec(fp8),
     )  # fmt: skip
     held = _held(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
@@ -89,6 +89,12 @@ def memory(
         (_on(one, held, plan, recompute == "blocks", count, offload_optimizer, average) for one in standing),
         key=lambda one: one.total,
     )
+
+
+def _traced_spec(fp8: Fp8) -> Fp8:
+    """Of all blocks alike. Delayed scaling holds at most what current does, but for its histories."""
+    recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
+    return Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
 
 
 def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
