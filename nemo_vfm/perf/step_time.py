@@ -187,6 +187,11 @@ class Clock:
         block = self._block(plan, rows, False)
         return block.forward + block.backward
 
+    def forward_s(self, plan: ParallelPlan, rows: int) -> float:
+        """Of a forward pass alone, as a sampler runs it; no pipeline, and weights are there."""
+        blocks = self.work.depth * self._block(plan, rows, False).forward
+        return blocks + self._ends(plan, rows, 0) / (2 if self.work.frozen else 3)
+
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
