@@ -37,3 +37,13 @@ def test_a_plan_in_fp8_says_so_and_from_which_width_that_is_quicker(kitchen, cap
     assert not found["fp8"]["casts_fused"] and found["gpu"]["fp8_tflops"] == 1978.9
     assert kitchen.main(*words, "--gpu", "a100") == 2
     assert "a100 has no products in FP8" in capsys.readouterr().err
+
+
+def test_check_says_of_fp8_what_plan_says(kitchen, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "400")
+    recipe = str(ROOT / "recipes/diffusion/train_small.yaml")
+    assert kitchen.main("check", recipe, "precision=fp8", "data.shards=x", "--gpus", "1", "--latents", "32,32,32") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "FP8 is quicker than bf16 from width 7,856 on h100" in said
+    assert kitchen.main("check", recipe, "data.shards=x", "--gpus", "1", "--latents", "32,32,32") == 0
+    assert "FP8" not in capsys.readouterr().out
