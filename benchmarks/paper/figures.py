@@ -5,14 +5,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from nemo_vfm.core.fp8 import Fp8
-from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.kernels import Published
-from nemo_vfm.perf.layout_rules import RULES
-from nemo_vfm.perf.layout_rules import Size as Sizes
-from nemo_vfm.perf.model_work import Work
-from nemo_vfm.perf.planner import Choice, Planner
-from nemo_vfm.perf.step_time import Clock
 from paper.workloads import (
     H100,
     LARGE,
@@ -27,6 +19,15 @@ from paper.workloads import (
     wan,
     work,
 )
+
+from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.kernels import Published
+from nemo_vfm.perf.layout_rules import RULES
+from nemo_vfm.perf.layout_rules import Size as Sizes
+from nemo_vfm.perf.model_work import Work
+from nemo_vfm.perf.planner import Choice, Planner
+from nemo_vfm.perf.step_time import Clock
 
 #: The paper's four workloads: model, tokens, GPUs, layout (its table 1 and NeMo's readme name degrees, not batches).
 WORKLOADS: tuple[tuple[Size, int, int, ParallelPlan], ...] = (

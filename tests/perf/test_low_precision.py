@@ -17,13 +17,13 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.fp8.quantise import quantise, quantise_by
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf import memory_remedies
 from nemo_vfm.perf.gpu_specs import GPUS, gpu_named
 from nemo_vfm.perf.layouts import Subject
 from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from, fp8_speedup
 from nemo_vfm.perf.low_precision.quantise_traffic import EAGER, Casts
 from nemo_vfm.perf.measured import measured_step
 from nemo_vfm.perf.memory import memory
-from nemo_vfm.perf.memory_remedies import GPU, remedies
 from nemo_vfm.perf.model_facts import facts
 from nemo_vfm.perf.model_work import Work, work_of
 from nemo_vfm.perf.network import Network
@@ -151,10 +151,11 @@ def test_delayed_scaling_keeps_its_histories():
     assert with_.parameters - without.parameters == 3 * known.large_linears * 3 * 4 * 101
 
 
-def test_a_larger_gpu_is_offered_only_where_it_has_fp8_products():
+def test_a_larger_gpu_is_offered_only_where_it_has_fp8_products(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(memory_remedies, "GPUS", (gpu_named("a100"), gpu_named("h100")))
     asked = replace(small(fp8=Fp8()), machine=replace(H100, gpu=replace(gpu_named("l4"), memory_gib=0.03)))
     planner = Planner(asked)
     start = planner.choice(ParallelPlan(), recompute=False)
     assert not asked.fits(start.memory)
-    offered = [one.gpu for one in remedies(asked, start, planner.answer(1)) if GPU in one.levers]
-    assert offered and all(gpu_named(name).fp8_tflops for name in offered)
+    found = memory_remedies.remedies(asked, start, planner.answer(1))
+    assert {one.gpu for one in found if memory_remedies.GPU in one.levers} == {"h100"}
