@@ -94,14 +94,15 @@ class _Products(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
         ctx.operands, by_row = operands, operands.by_row(x, "input")
-        # What the sum over rows will need of x; nothing else of it is kept.
-        ctx.saved = operands.turned(x, by_row, "input") if weight.requires_grad else None
-        ctx.save_for_backward(weight)
+        # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
+        # block is computed again in backward.
+        kept = operands.turned(x, by_row, "input") if weight.requires_grad else ()
+        ctx.save_for_backward(weight, *kept)
         return product(by_row, operands.by_row(weight, "weight"), fast=True, dtype=x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (grad,), (weight,), operands = gradients, ctx.saved_tensors, ctx.operands
+        (grad,), (weight, *kept), operands = gradients, ctx.saved_tensors, ctx.operands
         ranks = operands.partial_gradient
         if ranks is not None:
             grad = grad.contiguous().clone()
@@ -111,8 +112,9 @@ class _Products(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             turned = operands.turned(weight, operands.by_row(weight, "weight"), "weight")
             grad_x = _share(product(by_row, turned, dtype=grad.dtype), ranks)
-        if ctx.saved is not None:
-            grad_w = _share(product(operands.turned(grad, by_row, "gradient"), ctx.saved, dtype=weight.dtype), ranks)
+        if kept:
+            turned = operands.turned(grad, by_row, "gradient")
+            grad_w = _share(product(turned, Quantised(*kept), dtype=weight.dtype), ranks)
         return grad_x, grad_w, None
 
 

@@ -202,6 +202,15 @@ def test_histories_survive_a_resume_on_fewer_and_on_more_ranks(tmp_path: Path):
     assert apart(found[0], expected | {"scales": []}) <= ULP
 
 
+@pytest.mark.parametrize("degrees", [{"tensor": 2, "sequence": True}, {"shard": 2}], ids=str)
+def test_a_resume_in_the_same_layout_goes_on_bit_by_bit(tmp_path: Path, degrees: dict[str, Any]):
+    whole = on_ranks(2, resumed, degrees, str(tmp_path / "whole"), 0, 6)[0]
+    first = on_ranks(2, resumed, degrees, str(tmp_path / "parts"), 0, 3)[0]
+    second = on_ranks(2, resumed, degrees, str(tmp_path / "parts"), 3, 3)[0]
+    assert first["loss"] + second["loss"] == whole["loss"]
+    assert all(torch.equal(tensor, whole["fp8"][name]) for name, tensor in second["fp8"].items())
+
+
 def test_a_resume_without_its_histories_says_so(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
     monkeypatch.setattr(torch_engine.log, "warn", said.append)

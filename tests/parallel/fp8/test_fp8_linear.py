@@ -4,6 +4,7 @@
 
 import copy
 import math
+import weakref
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.fp8 import DIVISOR, RECIPES, Fp8, Recipe
+from nemo_vfm.parallel.fp8 import linear_products
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
@@ -205,3 +207,22 @@ def test_any_number_of_tokens_will_do(recipe: Recipe) -> None:
 def test_what_does_not_go_together_is_refused(values: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Fp8(**values)
+
+
+@pytest.mark.parametrize(("again", "alive"), [(True, 0), (False, 1)], ids=["recomputed", "kept"])
+def test_a_block_that_is_computed_again_keeps_no_quantised_input(
+    again: bool, alive: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[weakref.ref[Tensor]] = []
+
+    def noted(*arguments: object, **named: object) -> Quantised:
+        found = quantise(*arguments, **named)  # type: ignore[arg-type]
+        seen.append(weakref.ref(found.elements.untyped_storage()))
+        return found
+
+    monkeypatch.setattr(linear_products, "quantise", noted)
+    layer, x = linear("rowwise"), numbers(64, 256).requires_grad_()
+    y = checkpoint(layer, x, use_reentrant=False) if again else layer(x)
+    assert sum(one() is not None for one in seen) == alive
+    y.sum().backward()
+    assert layer.weight.grad is not None
