@@ -113,7 +113,7 @@ def fp8_sentences(question: Question) -> Iterator[str]:
         return
     gpu, tokens, width = question.machine.gpu, question.subject.tokens, question.work.width
     least = fp8_pays_from(gpu, question.fp8, tokens, fused=question.fused)
-    often = "" if question.fused else "; with engine.compile=true casts move an eighth of the bytes"
+    often = "" if question.fused else "; with engine.compile=true casts move an eighth of the bytes or less"
     of = f"on {gpu.name} with {tokens:,} tokens a microbatch by recipe={question.fp8.recipe}"
     if least is None:
         yield f"FP8 is slower than bf16 at every width {of}{often}."
