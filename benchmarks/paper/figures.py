@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from paper.workloads import (
     H100,
@@ -36,6 +37,7 @@ WORKLOADS: tuple[tuple[Size, int, int, ParallelPlan], ...] = (
     (LARGE, 8192, 64, layout(tensor=4, pipeline=4, shard=4, microbatches=16)),
     (LARGE, 73_728, 256, layout(tensor=8, context=8, shard=4)),
 )
+SCHEMES: tuple[Literal["ring", "ulysses"], ...] = ("ring", "ulysses")  # the paper has a ring
 CONTEXTS = {1024: 512, 8192: 64, 73_728: 64, 294_912: 8}  # tokens: samples of a global batch
 
 
@@ -124,12 +126,11 @@ def exchange() -> Iterator[Row]:
         yield Row(f"{size.name}, {tokens:,} tokens", published, ratio, f"{plan}")
 
 
-def sampled(clock: Clock, gpus: int) -> tuple[float, ParallelPlan]:
-    """Seconds of a forward pass with guidance, and the quickest layout: tensor inside a machine, context beyond."""
+def sampled(clock: Clock, gpus: int, scheme: Literal["ring", "ulysses"]) -> tuple[float, ParallelPlan]:
+    """Seconds of a forward pass with guidance, and the quickest tensor degree for this scheme of context ranks."""
     layouts = [
         replace(layout(tensor=tensor, context=gpus // tensor), attention=scheme)
         for tensor in (1, 2, 4, 8)
-        for scheme in ("ring", "ulysses")
         if gpus % tensor == 0 and (scheme == "ring" or SEVEN.heads % gpus == 0)
     ]
     return min(((clock.forward_s(plan, 2), plan) for plan in layouts), key=lambda one: one[0])
@@ -139,10 +140,13 @@ def inference() -> Iterator[Row]:
     """5.2: efficiency of sampling with the 7B on 56,320 tokens, conditional and unconditional together."""
     clock = Clock(work(SEVEN, 56_320), H100)
     one = clock.forward_s(ParallelPlan(), 2)
+    alone = 100 * one / 32 / clock.forward_s(ParallelPlan(context=32), 2)
+    yield Row("7B, 56,320 tokens, 32 GPUs", None, alone, "context 32, ring, no tensor ranks")
     for gpus in (8, 16, 32):
-        seconds, plan = sampled(clock, gpus)
-        published = 85.0 if gpus == 32 else None
-        yield Row(f"7B, 56,320 tokens, {gpus} GPUs", published, 100 * one / gpus / seconds, _named(plan))
+        for scheme in SCHEMES:
+            seconds, plan = sampled(clock, gpus, scheme)
+            published = 85.0 if gpus == 32 and scheme == "ring" else None
+            yield Row(f"7B, 56,320 tokens, {gpus} GPUs", published, 100 * one / gpus / seconds, _named(plan))
 
 
 def fp8_attention() -> Iterator[Row]:
@@ -151,9 +155,13 @@ def fp8_attention() -> Iterator[Row]:
     assert gpu.fp8_tflops is not None
     faster = gpu.fp8_tflops / gpu.bf16_tflops * base.most_fp8 / base.most_linear
     quick = replace(H100, kernels=Published(most_attention=base.most_attention * faster))
-    for gpus, published in ((1, 1.28), (32, 1.48)):
-        (wide, _), (narrow, plan) = (sampled(Clock(work(SEVEN, 56_320), one), gpus) for one in (H100, quick))
-        yield Row(f"7B, 56,320 tokens, {gpus} GPU{'s' * (gpus > 1)}", published, wide / narrow, _named(plan))
+    wide, narrow = (Clock(work(SEVEN, 56_320), machine) for machine in (H100, quick))
+    alone = ParallelPlan()
+    yield Row("7B, 56,320 tokens, 1 GPU", 1.28, wide.forward_s(alone, 2) / narrow.forward_s(alone, 2), "one device")
+    for scheme in SCHEMES:
+        seconds, plan = sampled(wide, 32, scheme)
+        published = 1.48 if scheme == "ring" else None
+        yield Row("7B, 56,320 tokens, 32 GPUs", published, seconds / narrow.forward_s(plan, 2), _named(plan))
 
 
 def _named(plan: ParallelPlan) -> str:

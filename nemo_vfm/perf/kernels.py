@@ -37,6 +37,8 @@ class Kernels(Protocol):
 class Published:
     """Constants that give published rows of trainings on H100 (docs/planning.md has the table and its errors).
 
+    Those of FP8 are assumed, not fitted: docs/performance.md has what they give beside published speed-ups.
+
     A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
 
     Args:
