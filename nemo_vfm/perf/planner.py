@@ -189,7 +189,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.clock = self.question.clock()
-        self.allowed = Allowed(self.question.subject)
+        self.allowed = Allowed(self.question.subject, self.question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
         self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 
