@@ -40,7 +40,7 @@ NEMO_STAMP := $(NEMO_VENV)/.nemo
 NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test test-slow test-cluster soak mutants check fix clean torch setup-nemo test-nemo
+.PHONY: help demo setup setup-dev test test-slow test-cluster soak mutants perf check fix clean torch setup-nemo test-nemo
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layou
 
 mutants: $(DEV_STAMP) ## plant 100 faults, one at a time, and list those that no test of their room sees (two hours)
 	@$(BIN)/python -m tests.support.mutants $(MUTANTS)
+
+perf: $(RUNTIME_STAMP) ## write docs/performance.md anew: published figures beside what the performance model predicts
+	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/paper_figures.py --write
 
 # nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
 # tried here, too. The last result stands in docs/support.md.

@@ -2,13 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares our DiT's training step on one GPU with a plain PyTorch DiT of the same shape: tokens per second and MFU.
 
-    python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile]
+    python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile] [--no-fp8]
     python benchmarks/gpu.py --device cpu         tiny shapes, to see that it works; the numbers say nothing
 
 It needs torch and this repository, nothing else. Both models: width 4096, 32 heads of 128, MLP 4 x as wide,
 modulations of rank 256, cross-attention to 512 text tokens of 1024, patches (1, 2, 2) of 16 channels, batch 1, as many
 blocks as fit (the same for both). A step is forward, backward and fused AdamW, fp32 weights under bf16 autocast,
 without recomputation. Rounds run A-B-A-B, so that a warm GPU slows both alike; a time is the median of the rounds.
+
+With FP8 (current scaling) our DiT runs against itself in bf16, then against the plain one whose linears are Transformer
+Engine's, where that can be imported: `speedups` has tokens a second over those of the other side. A device without FP8
+products emulates ours, which the output says; such a number says nothing. MFU is over the bf16 peak in FP8, too.
 
 MFU = FLOPs of the matmuls / (seconds x peak). The matmuls of a step are three times those of the forward (the backward
 has two for each), and a forward of a block on S tokens of width D, with L text tokens of E:
@@ -19,11 +23,12 @@ GPU's data sheet, named in the output, or --peak-tflops.
 
 import argparse
 import gc
+import importlib.util
 import json
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -31,7 +36,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.fp8.fp8_product import is_native
+from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 
 #: Dense bf16 TFLOP/s of data sheets, without sparsity; the first name that the device's contains counts.
 PEAKS = {"H200": 989.4, "H100 PCIe": 756.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "B200": 2250.0}
@@ -163,10 +171,14 @@ class Side:
     model: nn.Module
     forward: Callable[[], Tensor]
     optimizer: torch.optim.Optimizer
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def side(name: str, shape: Shape, device: torch.device) -> Side:
-    """`ours` or `plain`, then `compiled` or `eager`: awake, on the device, each block compiled by itself if asked."""
+    """`ours` or `plain`, `fp8` or not, then `compiled` or `eager`: awake, on the device, each block compiled if asked.
+
+    `te fp8` is the plain one with Transformer Engine's linears.
+    """
     torch.manual_seed(0)
     text = torch.randn(1, shape.text_tokens, shape.text_dim, device=device)
     noise = torch.rand(1, device=device)
@@ -181,6 +193,11 @@ def side(name: str, shape: Shape, device: torch.device) -> Side:
         else:
             model = PlainDiT(shape)
             inputs = {"patches": torch.randn(1, shape.tokens, 4 * CHANNELS), "noise": noise, "text": text}
+    context: Callable[[], AbstractContextManager[object]] = nullcontext
+    if name.startswith("ours fp8"):
+        use_fp8(model, Fp8())
+    elif name.startswith("te"):
+        context = _te_linears(model)
     model.to(device).train()
     for parameter in model.parameters():
         if parameter.ndim > 1 and not parameter.any():
@@ -188,7 +205,33 @@ def side(name: str, shape: Shape, device: torch.device) -> Side:
     if "compiled" in name:
         for block in model.blocks:
             block.compile()
-    return Side(name, model, lambda: model(**inputs), torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    return Side(name, model, lambda: model(**inputs), optimizer, context)
+
+
+def _te_linears(model: nn.Module) -> Callable[[], AbstractContextManager[object]]:
+    """Put Transformer Engine's linears in the place of those over tokens, and return the context that they need."""
+    import transformer_engine.pytorch as te
+    from transformer_engine.common.recipe import Float8CurrentScaling
+
+    for block in model.blocks:
+        for parent in (block, block.mlp):
+            for at, linear in list(parent.named_children()):
+                if isinstance(linear, nn.Linear):
+                    sizes = linear.in_features, linear.out_features
+                    setattr(parent, at, te.Linear(*sizes, bias=False, params_dtype=torch.float32))
+    return lambda: te.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling())
+
+
+def te_missing() -> str:
+    """Why Transformer Engine cannot be a side; empty where it can."""
+    if importlib.util.find_spec("transformer_engine") is None:
+        return "Transformer Engine is not installed"
+    try:
+        import transformer_engine.pytorch  # noqa: F401
+    except Exception as error:  # without its kernels the package raises RuntimeError
+        return f"Transformer Engine cannot be imported: {str(error).partition(chr(10))[0][:150]}"
+    return ""
 
 
 def step(one: Side, device: torch.device) -> float:
@@ -196,7 +239,7 @@ def step(one: Side, device: torch.device) -> float:
     _settle(device)
     begin = time.perf_counter()
     one.optimizer.zero_grad(set_to_none=True)
-    with torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext():
+    with torch.autocast(device.type, torch.bfloat16) if device.type == "cuda" else nullcontext(), one.context():
         output = one.forward()
     output.float().square().mean().backward()
     one.optimizer.step()
@@ -285,6 +328,28 @@ def shapes_of(given: argparse.Namespace, tokens: int) -> list[Shape]:
     return [Shape((tokens // 1024, 32, 32), 4096, 32, depth, 512, 1024) for depth in depths]
 
 
+def pairs(how: str, fp8: bool) -> list[tuple[str, str]]:
+    """Who runs against whom; the last pair only where Transformer Engine is."""
+    plain = (f"ours {how}", f"plain {how}")
+    return [plain, (f"ours fp8 {how}", f"ours {how}"), (f"ours fp8 {how}", f"te fp8 {how}")] if fp8 else [plain]
+
+
+def measured(names: tuple[str, str], shapes: list[Shape], given: argparse.Namespace, peak: float | None) -> list[Row]:
+    """Both sides of a pair; where one cannot be, what is the matter."""
+    device = torch.device(given.device)
+    if names[1].startswith("te") and (why := te_missing()):
+        return [Row(shapes[-1].tokens, shapes[-1].depth, names[1], failed=why)]
+    return fitted(names, shapes, given.rounds, peak, device)
+
+
+def speedup(found: list[Row]) -> dict[str, float]:
+    """Tokens a second of the first side over the second's, where both have run."""
+    if len(found) < 2 or found[0].tokens_per_s is None or found[1].tokens_per_s is None:
+        return {}
+    first, second = found
+    return {f"{first.tokens} tokens: {first.side} over {second.side}": found[0].tokens_per_s / found[1].tokens_per_s}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -294,6 +359,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peak-tflops", type=float)
     parser.add_argument("--no-compile", action="store_true")
+    parser.add_argument("--no-fp8", action="store_true")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
@@ -301,15 +367,22 @@ def main() -> None:
     device = torch.device(given.device)
     (peak, source), rows = peak_of(device, given.peak_tflops), list[Row]()
     counts = [int(n) for n in (given.tokens or ("32,64" if given.device == "cpu" else "8192,33792")).split(",")]
+    if not given.no_fp8 and not is_native(device):
+        print(f"FP8 is emulated on this {device.type} device: its rows say that it runs, and nothing of its speed")
     print(f"torch {torch.__version__}; peak {peak} TFLOP/s ({source})\n{'tokens':>7} {'blocks':>6}  {'side':15} "
           f"{'ms/step':>9} {'spread':>7} {'tokens/s':>10} {'MFU':>6} {'GB':>6}")  # fmt: skip
+    speedups: dict[str, float] = {}
     for tokens in counts:
         for how in ["eager"] if given.no_compile else ["eager", "compiled"]:
-            found = fitted((f"ours {how}", f"plain {how}"), shapes_of(given, tokens), given.rounds, peak, device)
-            rows += found
-            print("\n".join(map(_told, found)), flush=True)
+            for names in pairs(how, not given.no_fp8):
+                found = measured(names, shapes_of(given, tokens), given, peak)
+                rows, speedups = [*rows, *found], speedups | speedup(found)
+                print("\n".join(map(_told, found)), flush=True)
+    for what, ratio in speedups.items():
+        print(f"{what}: {ratio:.2f}x")
     if given.json:
-        said = {"torch": torch.__version__, "peak_tflops": peak, "peak_source": source, "rows": list(map(asdict, rows))}
+        said = {"torch": torch.__version__, "peak_tflops": peak, "peak_source": source, "rows": list(map(asdict, rows)),
+                "fp8_emulated": not is_native(device), "speedups": speedups}  # fmt: skip
         given.json.write_text(json.dumps(said, indent=1) + "\n")
 
 

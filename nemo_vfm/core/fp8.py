@@ -58,6 +58,24 @@ class Fp8:
         if self.recipe == "mxfp8" and self.pow2 is False:
             raise ValueError("the scales of mxfp8 are powers of two; leave pow2 out")
 
+    def unsupported(self, capability: tuple[int, int]) -> str | None:
+        """Why a GPU cannot compute so, and what it can; None where it can.
+
+        Args:
+            capability: compute capability, (major, minor).
+        """
+        here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
+        if capability < (8, 9):
+            return f"FP8 has hardware from compute capability 8.9 (Ada, Hopper) on, and {here}; use precision=bf16"
+        if self.recipe not in ("block", "mxfp8"):
+            return None
+        instead = "use precision.fp8.recipe=rowwise, or current"
+        if self.recipe == "mxfp8" and capability < (10, 0):
+            return f"MXFP8 has hardware from compute capability 10.0 (Blackwell) on, and {here}; {instead}"
+        if self.recipe == "block" and capability != (9, 0):
+            return f"scales of blocks have hardware on compute capability 9.0 (Hopper) alone, and {here}; {instead}"
+        return f"products of recipe={self.recipe} are emulated as yet, which is slow on a GPU; {instead}"
+
     @property
     def gradients_in_e5m2(self) -> bool:
         """Whether gradients have the wider range."""

@@ -35,6 +35,12 @@ class Precision:
             return (torch.bfloat16 if fast else torch.float32), reason
         return (torch.bfloat16 if self.compute == "bf16" else torch.float32), "asked for by the recipe"
 
+    def narrowest(self) -> Literal["fp32", "bf16", "fp8"]:
+        """The narrowest numbers that anything is computed in."""
+        if self.fp8 is not None:
+            return "fp8"
+        return "fp32" if self.resolved()[0] == torch.float32 else "bf16"
+
     def autocast(self) -> AbstractContextManager[object]:
         """The context in which forward passes run; backward follows the dtypes it recorded."""
         dtype, _ = self.resolved()

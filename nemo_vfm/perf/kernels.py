@@ -16,6 +16,10 @@ class Kernels(Protocol):
         """The share of the peak of a product of (rows, inputs) and (inputs, outputs), forward and backward."""
         ...
 
+    def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
+        """The same of a product in FP8, as a share of the FP8 peak; casts apart."""
+        ...
+
     def attention(self, length: float) -> float:
         """The share of the peak of attention to so many keys."""
         ...
@@ -33,11 +37,16 @@ class Kernels(Protocol):
 class Published:
     """Constants that give published rows of trainings on H100 (docs/planning.md has the table and its errors).
 
+    Those of FP8 are assumed, not fitted: docs/performance.md has what they give beside published speed-ups.
+
     A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
 
     Args:
         most_linear: share of the peak that large products reach through a training.
         half_linear: the side at which a product reaches half of that.
+        most_fp8: share of the FP8 peak that large products in FP8 reach.
+        half_fp8: the side at which such a product reaches half of that: twice that of bf16, since its loads and its
+            start take as long while its products take half.
         most_attention: the same of attention.
         half_attention: the number of keys at which attention reaches half of that.
         passes: times that what goes into and out of each linear is read and written by norms, modulations,
@@ -47,6 +56,8 @@ class Published:
 
     most_linear: float = 0.68
     half_linear: float = 128.0
+    most_fp8: float = 0.6
+    half_fp8: float = 256.0
     most_attention: float = 0.5
     half_attention: float = 512.0
     passes: float = 1.5
@@ -56,6 +67,11 @@ class Published:
         """See `Kernels`."""
         side = min(rows, inputs, outputs)
         return self.most_linear * side / (side + self.half_linear)
+
+    def linear_fp8(self, rows: float, inputs: float, outputs: float) -> float:
+        """See `Kernels`."""
+        side = min(rows, inputs, outputs)
+        return self.most_fp8 * side / (side + self.half_fp8)
 
     def attention(self, length: float) -> float:
         """See `Kernels`."""

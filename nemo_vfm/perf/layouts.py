@@ -6,7 +6,7 @@ The checks are the same functions that refuse a layout when a training starts; n
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from math import isqrt
@@ -14,12 +14,14 @@ from typing import Literal
 
 from torch import nn
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.apply.pipeline_schedule import require_divided as require_even
 from nemo_vfm.parallel.context.frame_all_to_all import places_of
 from nemo_vfm.parallel.context.temporal_all_to_all import require_frames
 from nemo_vfm.parallel.context.token_layout import require_divided
 from nemo_vfm.parallel.context.token_order import own_spans
+from nemo_vfm.parallel.fp8.use_fp8 import large_linears
 from nemo_vfm.parallel.plan.plan import ParallelPlan, Schedule
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
@@ -126,10 +128,12 @@ class Allowed:
 
     Args:
         subject: see there.
+        fp8: how its large linears are in FP8; None where they are not.
     """
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, subject: Subject, fp8: Fp8 | None = None) -> None:
+        # Of a part of the model; the ends are those of the whole.
+        self.subject, self.fp8 = subject, None if fp8 is None else replace(fp8, first_bf16=0, last_bf16=0)
         assert isinstance(subject.model, Divisible)
         how = subject.model.plan()
         self.depth, self.heads = len(list(subject.model.get_submodule(how.blocks).children())), how.heads
@@ -194,8 +198,13 @@ class Allowed:
 
     def objection_to_tensor(self, tensor: int) -> str:
         """Why so many tensor ranks do not go; empty where they do."""
-        part = self.subject.part
-        return self._once(("tensor", tensor), lambda: require_divisible(part, ParallelPlan(tensor=tensor)))
+
+        def check() -> None:
+            require_divisible(self.subject.part, ParallelPlan(tensor=tensor))
+            if self.fp8 is not None:
+                large_linears(self.subject.part, self.fp8, tensor)
+
+        return self._once(("tensor", tensor), check)
 
     def _stages(self, pipeline: int, virtual: int) -> str:
         return self._once(("stages", pipeline, virtual), lambda: require_divisible(

@@ -8,13 +8,15 @@ allocator cannot use, comes on top.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.pipeline_stage import shares
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.low_precision.quantise_traffic import share_in_fp8
 from nemo_vfm.perf.memory_peaks import StageMemory, step_moments
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts
 from nemo_vfm.perf.model_facts import Where
@@ -55,7 +57,7 @@ class Memory:
 
 def memory(
     known: ModelFacts, plan: ParallelPlan, *, precision: Literal["fp32", "bf16"] = "bf16",
-    recompute: Recompute = "none", microbatch_rows: int = 1, microbatches: int | None = None,
+    fp8: Fp8 | None = None, recompute: Recompute = "none", microbatch_rows: int = 1, microbatches: int | None = None,
     offload_optimizer: bool = False, average: bool = False, gpu: bool = True,
 ) -> Memory:  # fmt: skip
     """What a training step needs on the device that needs most.
@@ -65,6 +67,7 @@ def memory(
         plan: of the devices.
         precision: of the arithmetic; weights, their gradients and the optimizer's state are fp32 either way, but for
             the linears of a frozen model, which are stored in it.
+        fp8: how the blocks' large linears are in FP8; their weights stay as `precision` has them.
         recompute: the engine's.
         microbatch_rows: samples that a device computes at once.
         microbatches: how often it does in a step; None takes the plan's.
@@ -74,18 +77,35 @@ def memory(
     """
     cut = Cut(
         tensor=plan.tensor, sequence=plan.sequence, narrow=precision == "bf16", gathered=_shared(plan) > 1,
-        ring=plan.context > 1, gpu=gpu,
+        ring=plan.context > 1, gpu=gpu, fp8=None if fp8 is None else _traced_spec(fp8),
     )  # fmt: skip
-    held = known.held(cut, microbatch_rows, known.tokens / plan.context)
+    held = _held(known, cut, fp8, microbatch_rows, known.tokens / plan.context)
     count = microbatches or plan.microbatches
-    key = plan.pipeline, plan.virtual, plan.tensor, _shared(plan), cut.narrow, cut.gathered, cut.gpu
+    key = plan.pipeline, plan.virtual, plan.tensor, _shared(plan), cut.narrow, cut.gathered, cut.gpu, fp8
     if key not in known.standing:
-        known.standing[key] = [_standing(device, known, plan, cut) for device in _devices(known.depth, plan)]
+        known.standing[key] = [_standing(device, known, plan, cut, fp8) for device in _devices(known.depth, plan)]
     standing: list[_Standing] = known.standing[key]
     return max(
         (_on(one, held, plan, recompute == "blocks", count, offload_optimizer, average) for one in standing),
         key=lambda one: one.total,
     )
+
+
+def _traced_spec(fp8: Fp8) -> Fp8:
+    """Of all blocks alike. Delayed scaling holds at most what current does, but for its histories."""
+    recipe = "current" if fp8.recipe == "delayed" else fp8.recipe
+    return Fp8(recipe=recipe, format=fp8.format, pow2=fp8.pow2)
+
+
+def _held(known: ModelFacts, cut: Cut, fp8: Fp8 | None, rows: int, tokens: float) -> TracedMemory:
+    """What a step holds; where some blocks stay in bf16, a block keeps the mean of both kinds."""
+    held = known.held(cut, rows, tokens)
+    if fp8 is None or (share := share_in_fp8(fp8, known.depth)) == 1:
+        return held
+    wide = known.held(replace(cut, fp8=None), rows, tokens)
+    most = {one.name: max(getattr(held, one.name), getattr(wide, one.name)) for one in fields(TracedMemory)}
+    mean = {name: share * getattr(held, name) + (1 - share) * getattr(wide, name) for name in ("block", "spared")}
+    return TracedMemory(**{**most, **mean})
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +160,22 @@ class _Standing:
     average: int
 
 
-def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut) -> _Standing:
+def _standing(device: _Device, known: ModelFacts, plan: ParallelPlan, cut: Cut, fp8: Fp8 | None) -> _Standing:
     learned = _sum(device, plan, lambda where, sharing: known.own(where, plan.tensor, sharing, learning=True))
     stored = _sum(device, plan, lambda where, sharing: known.stored(where, plan.tensor, sharing, narrow=cut.narrow))
+    histories = 0 if fp8 is None else round(sum(device.blocks) * _history_bytes(known, fp8))
     return _Standing(
-        part=_part(device, known, plan, cut), parameters=stored + known.buffers, gradients=4 * learned,
+        part=_part(device, known, plan, cut), parameters=stored + known.buffers + histories, gradients=4 * learned,
         state=known.kept.by(torch.float32, learned), updating=_updating(known, plan, learned, cut),
         average=4 * learned if known.frozen else stored + known.buffers,
     )  # fmt: skip
+
+
+def _history_bytes(known: ModelFacts, fp8: Fp8) -> float:
+    """Of a block: delayed scaling keeps the amax of so many steps of input, weight and gradient, and their factors."""
+    if fp8.recipe != "delayed":
+        return 0
+    return share_in_fp8(fp8, known.depth) * known.large_linears * 3 * 4 * (fp8.history + 1)
 
 
 def _on(

@@ -72,6 +72,7 @@ def _one_after_another(held: TracedMemory, part: StageMemory, recompute: bool, m
     # At a block's turn its weights are there, and what came from the wire for it and comes for the next one.
     blocks = outer + 3 * block
     return {
+        "the last block's forward": full + casts - kept + held.block_forward + outer + 2 * block,
         "the last layers": full + casts + held.output_forward + outer + block,
         "the loss's backward": full + held.output_backward + outer + block,
         "the last block's backward": full + left + back + blocks,

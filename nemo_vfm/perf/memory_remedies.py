@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, product
 
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.perf.gpu_specs import GPUS
+from nemo_vfm.perf.gpu_specs import GPUS, Gpu
 from nemo_vfm.perf.layouts import Degrees, divisors
 from nemo_vfm.perf.planner import Answer, Choice, Planner, Question
 
@@ -105,8 +105,15 @@ def _settings(question: Question) -> Iterator[str]:
         yield OFFLOAD
     if question.average:
         yield NO_AVERAGE
-    if any(gpu.memory_gib > question.machine.gpu.memory_gib for gpu in GPUS):
+    if _larger_gpus(question):
         yield GPU
+
+
+def _larger_gpus(question: Question) -> list[Gpu]:
+    """The smallest first; for a training in FP8 those that have such products."""
+    least = question.machine.gpu.memory_gib
+    fitting = (gpu for gpu in GPUS if question.fp8 is None or gpu.fp8_tflops is not None)
+    return sorted((gpu for gpu in fitting if gpu.memory_gib > least), key=lambda gpu: gpu.memory_gib)
 
 
 def _remedy(question: Question, start: Choice, changes: frozenset[str]) -> Remedy | None:
@@ -135,8 +142,7 @@ def _changed(question: Question, changes: frozenset[str]) -> Iterator[tuple[str,
     if GPU not in changes:
         yield "", changed
         return
-    least = question.machine.gpu.memory_gib
-    for gpu in sorted((gpu for gpu in GPUS if gpu.memory_gib > least), key=lambda gpu: gpu.memory_gib):
+    for gpu in _larger_gpus(question):
         yield gpu.name, replace(changed, machine=replace(question.machine, gpu=gpu))
 
 

@@ -72,6 +72,7 @@ class ModelFacts:
         standing: what `memory` found of devices of a layout, whatever their microbatches.
         update_copies: whether, on a GPU, it makes a copy of a moment while it updates.
         frozen: whether adapters alone learn.
+        large_linears: of a block, those that FP8 concerns where a recipe says so.
     """
 
     model: Cuttable
@@ -88,6 +89,7 @@ class ModelFacts:
     traces: dict[tuple[Cut, bool], Even] = field(default_factory=dict)
     update_copies: bool = True
     frozen: bool = False
+    large_linears: int = 0
     sums: dict[tuple[object, ...], int] = field(default_factory=dict)
     standing: dict[tuple[object, ...], list[Any]] = field(default_factory=dict)
 
@@ -177,7 +179,17 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         every=tuple(weight for name, weight in outer.items() if placed[name] == "every"),
         buffers=sum(buffer.nbytes for buffer in model.buffers()), optimizer=optimizer, kept=StaticMemory(optimizer),
         update_copies=_copies(optimizer), frozen=only_adapters_learn(model),
+        large_linears=_large_linears(model, begin),
     )  # fmt: skip
+
+
+def _large_linears(model: Cuttable, block: str) -> int:
+    """Of one block, those that tensor parallelism splits."""
+    how = model.plan()
+    assert isinstance(model, nn.Module)
+    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    found = {name for pattern in (*how.column, *how.row) for name in matching(pattern, names)}
+    return sum(name.startswith(block) for name in found)
 
 
 def _copies(optimizer: OptimizerFactory) -> bool:

@@ -11,6 +11,7 @@ from math import inf
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.layouts import (
     About,
@@ -44,6 +45,8 @@ class Question:
         known: of its memory.
         machine: what it would run on.
         precision: of the arithmetic.
+        fp8: how the blocks' large linears are in FP8; None has them in `precision`.
+        fused: whether casts to FP8 are compiled into one or two kernels each.
         average: whether a running average of the weights is kept.
         offload: whether the optimizer's state is in host memory.
     """
@@ -53,17 +56,24 @@ class Question:
     known: ModelFacts
     machine: Machine
     precision: PrecisionName = "bf16"
+    fp8: Fp8 | None = None
+    fused: bool = True
     average: bool = False
     offload: bool = False
 
     def clock(self) -> Clock:
         """What tells how long a step takes."""
-        return Clock(self.work, self.machine, fp32=self.precision == "fp32")
+        return Clock(self.work, self.machine, fp32=self.precision == "fp32", fp8=self.fp8, fused=self.fused)
+
+    @property
+    def arithmetic(self) -> str:
+        """fp32, bf16, or fp8 where large linears are in it."""
+        return self.precision if self.fp8 is None else "fp8"
 
     def memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
         """Of the fullest device, with so many samples in a microbatch."""
         return memory(
-            self.known, plan, precision=self.precision, recompute="blocks" if recompute else "none",
+            self.known, plan, precision=self.precision, fp8=self.fp8, recompute="blocks" if recompute else "none",
             microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
         )  # fmt: skip
 
@@ -179,7 +189,7 @@ class Planner:
 
     def __post_init__(self) -> None:
         self.clock = self.question.clock()
-        self.allowed = Allowed(self.question.subject)
+        self.allowed = Allowed(self.question.subject, self.question.fp8)
         self._memories: dict[tuple[object, ...], Memory] = {}
         self._layouts: dict[tuple[int, int, int, int], tuple[list[_Tried], _Tried]] = {}
 

@@ -11,12 +11,15 @@ These overlaps are assumed, as `parallel/engine/torch_engine.py` works:
   again, twice a round), and gradients are summed after the last microbatch, where nothing is left to hide them
 - of a frozen model, linears have one product in backward, and gradients and updates are of its adapters alone; what
   the adapters compute themselves is not counted
+- linears in FP8 send and gather what they would in bf16: they quantise what has arrived
 - sends between stages: hidden by the work on another microbatch, except while the pipeline fills and empties
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.apply.pipeline_stage import shares
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.bubble import waiting
@@ -24,7 +27,8 @@ from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_se
 from nemo_vfm.perf.gpu_specs import Gpu
 from nemo_vfm.perf.kernels import Kernels, Published
 from nemo_vfm.perf.layouts import Degrees
-from nemo_vfm.perf.model_work import Work
+from nemo_vfm.perf.low_precision.quantise_traffic import Casts, fp8_flops_per_s, share_in_fp8
+from nemo_vfm.perf.model_work import Product, Split, Work
 from nemo_vfm.perf.network import Network
 
 FP32_SLOWER = 15.0  # than bf16: 14.8 on an H100, 16 on an A100, by their data sheets
@@ -120,10 +124,20 @@ class Clock:
         work: of the model on one sample.
         machine: what it runs on.
         fp32: whether products are in fp32.
+        fp8: how the blocks' large linears are in FP8; None has them like all else.
+        fused: whether casts to FP8 are compiled into one or two kernels each.
+
+    Raises:
+        UserError: the GPU has no such products in FP8.
     """
 
-    def __init__(self, work: Work, machine: Machine, *, fp32: bool = False) -> None:
+    def __init__(
+        self, work: Work, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None, fused: bool = True
+    ) -> None:
         self.work, self.machine = work, machine
+        self.casts = None if fp8 is None else Casts(fp8.recipe, fused)
+        self.fp8_peak = 0.0 if fp8 is None else fp8_flops_per_s(machine.gpu, fp8)
+        self.share_in_fp8 = 0.0 if fp8 is None else share_in_fp8(fp8, work.depth)
         self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)
         self.itemsize = 4 if fp32 else 2
         # What several layouts have in common is reckoned once: there are a hundred thousand of them.
@@ -173,6 +187,11 @@ class Clock:
         block = self._block(plan, rows, False)
         return block.forward + block.backward
 
+    def forward_s(self, plan: ParallelPlan, rows: int) -> float:
+        """Of a forward pass alone, as a sampler runs it; no pipeline, and weights are there."""
+        blocks = self.work.depth * self._block(plan, rows, False).forward
+        return blocks + self._ends(plan, rows, 0) / (2 if self.work.frozen else 3)
+
     def _block(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
         key = (plan.tensor, plan.sequence, plan.context, plan.attention, plan.ulysses, rows, recompute)
         if key not in self._blocks:
@@ -180,11 +199,10 @@ class Clock:
         return self._blocks[key]
 
     def _reckoned(self, plan: ParallelPlan, rows: int, recompute: bool) -> _Block:
-        linear, attention, moved = (part(plan, rows) for part in (self._linear, self._attention, self._moved))
+        linears, attention, moved = self._linears(plan, rows), self._attention(plan, rows), self._moved(plan, rows)
         least = self.machine.kernels.launched_s()
-        forward = max(least, linear + attention + moved)
-        times = 1 if self.work.frozen else 2  # products of a linear: for its input's gradient, and for its weight's
-        backward = max(2 * least, times * linear + 2.5 * attention + 2 * moved)  # attention's scores: computed again
+        forward = max(least, linears.forward + attention + moved)
+        backward = max(2 * least, linears.backward + 2.5 * attention + 2 * moved)  # attention's scores: computed again
         network, again = self.machine.network, 1 if recompute else 0
         tensor = tensor_s(self.work, plan, network, rows, self.itemsize)
         found = context_s(self.work, plan, network, rows, self.itemsize)
@@ -194,17 +212,40 @@ class Clock:
         compute = Passes(forward, backward)
         return _Block(*(Passes(one.forward, one.backward + again * one.forward) for one in (compute, tensor, context)))
 
-    def _linear(self, plan: ParallelPlan, rows: int) -> float:
-        """A block's linears; those of a text or a sample take the time of their FLOPs at the others' rate."""
+    def _linears(self, plan: ParallelPlan, rows: int) -> Passes:
+        """A block's linears; of blocks of which some are in FP8, the mean."""
+        times = 1 if self.work.frozen else 2  # products of a linear: for its input's gradient, and for its weight's
+        wide = self._products_s(plan, rows)
+        if self.casts is None:
+            return Passes(wide, times * wide)
+        quick, casts, share = self._products_s(plan, rows, fp8=True), self._casts_s(plan, rows), self.share_in_fp8
+        return Passes((1 - share) * wide + share * (quick + casts.forward),
+                      (1 - share) * times * wide + share * (times * quick + casts.backward))  # fmt: skip
+
+    def _products_s(self, plan: ParallelPlan, rows: int, *, fp8: bool = False) -> float:
+        """Forward; linears of a text or a sample take the time of their FLOPs at the others' rate."""
         m, seconds, flops = rows * self.work.tokens / plan.context, 0.0, 0.0
-        for product in self.work.products:
-            inputs = product.inputs / (plan.tensor if product.split == "row" else 1)
-            outputs = product.outputs / (plan.tensor if product.split == "column" else 1)
-            if product.split in ("row", "column"):
-                flops += 2 * m * inputs * outputs
-                seconds += 2 * m * inputs * outputs / (self.peak * self.machine.kernels.linear(m, inputs, outputs))
+        peak = self.fp8_peak if fp8 else self.peak
+        reached = self.machine.kernels.linear_fp8 if fp8 else self.machine.kernels.linear
+        for inputs, outputs in self._sides(plan):
+            flops += 2 * m * inputs * outputs
+            seconds += 2 * m * inputs * outputs / (peak * reached(m, inputs, outputs))
         all_flops = rows * self.work.products_flops / plan.context / plan.tensor
-        return seconds * all_flops / flops if flops else all_flops / self.peak
+        return seconds * all_flops / flops if flops else all_flops / peak
+
+    def _casts_s(self, plan: ParallelPlan, rows: int) -> Passes:
+        """What quantising the operands of a block's linears takes."""
+        assert self.casts is not None
+        m, learns = rows * self.work.tokens / plan.context, not self.work.frozen
+        moved = [self.casts.linear(m, inputs, outputs, learns=learns) for inputs, outputs in self._sides(plan)]
+        rate = self.machine.gpu.bytes_per_s
+        return Passes(sum(one.forward for one in moved) / rate, sum(one.backward for one in moved) / rate)
+
+    def _sides(self, plan: ParallelPlan) -> Iterator[tuple[float, float]]:
+        """(inputs, outputs) on one device of each linear over a sample's own tokens."""
+        for product in self.work.products:
+            if product.split in ("row", "column"):
+                yield _here(product, "row", plan), _here(product, "column", plan)
 
     def _attention(self, plan: ParallelPlan, rows: int) -> float:
         seconds = 0.0
@@ -292,6 +333,12 @@ class Clock:
         if offload:
             return own * (UPDATE_BYTES + _SENT_TO_HOST) / self.machine.network.host.bytes_per_s
         return own * UPDATE_BYTES / self.machine.gpu.bytes_per_s
+
+
+def _here(product: Product, split: Split, plan: ParallelPlan) -> float:
+    """The side of a linear that this split concerns, on one of the tensor ranks."""
+    side = product.inputs if split == "row" else product.outputs
+    return side / (plan.tensor if product.split == split else 1)
 
 
 def _exchanging(plan: ParallelPlan) -> int:

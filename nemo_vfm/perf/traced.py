@@ -16,15 +16,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.apply.shared_heads import SharedHead
 from nemo_vfm.parallel.context.token_layout import Layout, under
 from nemo_vfm.parallel.engine.matmul_support import native_products
+from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import LiveBytes
+from nemo_vfm.perf.low_precision.fp8_stand_in import fp8_products_of
 from nemo_vfm.perf.stand_ins import Shapes, fake_inputs
 
 #: Tokens of a trace, at least: what is computed in runs of 256 (parallel/engine/vocab_parallel_loss.py) then has some.
@@ -44,6 +47,7 @@ class Cut:
         gathered: whether weights come in the dtype of the arithmetic, as FSDP brings them; else autocast makes copies.
         ring: whether tokens are spread over context ranks.
         gpu: whether attention and norms are those of a GPU; else of a CPU.
+        fp8: how the large linears are in FP8; None has them in the arithmetic of all else.
     """
 
     tensor: int = 1
@@ -52,6 +56,7 @@ class Cut:
     gathered: bool = False
     ring: bool = False
     gpu: bool = True
+    fp8: Fp8 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,8 @@ def _fullest(lines: Sequence[Line]) -> list[Line]:
 def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) -> tuple[Moments, int]:
     """What was alive when, and the tokens of a sample."""
     small, split = copy.deepcopy(model), cut.tensor if cut.sequence else 1
+    if cut.fp8 is not None:
+        use_fp8(_module(small), cut.fp8)
     with ExitStack() as stack:
         stack.enter_context(without_compiler())
         live = stack.enter_context(LiveBytes())
@@ -159,6 +166,7 @@ def _moments(model: Cuttable, shapes: Shapes, cut: Cut, rows: int, tokens: int) 
         inside, count = fake_inputs(model, shapes, rows, tokens, split)
         outside = fake_inputs(model, shapes, rows, tokens, split, 1 / split)[0] if cut.sequence else inside
         stack.enter_context(native_products())
+        stack.enter_context(fp8_products_of(gpu=cut.gpu))
         exchanging(small, cut.tensor, cut.sequence)
         sharing = small.plan().sharing(cut.tensor)
         stack.enter_context(under(Layout(shared_head=SharedHead(sharing) if sharing > 1 else None)))

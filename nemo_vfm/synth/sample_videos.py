@@ -17,6 +17,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
 from nemo_vfm.core.storage.files import atomic_path, write_json
@@ -61,6 +62,7 @@ class Sample:
             under `--overlay smoke`, to try a recipe without weights.
         adapters: low-rank adapters under names that you choose; their contributions add up.
         parallel: number of devices and how they share the work.
+        fp8: the network's large linears compute in FP8, with `attention` that, too; None leaves them.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Sample:
         pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
         batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
         random_base: Family | None = None, adapters: Mapping[str, AdapterFile] | None = None,
-        parallel: SamplingPlan = SamplingPlan(),
+        parallel: SamplingPlan = SamplingPlan(), fp8: Fp8 | None = None,
     ) -> None:  # fmt: skip
         require_between(1, MOST_FRAMES, num_frames=num_frames, batch_size=batch_size)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
@@ -79,7 +81,12 @@ class Sample:
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
         self.given_frames, self.base, self.adapters = given_frames, base, dict(adapters or {})
         self.random_base: Family | None = random_base
-        self.parallel = parallel
+        self.parallel, self.fp8 = parallel, fp8
+        if fp8 is not None and fp8.recipe == "delayed":
+            raise ValueError("delayed scaling has no history to sample with; use recipe: current or rowwise")
+        if fp8 is not None and fp8.attention and parallel.context > 1:
+            raise ValueError("attention in FP8 is not computed over context ranks; set parallel.context to 1, or "
+                             "fp8.attention to false")  # fmt: skip
         if parallel.guidance > 1 and not pipeline.guidance.acts():
             raise ValueError("parallel.guidance = 2 computes the unconditional estimate on a second device, but "
                              "guidance scale 1 does not use it; set parallel.guidance to 1")  # fmt: skip
@@ -137,7 +144,7 @@ class Sample:
 
     def _sample(self, missing: Sequence[tuple[int, Prompt]], folder: Path, seed: int, ranks: SamplingRanks) -> None:
         """Distribute batches round-robin over the data-parallel groups."""
-        source = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters)
+        source = SamplingModel(self.model, self.checkpoint, self.weights, self.adapters, self.fp8)
         model = source.build(seed, ranks, offload=self.pipeline.offload)
         groups, group = list(_groups(missing, self.batch_size)), ranks.data_rank
         with log.bar("sampling", len(missing), unit="videos") as line:

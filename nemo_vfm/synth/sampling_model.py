@@ -13,6 +13,7 @@ from torch import nn
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.factory import Factory
@@ -42,6 +43,7 @@ class SamplingModel:
     checkpoint: Place | None
     weights: Literal["ema", "model"]
     adapters: Mapping[str, AdapterFile]
+    fp8: Fp8 | None = None
 
     def build(self, seed: int, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
         """Build the network, on the device or, with `offload`, in host memory; every rank must call it.
@@ -53,7 +55,7 @@ class SamplingModel:
         attached: list[AttachedAdapter] = []
         model = build_for_inference(
             self.model, seed, ranks, lambda built: attached.extend(attach_adapters(built, self.adapters)),
-            init_weights=self.checkpoint is None,
+            init_weights=self.checkpoint is None, fp8=self.fp8,
         )  # fmt: skip
         with set_apart(model):
             self._load(model, seed, ranks)

@@ -246,7 +246,8 @@ class Train:
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
         millions = sum(p.numel() for p in model.parameters()) / 1e6
-        log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}), on {describe()}")
+        fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""
+        log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, on {describe()}")
         return fit
 
     def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
 from tests.support.repository import ROOT
 
 CPU = torch.device("cpu")
@@ -50,8 +52,12 @@ def test_it_runs_with_torch_alone_and_loads_the_model_and_no_more(tmp_path: Path
     assert {name.split(".")[1] for name in ours} <= {"core", "models", "parallel"}
     said = json.loads((tmp_path / "out.json").read_text())
     assert (said["peak_tflops"], said["peak_source"]) == (0.05, "as --peak-tflops said")
-    assert [row["side"] for row in said["rows"]] == ["ours eager", "plain eager"]
-    for row in said["rows"]:
+    sides = [row["side"] for row in said["rows"]]
+    assert sides == ["ours eager", "plain eager", "ours fp8 eager", "ours eager", "te fp8 eager"]
+    assert said["fp8_emulated"] and "FP8 is emulated on this cpu device" in done.stdout
+    assert said["rows"][-1]["failed"] == "Transformer Engine is not installed"
+    assert said["speedups"]["32 tokens: ours fp8 eager over ours eager"] > 0
+    for row in said["rows"][:-1]:
         assert row["tokens"] == 32
         assert row["tokens_per_s"] == pytest.approx(32 / row["step_ms"] * 1e3)
         assert 0 < row["mfu"] < 1
@@ -66,6 +72,43 @@ def test_the_formula_is_what_torch_counts_of_either_side(gpu: ModuleType, name: 
         one.forward().float().square().mean().backward()
     # Below: modulations, first and last linear, which the formula leaves out.
     assert 0.9 < shape.flops() / counter.get_total_flops() < 1.0
+
+
+def test_the_fp8_side_computes_its_large_linears_in_fp8_and_no_other_side_does(gpu: ModuleType) -> None:
+    shape = gpu.Shape((2, 4, 4), 64, 4, 2, 8, 32)
+    quick, wide = (gpu.side(f"ours{kind} eager", shape, CPU) for kind in (" fp8", ""))
+    named = {kind: [name for name, one in side.model.named_modules() if isinstance(one, Fp8Linear)]
+             for kind, side in (("fp8", quick), ("bf16", wide))}  # fmt: skip
+    assert len(named["fp8"]) == 7 * 2 and not named["bf16"]
+    difference = (quick.forward() - wide.forward()).norm() / wide.forward().norm()
+    assert 1e-4 < difference < 0.2
+
+
+def test_transformer_engines_linears_take_the_place_of_those_over_tokens(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, int]] = []
+
+    class Linear(torch.nn.Linear):
+        def __init__(self, inputs: int, outputs: int, *, bias: bool, params_dtype: torch.dtype) -> None:
+            super().__init__(inputs, outputs, bias, dtype=params_dtype)
+            made.append((inputs, outputs))
+
+    te, recipe = ModuleType("transformer_engine.pytorch"), ModuleType("transformer_engine.common.recipe")
+    te.Linear, te.fp8_autocast, recipe.Float8CurrentScaling = Linear, lambda **_: nullcontext(), object  # type: ignore[attr-defined]
+    package, common = ModuleType("transformer_engine"), ModuleType("transformer_engine.common")
+    package.pytorch = te  # type: ignore[attr-defined]
+    for module in (package, te, common, recipe):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    one = gpu.side("te fp8 eager", gpu.Shape((2, 4, 4), 64, 4, 1, 8, 32), CPU)
+    assert sorted(made) == [(32, 128), (64, 64), (64, 64), (64, 64), (64, 192), (64, 256), (256, 64)]
+    assert gpu.step(one, CPU) > 0
+
+
+def test_a_speedup_is_of_two_sides_that_ran(gpu: ModuleType) -> None:
+    quick, slow = (gpu.Row(32, 2, side, tokens_per_s=rate) for side, rate in (("a", 30.0), ("b", 20.0)))
+    assert gpu.speedup([quick, slow]) == {"32 tokens: a over b": 1.5}
+    assert gpu.speedup([quick, gpu.Row(32, 2, "b", failed="out of memory")]) == gpu.speedup([quick]) == {}
 
 
 def test_both_sides_are_as_large(gpu: ModuleType) -> None:

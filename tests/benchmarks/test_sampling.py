@@ -20,13 +20,24 @@ def test_ways_of_splitting_are_timed_on_equal_latents(tmp_path: Path) -> None:
     assert len(found) == 11 and all(value > 0 for value in found.values())
 
 
-@pytest.mark.slow
-def test_the_table_of_the_step_cache_begins_without_an_error(tmp_path: Path) -> None:
+def untrained(folder: Path) -> Path:
+    """Checkpoints of a model with random weights."""
     job = build(compose(ROOT / "recipes/diffusion/sample.yaml", ["checkpoint=null"]))
     torch.manual_seed(1)
     weights = {name: 0.1 * torch.randn_like(tensor) for name, tensor in job.model().state_dict().items()}
-    checkpoint.save(tmp_path / "checkpoints", 1, {"ema": weights}, {})
-    found = figures_of("step_cache", str(tmp_path / "checkpoints"), "--quick", "--steps", "6", folder=tmp_path)
+    checkpoint.save(folder / "checkpoints", 1, {"ema": weights}, {})
+    return folder / "checkpoints"
+
+
+@pytest.mark.slow
+def test_the_table_of_the_step_cache_begins_without_an_error(tmp_path: Path) -> None:
+    found = figures_of("step_cache", str(untrained(tmp_path)), "--quick", "--steps", "6", folder=tmp_path)
     assert found["0.0, latent error"] == found["0.0, blocks left out"] == 0
     shares = [value for name, value in found.items() if name.endswith("left out")]
     assert len(shares) == 6 and shares == sorted(shares)
+
+
+@pytest.mark.slow
+def test_fp8_changes_pixels_less_than_anyone_sees(tmp_path: Path) -> None:
+    found = figures_of("fp8_sampling", str(untrained(tmp_path)), "--quick", "--steps", "6", folder=tmp_path)
+    assert found["bf16"] > found["current"] > 25 and 25 < found["current, attention too"] != found["current"]

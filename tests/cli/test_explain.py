@@ -240,7 +240,11 @@ def test_docstrings_of_both_styles_are_read():
 def test_defaults_are_written_as_a_recipe_writes_them():
     assert plain(node_of((1, 2))) == [1, 2]
     assert plain(node_of(Duration(2, "epochs"))) == "2 epochs"
-    assert plain(node_of(Precision("bf16"))) == {"_target_": "nemo_vfm.core.precision.Precision", "compute": "bf16"}
+    assert plain(node_of(Precision("bf16"))) == {
+        "_target_": "nemo_vfm.core.precision.Precision",
+        "compute": "bf16",
+        "fp8": None,
+    }
     assert node_of(float("inf")) is None and node_of(object()) is None
 
 

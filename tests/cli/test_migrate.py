@@ -190,6 +190,17 @@ def test_a_llama_of_nemo_2_is_our_llama_and_its_data_folders_of_tokens(kitchen):
     assert (ours["duration"], ours["optimizer"]["lr"], ours["schedule"]["warmup_steps"]) == ("10000 steps", 3e-4, 2000)
 
 
+@pytest.mark.parametrize(("format_", "scales", "expected"), [
+    ("hybrid", "blockwise", ("hybrid", "block")), ("e4m3", None, ("e4m3", "current")), (False, "blockwise", None),
+])  # fmt: skip
+def test_fp8_of_nemo_2_is_ours_with_its_scales(kitchen, format_, scales, expected):
+    words = {"trainer.plugins.fp8": format_, "trainer.plugins.fp8_recipe": scales}
+    kitchen.write("ours.yaml", recipe_text(_with(words, "nemo2", "language"), "theirs.yaml", "ours.yaml"))
+    precision = read_values(compose("ours.yaml").to_yaml(), "ours.yaml")["precision"]
+    fp8 = precision.get("fp8")
+    assert (None if fp8 is None else (fp8["format"], fp8["recipe"])) == expected
+
+
 def test_a_gpt_of_nemo_1_keeps_its_model_data_plan_and_training(kitchen):
     ours = migrated(kitchen, foreign.NEMO1_GPT)
     assert ours["model"] == {

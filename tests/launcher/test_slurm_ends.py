@@ -90,7 +90,8 @@ def test_a_job_whose_time_is_up_is_saved_begun_again_and_ends(three: Slurm, tmp_
     assert job.ended(600) == "COMPLETED", job.story()
     kinds = [kind for (kind,) in job.attempts("kind")]
     assert kinds[-1] == "ok" and len(kinds) >= 2 and set(kinds[:-1]) == {"time_limit"}
-    assert {status for (status,) in job.attempts("status")[:-1]} == {"75"}
+    # 138 is the signal before Python listens to it: on a machine so slow that 40 s do not start four processes.
+    assert "75" in (statuses := {status for (status,) in job.attempts("status")[:-1]}) and statuses <= {"75", "138"}
     assert counted(tmp_path / "run") == list(range(60))
 
 

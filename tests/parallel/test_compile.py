@@ -5,11 +5,13 @@
 Captured graphs run as torch's own operations (aot_eager): the compiler's kernels need a C++ compiler and minutes.
 """
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
 from tests.support.ranks import on_ranks
@@ -20,7 +22,9 @@ LAYOUTS = [(1, {}), (2, {"shard": 2}), (2, {"tensor": 2, "sequence": True}), (2,
 OF_LINES = [(1, {}), (2, {"context": 2})]
 
 
-def compared(rank: int, degrees: dict[str, Any], model: Any = tiny, latents: Any = (4, 2, 4, 8)) -> dict[str, Any]:
+def compared(
+    rank: int, degrees: dict[str, Any], model: Any = tiny, latents: Any = (4, 2, 4, 8), fp8: Fp8 | None = None
+) -> dict[str, Any]:
     """Losses and norms of two steps without and with compiled blocks, how many graphs there were, what broke them."""
     from torch._dynamo.utils import counters
 
@@ -32,7 +36,7 @@ def compared(rank: int, degrees: dict[str, Any], model: Any = tiny, latents: Any
         found: dict[str, Any] = {}
         for compile in (False, True):
             plan = ParallelPlan(**degrees)
-            engine = started(plan, model, task=Doubling(latents), compile=compile)
+            engine = started(plan, model, task=Doubling(latents), fp8=fp8, compile=compile)
             results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
             found["compiled" if compile else "eager"] = [x for r in results for x in (r.loss, r.grad_norm)]
         return {**found, "graphs": counters["stats"]["unique_graphs"], "breaks": list(counters["graph_break"])}
@@ -56,3 +60,12 @@ def test_compiled_blocks_that_exchange_time_lines_do_too(count: int, degrees: di
     for found in on_ranks(count, compared, degrees, space_time, LONG):
         assert found["compiled"] == pytest.approx(found["eager"], rel=1e-5)
         assert 1 <= found["graphs"] <= (12 if degrees else 1), found
+
+
+@pytest.mark.parametrize(("count", "degrees"), [(1, {}), (2, {"tensor": 2, "sequence": True})], ids=str)
+@pytest.mark.parametrize("recipe", ["current", "delayed"])
+def test_a_compiled_block_in_fp8_is_one_graph_and_keeps_its_history(recipe: Any, count: int, degrees: dict[str, Any]):
+    wide = partial(tiny, width=64)
+    for found in on_ranks(count, compared, degrees, wide, (4, 2, 4, 8), Fp8(recipe=recipe, history=4)):
+        assert found["graphs"] == 1 and not found["breaks"]
+        assert found["compiled"] == pytest.approx(found["eager"], rel=2e-3)

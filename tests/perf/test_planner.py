@@ -13,6 +13,7 @@ import torch
 
 from nemo_vfm.config import ingredient
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
@@ -90,6 +91,17 @@ def test_what_is_refused_is_told_in_the_engines_words():
     ]  # fmt: skip
     assert "64 tokens cannot be divided among 128" in said[1, 1, 1, 128, 1].why
     assert "microbatches = 2 is below parallel.pipeline = 4" in said[4, 1, 4, 1, 1].why
+
+
+def test_tensor_ranks_that_leave_sizes_without_products_in_fp8_are_refused():
+    with torch.device("meta"):
+        model = DiT(in_channels=4, text_dim=32, width=64, depth=2, heads=8)
+    wide, narrow = (Degrees(1, 1, 1, 1, tensor) for tensor in (4, 8))
+    assert Allowed(subject(model)).refused(narrow) is None
+    allowed = Allowed(subject(model), Fp8(first_bf16=1, last_bf16=1))
+    why = allowed.refused(narrow)
+    assert allowed.refused(wide) is None and why is not None
+    assert "self_attention.qkv has 24 out_features on each rank, and FP8 by recipe=current needs" in why.why
 
 
 def test_time_lines_and_causal_chunks_are_refused_where_the_engine_would():

@@ -17,6 +17,7 @@ from tests.recipes.conftest import Given
 from tests.support.repository import ROOT, yaml_files
 
 RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
+TRAININGS = [name for name in RECIPES if "\n_target_: nemo_vfm.train.job.Train\n" in (ROOT / name).read_text()]
 OVERLAYS = [str(path.relative_to(ROOT)) for path in yaml_files("conf/overlay")]
 
 
@@ -29,6 +30,15 @@ def test_no_recipe_is_lost():
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_recipe_checks(recipe, options, capsys):
     assert main(["check", str(ROOT / recipe), *options]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("scales", ["current", "block"])
+@pytest.mark.parametrize("recipe", TRAININGS)
+def test_a_training_in_fp8_checks_or_says_which_linear_is_too_narrow(recipe, scales, capsys):
+    status = main(["check", str(ROOT / recipe), "precision=fp8", f"precision.fp8.recipe={scales}"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert status == 0 or (status == 2 and "on each rank, and FP8 by recipe=block needs multiples of 128" in said), said
+    assert status == 0 or "1 problem" in said
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

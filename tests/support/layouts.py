@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import VideoBatch
@@ -143,12 +144,13 @@ def batch(index: int, first: int, last: int) -> VideoBatch:
 
 
 def started(
-    plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), **how: Any
+    plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), fp8: Fp8 | None = None,
+    **how: Any,
 ) -> TorchEngine:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)
     engine.start(
-        EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32"), 3, plan)
+        EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32", fp8), 3, plan)
     )
     return engine
 

@@ -109,6 +109,7 @@ AUTOMODEL = Format(
         "model.config.rope_theta": "theta",
         "model.config.tie_word_embeddings": "tied",
         "fp8.enabled": "fp8",
+        "fp8.recipe_name": "fp8_recipe",
         "model.transformer_engine_fp8": "fp8",
     },
     left={
@@ -132,7 +133,7 @@ AUTOMODEL = Format(
         "model.**": MODEL,
         "peft.**": ADAPTER,
         "quantization.**": ADAPTER,
-        "fp8.**": "FP8 is not among the precisions; bf16 is the smallest",
+        "fp8.**": "precision.fp8 has other settings (docs/fp8.md)",
         "checkpoint.checkpoint_dir": RUN_FOLDER,
         "checkpoint.restore_from": NO_RESTORE,
         "checkpoint.**": CHECKPOINTS,

@@ -93,6 +93,7 @@ NEMO1 = Format(
         "model.ffn_hidden_size": "ffn",
         "model.encoder_seq_length": "seq_length",
         "model.fp8": "fp8",
+        "model.fp8_recipe": "fp8_recipe",
         **{f"model.{name}": fact for name, fact in MEGATRON.items()},
         "trainer.devices": "devices",
         "trainer.num_nodes": "nodes",

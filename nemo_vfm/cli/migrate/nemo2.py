@@ -97,6 +97,7 @@ NEMO2 = Format(
         "trainer.plugins.precision": "precision",
         "trainer.plugins.*.precision": "precision",
         "trainer.plugins.fp8": "fp8",
+        "trainer.plugins.fp8_recipe": "fp8_recipe",
         "trainer.callbacks.*.every_n_train_steps": "save_every",
         "trainer.callbacks.*.save_top_k": "keep",
         "trainer.callbacks.*.decay": "ema_decay",

@@ -171,6 +171,10 @@ def _clipping(draft: Draft) -> None:
         draft.leave("clip", "gradients are clipped to a norm of 1 where nothing is said")
 
 
+#: Megatron-Core's and torchao's words for ours.
+_SCALES = {"delayed": "delayed", "tensorwise": "current", "rowwise": "rowwise", "blockwise": "block", "mxfp8": "mxfp8"}
+
+
 def _precision(draft: Draft) -> None:
     draft.choices["precision"] = "auto"
     for fact in ("precision", "bf16", "fp16"):  # the last that speaks is the one that says most
@@ -180,7 +184,22 @@ def _precision(draft: Draft) -> None:
         draft.agree("param_dtype", "precision: parameters are always fp32")
     else:
         draft.leave("param_dtype", "parameters are always fp32, and the arithmetic follows precision")
-    draft.leave("fp8", "FP8 is not among the precisions; bf16 is the smallest")
+    _fp8(draft)
+
+
+def _fp8(draft: Draft) -> None:
+    value, scales = draft.get("fp8"), str(draft.get("fp8_recipe")).lower()
+    if value in (None, False, "", "null"):
+        draft.leave("fp8", "nothing is in FP8 there")
+        draft.leave("fp8_recipe", "nothing is in FP8 there")
+        return
+    draft.choose("fp8", "precision", "fp8", "the large linears of blocks; check says which are too narrow")
+    if value in ("e4m3", "hybrid"):
+        draft.put("precision.fp8.format", value)
+    if scales in _SCALES:
+        draft.change("fp8_recipe", "precision.fp8.recipe", _SCALES[scales], "our word for it")
+    else:
+        draft.leave("fp8_recipe", "current scaling is used")
 
 
 def _arithmetic(draft: Draft, fact: str) -> None:

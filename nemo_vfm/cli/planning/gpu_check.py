@@ -90,6 +90,7 @@ def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -
 
 def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
     """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
+    from nemo_vfm.cli.planning.plan_page import fp8_sentences
     from nemo_vfm.cli.planning.plan_request import own_choice, request_of
     from nemo_vfm.perf.gpu_specs import gpu_named
     from nemo_vfm.train.job import Train
@@ -107,10 +108,12 @@ def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argpar
              "running average": needed.average, "activations and gathered weights": needed.activations}  # fmt: skip
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
     fits, gpu = request.question.fits(needed), request.question.machine.gpu
+    width = "".join(f"; {sentence.rstrip('.')}" for sentence in fp8_sentences(request.question))
     return (
         f"on {request.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
         f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
         + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would")
+        + width
     )
 
 

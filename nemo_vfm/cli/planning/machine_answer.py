@@ -6,7 +6,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.planning.plan_request import PlanRequest
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.perf.layout_rules import Size, judged
+from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from
 from nemo_vfm.perf.planner import Answer, Choice
 from nemo_vfm.perf.training_cost import cost
 
@@ -29,13 +31,22 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
         "sample": {"inputs": {name: list(shape) for name, shape in request.sample.inputs.items()},
                    "source": request.sample.source},
         "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
-        "precision": question.precision, "mfu": CONVENTION,
+        "precision": question.arithmetic, "fp8": None if question.fp8 is None else _fp8(request, question.fp8),
+        "mfu": CONVENTION,
         "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
         "ranked": [_choice(request, one) for one in answer.ranked],
         "own": None if own is None else _choice(request, own) | {"rank": answer.rank_of(own.family)},
         "refused": [{"about": one.about, "count": one.count, "values": list(one.values), "why": one.why}
                     for one in answer.groups()],
     }  # fmt: skip
+
+
+def _fp8(request: PlanRequest, spec: Fp8) -> "Json":
+    """How linears are in FP8, and from which width that is quicker with the tokens of one sample."""
+    question = request.question
+    width = fp8_pays_from(question.machine.gpu, spec, question.subject.tokens, fused=question.fused)
+    return {"recipe": spec.recipe, "first_bf16": spec.first_bf16, "last_bf16": spec.last_bf16,
+            "casts_fused": question.fused, "pays_from_width": width, "width": question.work.width}  # fmt: skip
 
 
 def _choice(request: PlanRequest, choice: Choice) -> "Json":

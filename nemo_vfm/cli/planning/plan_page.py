@@ -10,8 +10,9 @@ from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.perf.layout_rules import Size, judged
+from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
-from nemo_vfm.perf.planner import Answer, Choice, Group
+from nemo_vfm.perf.planner import Answer, Choice, Group, Question
 from nemo_vfm.perf.training_cost import cost
 from nemo_vfm.runtime.terminal import Terminal
 
@@ -33,7 +34,7 @@ def tell(request: PlanRequest, answer: Answer, own: Choice | None, recipe: str) 
         recipe: as the user named it.
     """
     paper = Terminal()
-    for text in _heading(request, answer):
+    for text in (*_heading(request, answer), *fp8_sentences(request.question)):
         paper.prose(text)
     if answer.ranked:
         _table(paper, request, answer, own)
@@ -97,13 +98,28 @@ def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
     phase = f", phase {request.phase}" if request.phase else ""
     yield (
         f"{name} of {large(question.work.parameters)} parameters on samples of {sample.tokens:,} tokens{of}, "
-        f"{count(question.subject.batch, 'sample', 'samples')} a step in {question.precision}{phase}."
+        f"{count(question.subject.batch, 'sample', 'samples')} a step in {question.arithmetic}{phase}."
     )
     machines = count(-(-answer.gpus // network.gpus_per_node), "machine", "machines")
     yield (
         f"{answer.gpus:,} {gpu.name} of {gpu.memory_gib:g} GiB, of which {gib(gpu.usable_bytes)} can be filled, in "
         f"{machines} of up to {network.gpus_per_node}. Predicted, not measured: docs/planning.md says how well."
     )
+
+
+def fp8_sentences(question: Question) -> Iterator[str]:
+    """Whether the model's linears are wide enough for FP8; nothing of a training in fp32 or bf16."""
+    if question.fp8 is None:
+        return
+    gpu, tokens, width = question.machine.gpu, question.subject.tokens, question.work.width
+    least = fp8_pays_from(gpu, question.fp8, tokens, fused=question.fused)
+    often = "" if question.fused else "; with engine.compile=true casts move an eighth of the bytes or less"
+    of = f"on {gpu.name} with {tokens:,} tokens a microbatch by recipe={question.fp8.recipe}"
+    if least is None:
+        yield f"FP8 is slower than bf16 at every width {of}{often}."
+    else:
+        verdict = "slower" if width < least else "quicker"
+        yield f"FP8 is quicker than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}{often}."
 
 
 def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:

@@ -117,7 +117,8 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     )  # fmt: skip
     question = Question(
         subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
-        average=job.ema is not None, offload=job.engine.offload_optimizer,
+        fp8=job.precision.fp8, fused=job.engine.compile, average=job.ema is not None,
+        offload=job.engine.offload_optimizer,
     )  # fmt: skip
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each, learned = 4 + (4 if job.ema is not None else 0), round(work.parameters * work.learned)
@@ -149,7 +150,7 @@ def _network(arguments: argparse.Namespace) -> Network:
 
 
 def _precision(job: "Train") -> Literal["fp32", "bf16"]:
-    """`auto` is bf16 on every GPU that is known here."""
+    """Of all but linears in FP8; `auto` is bf16 on every GPU that is known here."""
     return "fp32" if job.precision.compute == "fp32" else "bf16"
 
 

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                             )  # fmt: skip
     parser.add_argument("--steps", metavar="N", type=int, default=2, help="training steps to compare (default 2)")
     parser.add_argument("--tolerance", metavar="X", type=float, default=None,
-                        help="relative tolerance; default 1e-4, or 5e-2 if either side runs in bf16")  # fmt: skip
+                        help="relative tolerance; default 1e-4, 5e-2 if a side runs in bf16, 3e-1 in FP8")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     add_conf(parser)
     add_trust(parser, "the recipe may name")

@@ -29,16 +29,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--phase", metavar="NAME", help="phase to plan; default: the one written for N GPUs")
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
+    parser.add_argument("--serve", action="store_true",
+                        help="say instead whether N GPUs can serve the language model, in FP8 and in bf16")  # fmt: skip
+    parser.add_argument("--sequences", metavar="N", type=int, default=1,
+                        help="with --serve: sequences of --tokens at once (default: 1)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
-    """0 where some layout fits; 2 where none does, or the question is wrong."""
+    """0 where some layout, or with --serve some precision, fits; 2 where none does, or the question is wrong."""
     from nemo_vfm.cli.planning.plan_request import parse_request
     from nemo_vfm.perf.planner import Planner
 
     request = parse_request(arguments)
+    if arguments.serve:
+        return _serve(arguments, request)
     planner = Planner(request.question)
     answer = planner.answer(arguments.gpus)
     own = _own(planner, request, answer)
@@ -52,6 +58,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.write is not None and answer.ranked:
         _write(arguments, request, answer.ranked[0])
     return 0 if answer.ranked else 2
+
+
+def _serve(arguments: argparse.Namespace, request: "PlanRequest") -> int:
+    from nemo_vfm.cli.planning import serving_page
+    from nemo_vfm.perf.serving import fits
+    from nemo_vfm.runtime.terminal import Terminal
+
+    asked = request.question, arguments.gpus, arguments.sequences
+    found = serving_page.answers(*asked)
+    if arguments.json:
+        text = json.dumps(serving_page.to_json(*asked), indent=1, ensure_ascii=False, allow_nan=False)
+        sys.stdout.write(f"{text}\n")
+    else:
+        paper = Terminal()
+        for sentence in serving_page.sentences(*asked):
+            paper.prose(sentence)
+    gpu = request.question.machine.gpu
+    return 0 if any(one is not None and fits(one, gpu) for one in found.values()) else 2
 
 
 def _own(planner: "Planner", request: "PlanRequest", answer: "Answer") -> "Choice | None":

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.parallel.context.token_layout import active
 from nemo_vfm.parallel.engine.matmul_support import emulated_dtype
+from nemo_vfm.parallel.fp8 import fp8_attention
 
 
 def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, segments: Sequence[int] | None = None) -> Tensor:
@@ -58,6 +59,8 @@ def attention(q_BHSD: Tensor, k_BHLD: Tensor, v_BHLD: Tensor, mask: Tensor | Non
     Returns:
         (B, H, S, D), in the dtype of the queries, or autocast's.
     """
+    if fp8_attention.is_on():
+        return fp8_attention.fp8_attention(q_BHSD, k_BHLD, v_BHLD, mask)
     dtype = emulated_dtype(q_BHSD)
     if dtype is None:
         return F.scaled_dot_product_attention(q_BHSD, k_BHLD, v_BHLD, attn_mask=mask)

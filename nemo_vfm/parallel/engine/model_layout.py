@@ -33,12 +33,17 @@ def _shared_head(mesh: Mesh, model: nn.Module) -> SharedHead | None:
 
 def call_under(model: nn.Module, layout: Layout, arithmetic: Callable[[], AbstractContextManager[object]]) -> None:
     """Register hooks that run the model's forward under a layout and an autocast context, also in previews."""
+    call_within(model, lambda: under(layout), arithmetic)
+
+
+def call_within(model: nn.Module, *contexts: Callable[[], AbstractContextManager[object]]) -> None:
+    """Register hooks that run the model's forward within contexts, the first outermost."""
     entered: list[ExitStack] = []
 
     def before(*_: object) -> None:
         entered.append(ExitStack())
-        entered[-1].enter_context(under(layout))
-        entered[-1].enter_context(arithmetic())
+        for context in contexts:
+            entered[-1].enter_context(context())
 
     def after(*_: object) -> None:
         entered.pop().close()

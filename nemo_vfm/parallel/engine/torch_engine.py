@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
@@ -27,17 +28,27 @@ from nemo_vfm.parallel.apply.frozen_weights import learned_state, narrow
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, mismatch, put, shapes_of
 from nemo_vfm.parallel.context.token_layout import under
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import (
+    close_step,
+    drop_step,
+    history_tensors,
+    is_mark,
+    require_hardware,
+    switch_off,
+    switched_off,
+    use_fp8,
+)
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
+from nemo_vfm.parallel.ranks.gather import Gather
 
 
 class TorchEngine:
@@ -103,7 +114,8 @@ class TorchEngine:
         model, meta = _born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
-            use_fp8(model, parts.precision.fp8)
+            require_hardware(parts.precision.fp8)
+            use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
             stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
@@ -156,10 +168,11 @@ class TorchEngine:
         own, weight = (sum(column) for column in zip(*sums, strict=True))
         loss, weight, norm, samples = self._sums(own, weight, sum(len(batch) for batch in microbatches))
         if not self.nonfinite.may_update(own, norm, microbatches):
+            drop_step(self.model)
             return StepResult(loss, norm, 0.0, samples, shapes)
         gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
         lr = self._optimizer.step(lr_factor)
-        close_step(self.model)
+        close_step(self.model, self.mesh)
         return StepResult(loss, norm, lr, samples, shapes)
 
     def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
@@ -226,8 +239,10 @@ class TorchEngine:
         return losses_B, prepared
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The model's state and the optimizer's; a tensor may be this rank's part (DTensor) of a larger one."""
-        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        """The state of the model, the optimizer and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
+        groups = {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        scales = history_tensors(self.model) | switched_off(self.model)
+        return groups | {"fp8": scales} if scales else groups
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -238,6 +253,16 @@ class TorchEngine:
         ranks = joined()
         fill(learned_state(self.model), groups["model"], ranks)
         self._optimizer.load(groups["optimizer"], ranks)
+        self._load_scales(groups.get("fp8", {}), ranks)
+
+    def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
+        """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty histories."""
+        switch_off(self.model, list(saved))
+        own, there = history_tensors(self.model), {n: shape for n, shape in shapes_of(saved).items() if not is_mark(n)}
+        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
+            log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
+        elif shapes:
+            put(own, saved, ranks)
 
 
 def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:

@@ -3,54 +3,65 @@
 """Keeps the amax of past steps, from which delayed scaling takes the factors of the next one."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from nemo_vfm.parallel.fp8.quantise import factor_of
+from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, factor_of
+
+#: The operands of a linear's products.
+ROLES = ("input", "weight", "gradient")
 
 
-class AmaxHistory(nn.Module):
-    """The history of one operand of a linear; its buffers are state of the training.
+class AmaxHistory:
+    """The history of a linear's operands, a row for each of `ROLES`. It is state of the training, not of the model.
 
     A step adds one entry, however often its forward pass runs: micro-batches and recomputation share it as a maximum.
 
     Args:
-        length: steps that are looked back on.
-        dtype: of the elements, E4M3 or E5M2.
-        margin: room for numbers 2^margin times as large as any seen.
+        spec: of delayed scaling: how many steps are looked back on, and the margin.
     """
 
-    factor: Tensor  #: (), an element is the number times it
-    seen: Tensor  #: (length,), the amax of each step; the first is that of the step under way
+    def __init__(self, spec: Fp8) -> None:
+        self.margin = spec.margin
+        self.dtypes = (E4M3, E4M3, E5M2 if spec.gradients_in_e5m2 else E4M3)
+        self.factor = torch.ones(3)  #: (3,), an element is the number times it
+        self.amax = torch.zeros(3, spec.history)  #: (3, length), by step; column 0 is that of the step under way
 
-    def __init__(self, length: int, dtype: torch.dtype, margin: int = 0) -> None:
-        super().__init__()
-        self.dtype, self.margin = dtype, margin
-        self.register_buffer("factor", torch.ones(()))
-        self.register_buffer("seen", torch.zeros(length))
-
-    def _apply(self, fn, recurse=True):  # type: ignore[no-untyped-def]
-        # `model.to(torch.bfloat16)` is for weights: a factor that is rounded is not the one that was used.
-        factor, seen = self.factor, self.seen
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self.factor, self.seen = factor.to(self.factor.device), seen.to(self.seen.device)
-        return self
+    def factor_for(self, role: str, device: torch.device) -> Tensor:
+        """The factor of an operand in this step, (), fixed by the steps before."""
+        self._to(device)
+        return self.factor[ROLES.index(role)]
 
     @torch.no_grad()
-    def see(self, x: Tensor) -> None:
-        """Note the amax of a tensor of the step under way; validation leaves no trace."""
-        if not self.training:
-            return
-        self.seen[0] = torch.maximum(self.seen[0], x.detach().abs().max().float())
+    def see(self, role: str, x: Tensor) -> None:
+        """Note the amax of a tensor of the step under way."""
+        self._to(x.device)
+        entry = self.amax[ROLES.index(role), 0]
+        entry.copy_(torch.maximum(entry, x.detach().abs().max().float()))
 
     @torch.no_grad()
     def close_step(self) -> None:
-        """Take the next step's factor from the history, which moves on by one.
+        """Take the next step's factors from the history, which moves on by one.
 
         factor = (max / amax) / 2^margin, amax the largest of the history; the old one stays where amax is 0, infinite
-        or NaN. Whoever splits the tensor over ranks makes `seen[0]` that of the whole before.
+        or NaN.
         """
-        amax = self.seen.max()
-        fits = (amax > 0) & torch.isfinite(amax)
-        self.factor = torch.where(fits, factor_of(amax, self.dtype) / 2.0**self.margin, self.factor)
-        self.seen = self.seen.roll(-1)
-        self.seen[0] = 0
+        amax = self.amax.amax(1)
+        found = torch.stack([factor_of(one, dtype) for one, dtype in zip(amax, self.dtypes, strict=True)])
+        self.factor = torch.where((amax > 0) & torch.isfinite(amax), found / 2.0**self.margin, self.factor)
+        self.amax = self.amax.roll(-1, 1)
+        self.drop_step()
+
+    def ages(self) -> list[int]:
+        """How many steps ago the amax was seen that each factor is of; 0 where none was yet."""
+        length = self.amax.shape[1]
+        newest_first = self.amax.flip(1)[:, : length - 1]  # column 0 is the step under way
+        return [int(row.argmax()) + 1 if row.numel() and row.max() > 0 else 0 for row in newest_first]
+
+    def drop_step(self) -> None:
+        """Forget the step under way, whose update was left out."""
+        self.amax[:, 0] = 0
+
+    def _to(self, device: torch.device) -> None:
+        if self.amax.device != device:
+            self.factor, self.amax = self.factor.to(device), self.amax.to(device)

@@ -1,45 +1,74 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the linears of a model's blocks into FP8, by the plan that the model declares."""
+"""Puts the linears of a model's blocks into FP8, by the plan that the model declares, and keeps their histories."""
 
-from typing import Any
+from collections.abc import Collection, Iterator
 
-from torch import nn
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
+from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
-from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
+from nemo_vfm.parallel.fp8.operand_split import largest
+from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
+_OFF = ".in_bf16"
 
-def use_fp8(model: nn.Module, spec: Fp8) -> list[str]:
-    """Replace the linears that tensor parallelism splits, in the blocks between the ends; return their names.
 
-    Parameters stay the same objects, under the same names. Embeddings, norms, modulations and the output layer are no
-    such linears, and the head of a language model lies in no block.
+def use_fp8(model: nn.Module, spec: Fp8, tensor: int = 1) -> list[str]:
+    """Let the linears of `large_linears` compute in FP8, and name them.
+
+    Args:
+        model: whole, before it is split.
+        spec: how.
+        tensor: how many ranks will split each linear.
 
     Raises:
-        UserError: the model declares no plan, or its ends are all of its blocks.
-        ValueError: a size is not what products in FP8 need.
+        UserError: see `large_linears`. Nothing was changed then.
+    """
+    found = large_linears(model, spec, tensor)
+    assert isinstance(model, Divisible)
+    texts = {name for pattern in model.plan().whole_input for name in matching(pattern, found)}
+    for name, linear in found.items():
+        to_fp8(linear, spec, whole_input=name in texts)
+    return list(found)
+
+
+def require_hardware(spec: Fp8) -> None:
+    """Refuse what this process's GPU cannot compute; a CPU emulates all of it.
+
+    Raises:
+        UserError: with the reason and a recipe that works.
+    """
+    if device().type != "cuda":
+        return
+    if why := spec.unsupported(torch.cuda.get_device_capability(device())):
+        raise UserError(f"{why}.")
+    if spec.attention:
+        raise UserError("attention in FP8 is emulated as yet, which is slow on a GPU; set fp8.attention to false.")
+
+
+def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:
+    """The linears that tensor parallelism splits, in the blocks between the ends, by name.
+
+    Embeddings, norms, modulations and the output layer are no such linears, and the head of a language model lies in no
+    block.
+
+    Raises:
+        UserError: the model declares no plan, its ends are all of its blocks, or a size is not what products in FP8
+            need.
     """
     if not isinstance(model, Divisible):
-        raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16")
-    names = dict(model.named_modules())
-    found = _linears(model.plan(), names, spec)
-    replaced = {name: Fp8Linear.of(linear, spec) for name, linear in found.items()}  # all fit, before one is changed
-    for name, linear in replaced.items():
-        parent, _, own = name.rpartition(".")
-        holder: Any = names[parent]
-        setattr(holder, own, linear)
-    return list(replaced)
-
-
-def close_step(model: nn.Module) -> None:
-    """End the step of every history of delayed scaling; see `AmaxHistory.close_step`."""
-    for module in model.modules():
-        if isinstance(module, AmaxHistory):
-            module.close_step()
+        raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16.")
+    how = model.plan()
+    found = _linears(how, dict(model.named_modules()), spec)
+    _require_divisible(how, found, spec, tensor)
+    return found
 
 
 def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str, nn.Linear]:
@@ -48,7 +77,8 @@ def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str,
     inner = {f"{how.blocks}.{number}" for number in range(spec.first_bf16, len(blocks) - spec.last_bf16)}
     if not inner:
         raise UserError(
-            f"first_bf16 ({spec.first_bf16}) and last_bf16 ({spec.last_bf16}) leave none of {len(blocks)} blocks to FP8"
+            f"first_bf16 ({spec.first_bf16}) and last_bf16 ({spec.last_bf16}) leave none of {len(blocks)} blocks to "
+            f"FP8."
         )
     depth = how.blocks.count(".") + 2
     wanted = (name for pattern in (*how.column, *how.row) for name in matching(pattern, names))
@@ -57,3 +87,77 @@ def _linears(how: Declared, names: dict[str, nn.Module], spec: Fp8) -> dict[str,
         for name in wanted
         if ".".join(name.split(".")[:depth]) in inner and isinstance(module := names[name], nn.Linear)
     }
+
+
+def _require_divisible(how: Declared, linears: dict[str, nn.Linear], spec: Fp8, tensor: int) -> None:
+    rows = {name for pattern in how.row for name in matching(pattern, linears)}
+    for name, linear in linears.items():
+        inputs, outputs = (tensor, 1) if name in rows else (1, tensor)
+        sizes = {"in_features": linear.in_features // inputs, "out_features": linear.out_features // outputs}
+        try:
+            require_divisible(spec, name, **sizes)
+        except ValueError as error:
+            raise UserError(f"{error}.") from error
+
+
+def histories(model: nn.Module) -> dict[str, AmaxHistory]:
+    """Those of delayed scaling, by the names of their linears."""
+    return {name: module.history for name, module in fp8_linears(model) if module.history is not None}
+
+
+def close_step(model: nn.Module, mesh: Mesh | None = None) -> None:
+    """End the step of every history, with the largest amax that any rank has seen; every rank must call it.
+
+    Ranks of other pipeline stages have other linears. All others see parts of the same tensors, or other samples.
+    """
+    found = list(histories(model).values())
+    if not found:
+        return
+    seen = torch.stack([history.amax[:, 0] for history in found])
+    for group in () if mesh is None else _alike(mesh):
+        seen = largest(seen, group)
+    for history, amax in zip(found, seen, strict=True):
+        history.amax[:, 0] = amax
+        history.close_step()
+
+
+def drop_step(model: nn.Module) -> None:
+    """Forget what histories saw of a step whose update was left out."""
+    for history in histories(model).values():
+        history.drop_step()
+
+
+def history_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What a checkpoint keeps of the histories: factors (3,) and amax (3, length) of each linear."""
+    return {
+        f"{name}.{kind}": tensor
+        for name, history in histories(model).items()
+        for kind, tensor in (("factor", history.factor), ("amax", history.amax))
+    }
+
+
+def switched_off(model: nn.Module) -> dict[str, Tensor]:
+    """A mark, to be kept in a checkpoint, for each linear that was taken out of FP8."""
+    return {f"{name}{_OFF}": torch.ones(1) for name, linear in fp8_linears(model) if not linear.is_on}
+
+
+def switch_off(model: nn.Module, saved: Collection[str]) -> None:
+    """Take the linears out of FP8 that have a mark among the names of a checkpoint."""
+    for name, linear in fp8_linears(model):
+        linear.is_on = linear.is_on and f"{name}{_OFF}" not in saved
+
+
+def is_mark(name: str) -> bool:
+    """Whether a name in a checkpoint is that of a mark."""
+    return name.endswith(_OFF)
+
+
+def fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Linear]]:
+    """Those of a model or of this rank's part of it, by name."""
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, Fp8Linear))
+
+
+def _alike(mesh: Mesh) -> list[dist.ProcessGroup]:
+    """The groups of ranks that have this rank's blocks."""
+    sharing = [] if mesh.sharding is None else mesh.sharding.get_all_groups()
+    return [*sharing, *([] if mesh.tensor is None else [mesh.tensor])]

@@ -17,6 +17,7 @@ from nemo_vfm.workflow import Workflow
 if TYPE_CHECKING:
     from torch import nn
 
+    from nemo_vfm.core.fp8 import Fp8
     from nemo_vfm.parallel.plan.plan import ParallelPlan
     from nemo_vfm.train.job import Train
 
@@ -39,6 +40,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif isinstance(getattr(job, "model", None), BoundFactory):
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
+            if hasattr(job, "fp8") and hasattr(job, "parallel"):
+                yield from _fp8(job.fp8, network.module, job.parallel.tensor, ("fp8",))
 
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
@@ -207,6 +210,20 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
             require_divisible(model, plan)
         except UserError as error:
             yield address, str(error)
+        else:
+            yield from _fp8(job.precision.fp8, model, plan.tensor, ("precision", "fp8"))
+
+
+def _fp8(spec: "Fp8 | None", model: "nn.Module | None", tensor: int, at: Address) -> Iterator[Misfit]:
+    """Sizes that products in FP8 cannot have."""
+    from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+
+    if spec is None or model is None:
+        return
+    try:
+        large_linears(model, spec, tensor)
+    except UserError as error:
+        yield at, str(error)
 
 
 def _of_phases(job: "Train") -> Iterator[Misfit]:

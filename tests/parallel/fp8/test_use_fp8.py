@@ -10,6 +10,7 @@ from torch import nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import RECIPES, Fp8, Recipe
+from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
@@ -50,8 +51,10 @@ def test_the_ends_stay_in_bf16() -> None:
 
 def test_a_model_of_another_size_or_without_a_plan_is_refused_and_unchanged() -> None:
     odd = GPT(vocab=128, width=72, depth=1, heads=2, mlp_hidden=256)
-    with pytest.raises(ValueError, match="is 72, and products in FP8 by recipe=current need multiples of 16"):
+    with pytest.raises(UserError, match="has 72 in_features on each rank, and FP8 by recipe=current needs multiples"):
         use_fp8(odd, Fp8())
+    with pytest.raises(UserError, match="has 72 out_features on each rank"):
+        use_fp8(GPT(vocab=128, width=48, depth=1, heads=2, mlp_hidden=64), Fp8(), tensor=2)
     assert not any(isinstance(module, Fp8Linear) for module in odd.modules())
     with pytest.raises(UserError, match="Sequential has no plan"):
         use_fp8(nn.Sequential(nn.Linear(16, 16)), Fp8())
@@ -94,3 +97,20 @@ def test_a_copy_of_a_model_in_fp8_computes_what_the_model_does() -> None:
     losses(model, 2)
     given = {"tokens_BS": torch.arange(32)[None], "labels_BS": torch.arange(1, 33)[None]}
     assert torch.equal(copy.deepcopy(model)(**given), model(**given))
+
+
+def test_adapters_learn_beside_a_frozen_base_in_fp8() -> None:
+    targets = {"mlp": AdapterTarget(modules="blocks.*.mlp.up", rank=4, alpha=4.0)}
+    torch.manual_seed(0)
+    model = AdaptedModel(lambda: gpt(1), LowRankAdapter(targets=targets))()
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            nn.init.normal_(parameter, std=0.1)
+    given = {"tokens_BS": torch.arange(32)[None], "labels_BS": torch.arange(1, 33)[None]}
+    before = model(**given).mean()
+    assert "blocks.0.mlp.up" in use_fp8(model, Fp8())
+    after = model(**given).mean()
+    after.backward()
+    assert after.item() == pytest.approx(before.item(), rel=0.02) and not torch.equal(after, before)
+    learning = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert learning and all(".adapters." in name for name in learning)

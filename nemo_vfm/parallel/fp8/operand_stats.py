@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what quantisation loses of a linear's operands in one step, and finds their largest channels."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised
+
+#: Larger elements saturate; smaller ones round to the format's maximum.
+_LIMIT = {E4M3: 464.0, E5M2: 61440.0}
+
+
+@dataclass(frozen=True, slots=True)
+class OperandSummary:
+    """One operand of a linear in one step.
+
+    Args:
+        amax: the largest magnitude.
+        outlier: that of the largest channel over that of the median channel; 0 where a channel is zero in the middle.
+        channel: the number of the largest.
+        saturated: values beyond the format's range.
+        flushed: values other than 0 that became 0.
+        values: those other than 0.
+    """
+
+    amax: float
+    outlier: float
+    channel: int
+    saturated: float
+    flushed: float
+    values: float
+
+    def merged(self, other: "OperandSummary") -> "OperandSummary":
+        """With what another rank saw of it."""
+        larger = max(self, other, key=lambda one: one.outlier)
+        return OperandSummary(
+            max(self.amax, other.amax), larger.outlier, larger.channel, self.saturated + other.saturated,
+            self.flushed + other.flushed, self.values + other.values,
+        )  # fmt: skip
+
+    def share(self, count: float) -> float:
+        """Of the values."""
+        return count / self.values if self.values else 0.0
+
+
+class OperandStats:
+    """The operands of one linear, over the micro-batches of a step."""
+
+    def __init__(self) -> None:
+        self.channel_amax: dict[str, Tensor] = {}
+        self.counts: dict[str, Tensor] = {}  # saturated, flushed, other than 0
+
+    @torch.no_grad()
+    def note(self, role: str, x: Tensor, quantised: Quantised) -> None:
+        """Add a matrix of one channel a column, and what became of it."""
+        sizes = x.detach().abs().float()
+        flushed = ((sizes > 0) & (quantised.elements.float() == 0)).sum()
+        counts = torch.stack([_saturated(sizes, quantised), flushed, (sizes > 0).sum()]).float()
+        channels = sizes.amax(0)
+        if role in self.counts:
+            channels, counts = torch.maximum(channels, self.channel_amax[role]), counts + self.counts[role]
+        self.channel_amax[role], self.counts[role] = channels, counts
+
+    def summaries(self) -> Mapping[str, OperandSummary]:
+        """By role; an operand that no product used is left out."""
+        return {role: _summary(channels, self.counts[role]) for role, channels in self.channel_amax.items()}
+
+
+def _saturated(sizes: Tensor, quantised: Quantised) -> Tensor:
+    """A scale that follows the numbers themselves lets none saturate; one for the tensor may be of the past."""
+    if quantised.scale.dim():
+        return torch.zeros((), dtype=torch.int64, device=sizes.device)
+    return (sizes > quantised.scale * _LIMIT[quantised.elements.dtype]).sum()
+
+
+def _summary(channels: Tensor, counts: Tensor) -> OperandSummary:
+    largest, place = channels.max(0)
+    middle = float(channels.median())
+    outlier = float(largest) / middle if middle > 0 else 0.0
+    saturated, flushed, values = counts.tolist()
+    return OperandSummary(float(largest), outlier, int(place), saturated, flushed, values)

@@ -1,0 +1,34 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes products in FP8 allocate as on a GPU, while a model's memory is traced."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.parallel.fp8 import linear_products
+from nemo_vfm.parallel.fp8.fp8_product import emulated_product
+from nemo_vfm.parallel.fp8.quantise import Quantised
+
+
+@contextmanager
+def fp8_products_of(*, gpu: bool) -> Iterator[None]:
+    """Of a GPU's tensor cores, or of the emulation on a CPU, which has both operands in fp32 as well."""
+    with mock.patch.object(linear_products, "product", _native if gpu else _emulated):
+        yield
+
+
+def _emulated(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """As on a device without such products; asking torch which dtype to sum in would be one more operation."""
+    return emulated_product(a, b).to(dtype)
+
+
+def _native(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
+    """An output, and for a while a copy of each operand that does not lie along the sum."""
+    held = [operand.elements.contiguous() for operand in (a, b)]
+    product = torch.empty(len(a.elements), len(b.elements), dtype=dtype)
+    del held
+    return product
