@@ -95,6 +95,15 @@ class Engine(Protocol):
         ...
 
 
+@runtime_checkable
+class ObjectsToPlans(Protocol):
+    """An engine that cannot carry out every plan."""
+
+    def objection(self, plan: ParallelPlan, precision: Precision) -> str:
+        """Why it cannot, asked before anything is imported; empty where it can."""
+        ...
+
+
 def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
     """A model whose initial weights are a function of `seed` alone, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):

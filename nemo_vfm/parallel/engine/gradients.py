@@ -98,7 +98,6 @@ def _gradients(holding: Iterable[ParamOwnership]) -> list[Tensor]:
 
 def all_reduce(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
     """Sum plain tensors over a group, in place, in a few large calls."""
-    """Sum plain tensors over a group, in place, in a few large calls."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)

@@ -8,7 +8,7 @@ Megatron-Core is imported at `start`, so a recipe is checked without it.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
@@ -35,9 +36,6 @@ from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
-
-if TYPE_CHECKING:
-    pass
 
 
 class MegatronEngine:
@@ -66,13 +64,23 @@ class MegatronEngine:
         found = TorchEngine().plan_for(num_gpus, plan, model, optimizer)
         kept = TorchEngine().plan_for(num_gpus, _unshared(plan), model, optimizer).state_bytes
         notes = [*found.notes]
+        if why := self.objection(plan, Precision()):
+            notes.append(f"it would not start: {why}")
         try:
-            _require_supported(plan)
             adam_arguments(optimizer)
         except UserError as error:
             notes.append(f"it would not start: {error}")
         state = {**kept, "optimizer": found.state_bytes["optimizer"]}
         return DevicePlan(found.num_used, found.parameters, state, tuple(notes))
+
+    def objection(self, plan: ParallelPlan, precision: Precision) -> str:
+        """See `ObjectsToPlans`."""
+        if plan.pipeline > 1:
+            return "engine=megatron has no pipeline yet; use parallel.pipeline: 1, or engine=torch."
+        if precision.fp8 is not None:
+            return ("engine=megatron computes in FP8 by Transformer Engine alone, which is not connected. Use "
+                    "engine=torch, or a precision without fp8.")  # fmt: skip
+        return ""
 
     def start(self, parts: EngineInputs) -> nn.Module:
         """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
@@ -80,10 +88,8 @@ class MegatronEngine:
         Raises:
             UserError: the plan, the optimizer or this machine does not allow it.
         """
-        _require_supported(parts.plan)
-        if parts.precision.fp8 is not None:
-            raise UserError("engine=megatron computes in FP8 by Transformer Engine alone, which is not connected. Use "
-                            "engine=torch, or a precision without fp8.")  # fmt: skip
+        if why := self.objection(parts.plan, parts.precision):
+            raise UserError(why)
         arguments = adam_arguments(parts.optimizer)
         require_megatron()
         from nemo_vfm.parallel.megatron.distributed_optimizer import MegatronOptimizer
@@ -197,16 +203,6 @@ def _fill(model: nn.Module, seed: int, plan: ParallelPlan) -> None:
     """On several devices the other engine draws weights by their names; so does this one, to begin alike."""
     if plan.world > 1 and isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
         apply_parallelism.draw(model, seed)
-
-
-def _require_supported(plan: ParallelPlan) -> None:
-    """Refuse what is not connected.
-
-    Raises:
-        UserError: names it, and what to use.
-    """
-    if plan.pipeline > 1:
-        raise UserError("engine=megatron has no pipeline yet; use parallel.pipeline: 1, or engine=torch.")
 
 
 def _unshared(plan: ParallelPlan) -> ParallelPlan:

@@ -203,9 +203,13 @@ def _blamed(text: str, names: Address) -> str:
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     """Degrees that the model's sizes do not allow. Ranks say so as well, but of a later phase only when it begins."""
     from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+    from nemo_vfm.parallel.engine.engine import ObjectsToPlans
 
     phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
     for address, plan in phases or [(("parallel",), job.parallel)]:
+        if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):
+            yield ("engine",), why
+            continue
         try:
             require_divisible(model, plan)
         except UserError as error:
