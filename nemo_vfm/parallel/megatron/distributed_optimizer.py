@@ -3,7 +3,7 @@
 """Updates weights by Megatron-Core's optimizer, and shows its state by name as the other engine does.
 
 Megatron-Core's distributed optimizer gives each data rank a run of numbers that may end anywhere in a parameter. A
-checkpoint holds boxes, so each parameter's state is gathered over these ranks, one after another, and each saves its rows.
+checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each saves its rows.
 """
 
 from collections.abc import Iterator, Mapping
