@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports Megatron-Core, or says in one sentence why it cannot be used here."""
 
+import os
 import warnings
 
 import torch
@@ -18,6 +19,7 @@ def require_megatron() -> None:
         UserError: Transformer Engine is installed and broken, or there is no GPU.
     """
     _require_whole_transformer_engine()
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it imports wandb where that is installed
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says what is not installed beside it
