@@ -51,7 +51,7 @@ class Fp8Monitor:
         self.flushed, self.growth, self.to_bf16 = flushed, growth, to_bf16
 
     def on_start(self, fit: TrainState) -> None:
-        """Forget the lines of steps that will be taken again, and look at the first one."""
+        """Forget the lines of steps that will be taken again, and look at the next one where it is due."""
         self._named: set[tuple[str, str]] = set()
         self._inputs: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=10))
         self._dead: dict[str, int] = defaultdict(int)
