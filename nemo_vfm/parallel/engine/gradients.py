@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.parallel.apply.local_shard import local, spread
 from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 _BUCKET_BYTES = 64 << 20  # of one all-reduce: few calls, and no second copy of all gradients
@@ -50,23 +51,41 @@ def held(model: nn.Module, mesh: Mesh | None) -> list[ParamOwnership]:
     plan = mesh.plan
     how = model.plan() if isinstance(model, Divisible) else None
     modules = [name for name, _ in model.named_modules()]
-    of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
-    complete = {name for pattern in (how.whole_gradient if how else ()) for name in matching(pattern, modules)}
-    complete |= {name for name, module in model.named_modules() if getattr(module, "whole_gradient", False)}
+    sums = TensorSums(model, plan)
     repeated = {name for pattern in (how.every if how else ()) for name in matching(pattern, modules)}
     found = []
     for name, parameter in model.named_parameters():
         axes = () if (parts := spread(parameter)) is None else parts.device_mesh.mesh_dim_names or ()
         split = parts is not None and "tensor" in axes and not parts.placements[axes.index("tensor")].is_replicate()
         # The bias of a row linear is not sharded, but it is a DTensor, which has summed its gradient already.
-        own = plan.tensor > 1 and "tensor" not in axes and not _below(name, complete)
-        partly = own and (plan.sequence or _below(name, of_heads))
+        partly = "tensor" not in axes and name in sums
         on_all = plan.pipeline > 1 and _below(name, repeated)
         whole = mesh.sharding is not None and "shard" not in axes
         copies = plan.replicate * (1 if split else plan.tensor) * (plan.pipeline if on_all else 1)
         copies *= plan.shard * plan.context if whole else 1
         found.append(ParamOwnership(name, parameter, partly, on_all, whole, copies))
     return found
+
+
+class TensorSums:
+    """Names of parameters whose gradient is a part of a sum over the tensor ranks, if these hold them whole.
+
+    Each rank has seen only some tokens, or some heads.
+    """
+
+    def __init__(self, model: nn.Module, plan: ParallelPlan) -> None:
+        how = model.plan() if isinstance(model, Divisible) else None
+        modules = dict(model.named_modules())
+        self._plan = plan
+        self._of_heads = {name for pattern in (how.per_head if how else ()) for name in matching(pattern, modules)}
+        complete = {name for pattern in (how.whole_gradient if how else ()) for name in matching(pattern, modules)}
+        marked = {name for name, module in modules.items() if getattr(module, "whole_gradient", False)}
+        self._complete = complete | marked
+
+    def __contains__(self, name: str) -> bool:
+        """Whether it is one of them."""
+        own = self._plan.tensor > 1 and not _below(name, self._complete)
+        return own and (self._plan.sequence or _below(name, self._of_heads))
 
 
 def _below(name: str, modules: set[str]) -> bool:

@@ -18,7 +18,6 @@ from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 Forwards = Iterator[tuple[Tensor, float]]
 
@@ -116,21 +115,12 @@ def mark(model: nn.Module) -> None:
 
 def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
     """The whole parameters of which each tensor rank has a part of the gradient."""
-    if plan.tensor == 1 or not isinstance(model, Divisible):
-        return []
-    how, names, split = model.plan(), [name for name, _ in model.named_modules()], split_parameters(model)
-    of_heads = {one for pattern in how.per_head for one in matching(pattern, names)}
-    complete = {one for pattern in how.whole_gradient for one in matching(pattern, names)}
+    split, sums = split_parameters(model), gradients.TensorSums(model, plan)
     return [
         parameter
         for name, parameter in model.named_parameters()
-        if parameter.requires_grad and name not in split and not _below(name, complete)
-        if plan.sequence or _below(name, of_heads)
+        if parameter.requires_grad and name not in split and name in sums
     ]
-
-
-def _below(name: str, modules: set[str]) -> bool:
-    return any(name.startswith(f"{module}.") for module in modules)
 
 
 def _main_grad(parameter: nn.Parameter) -> Tensor:
