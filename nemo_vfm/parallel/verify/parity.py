@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
@@ -165,18 +165,18 @@ def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, di
 
 @contextmanager
 def _left_out() -> Iterator[None]:
-    kept = gradients.sum_partial
-    gradients.sum_partial = lambda holding, mesh: None
+    kept = gradients.all_reduce
+    gradients.all_reduce = lambda tensors, group: None
     try:
         yield
     finally:
-        gradients.sum_partial = kept
+        gradients.all_reduce = kept
 
 
-def _seen(engine: TorchEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
+def _seen(engine: MeshEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
     """Take a step on each; one or more batches make a step."""
     first = engine.step(batches[0], 1.0)
-    kept = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
+    kept = {name: whole(one).clone() for name, one in engine.gradients().items()}
     return _Seen([first.loss, *(engine.step(one, 1.0).loss for one in batches[1:])], first.grad_norm, kept)
 
 
@@ -196,7 +196,7 @@ def _alone(rehearsal: TinyTraining, packed: bool) -> _Seen:
     if greatest(float(key not in _ALONE))[0]:
         alone = range(_STEPS)
         batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in alone]
-        _ALONE[key] = _seen(rehearsal.started(ParallelPlan()), batches)
+        _ALONE[key] = _seen(rehearsal.by_torch().started(ParallelPlan()), batches)
     return _ALONE[key]
 
 
