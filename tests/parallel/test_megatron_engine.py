@@ -12,6 +12,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.engine import gradients
@@ -163,6 +164,21 @@ def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: 
         losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(first, last)]
         checkpoint.save(folder, last, engine.tensors(), {"step": last}, ranks=ranks)
         return losses
+
+
+def kept_for_a_save(rank: int, degrees: dict[str, Any]) -> float:
+    """Numbers of optimizer state that this rank saves, over its weights."""
+    with megatron_on_cpu():
+        plan = ParallelPlan(**degrees)
+        engine = started(MegatronEngine(), plan, *MODELS["gpt"])
+        engine.step([own(plan, rank, 0)], 1.0)
+        saved = sum(local(one).numel() for one in engine.tensors()["optimizer"].values())
+        return saved / sum(local(one).numel() for one in engine.model.parameters())
+
+
+def test_a_save_holds_no_more_state_than_a_rank_updates() -> None:
+    """Two moments over two data ranks: one number a weight, where the whole would be two."""
+    assert max(on_ranks(4, kept_for_a_save, {**SEQUENCE, "shard": 2})) < 1.02
 
 
 def steady(rank: int, count: int) -> list[float]:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs microbatches by Megatron-Core's schedules: one after another, or through a pipeline by 1F1B or interleaved."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -24,6 +25,12 @@ Forwards = Iterator[tuple[Tensor, float]]
 
 def config_of(plan: ParallelPlan) -> TransformerConfig:
     """Megatron-Core's settings; the layers' sizes are the model's own, so those here mean nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of a default of its own
+        return _config(plan)
+
+
+def _config(plan: ParallelPlan) -> TransformerConfig:
     return TransformerConfig(
         num_layers=plan.stages, hidden_size=1, num_attention_heads=plan.tensor, kv_channels=1,
         tensor_model_parallel_size=plan.tensor, sequence_parallel=plan.sequence,
