@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError
+from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 
@@ -70,6 +70,7 @@ class Chat:
         """What the model says.
 
         Raises:
+            EndpointBusy, EndpointFault: see `Endpoint.ask`; an empty answer is a fault.
             EndpointError: no usable answer to this.
             EndpointDenied: there will be none to anything.
         """
@@ -83,6 +84,14 @@ class Chat:
             return _said(answer)
         except (KeyError, IndexError, TypeError, ValueError, AttributeError):
             raise EndpointError(f"the answer has no choices[0].message.content: {str(answer.body)[:200]}") from None
+
+    def place(self) -> str:
+        """Service and model, for whoever counts what is under way at both."""
+        return f"{self.endpoint.url} {self.model}"
+
+    def longest_answer_tokens(self) -> int:
+        """The limit on an answer."""
+        return self.max_tokens
 
     def identity(self) -> Json:
         """All that the words depend on, as far as it can be known here; where the service stands is not part of it."""
@@ -113,7 +122,7 @@ def _said(answer: Answer) -> Said:
         ending = "blocked"
     text = "" if ending == "blocked" else _text(message["content"])
     if ending != "blocked" and not text.strip():
-        raise EndpointError("the model returned nothing, as overloaded servers do; run again later")
+        raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
         _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), answer.seconds,

@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
-from nemo_vfm.core.network.retry import RETRIED, RetryableError, retry_after, wait_s
+from nemo_vfm.core.network.retry import RETRIED, retry_after, wait_s
 from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
@@ -27,11 +27,33 @@ from nemo_vfm.core.types.json_value import Json
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
 REQUEST_PREFIX = "nemo-vfm-"
 _ABOUT_ALL = frozenset({401, 402, 403, 404, 405, 407})
+_BUSY = frozenset({429, 503, 529})
 _CHUNK = 1 << 16
 
 
 class EndpointError(NemoVfmError):
     """A service did not answer one question as it should. Another question may fare better."""
+
+
+class EndpointBusy(EndpointError):
+    """A service takes no more questions just now, by 429, 503 or 529, or by refusing the connection; ask again later.
+
+    Args:
+        reason: what it said.
+        retry_after_s: the wait that it requests; None if it requests none.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class EndpointFault(EndpointError):
+    """A service failed on a question that it took: 408, another 5xx, a broken connection or half an answer."""
+
+
+class EndpointTimeout(EndpointFault):
+    """A service took a question and gave no whole answer within `timeout_s`."""
 
 
 class EndpointDenied(UserError):
@@ -111,6 +133,8 @@ class Endpoint:
 
         Raises:
             EndpointDenied: the key, the path or the model is refused; asking again would not help.
+            EndpointBusy: it refuses just now.
+            EndpointFault: it failed; the same question may fare better.
             EndpointError: no answer to this question, or it holds what the recipe takes from the environment.
             UserError: the address may not be connected to, or the key is absent.
         """
@@ -118,17 +142,18 @@ class Endpoint:
             raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
                                 "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
         body = json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
-        began, reason = time.monotonic(), ""
+        began = time.monotonic()
         for number in range(self.tries):
             request_id = f"{REQUEST_PREFIX}{uuid4().hex}"
             try:
                 found, echo = self._once(operation, body, request_id)
                 return Answer(found, request_id, echo, time.monotonic() - began)
-            except RetryableError as error:
-                reason = str(error)
-                if number + 1 < self.tries:
-                    time.sleep(wait_s(number, error.wait_s, self.max_wait_s))
-        raise EndpointError(f"{self._name()} gave no answer in {self.tries} tries; the last error: {reason}")
+            except (EndpointBusy, EndpointFault) as error:
+                if number + 1 == self.tries:
+                    raise
+                requested_s = error.retry_after_s if isinstance(error, EndpointBusy) else None
+                time.sleep(wait_s(number, requested_s, self.max_wait_s))
+        raise AssertionError("the last try raises")
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
         url = self.url
@@ -141,9 +166,11 @@ class Endpoint:
         except UserError:
             raise
         except TimeoutError:
-            raise RetryableError(f"TimeoutError: it took longer than timeout_s, {self.timeout_s:g} s") from None
+            raise EndpointTimeout(f"{self._name()} took longer than timeout_s, {self.timeout_s:g} s") from None
+        except ConnectionRefusedError as error:
+            raise EndpointBusy(one_line(f"{self._name()} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
-            raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
+            raise EndpointFault(one_line(f"{self._name()} broke off: {type(error).__name__}: {error}")) from None
         self._judge(response, data)
         return _json(data), response.headers.get("X-Request-Id")
 
@@ -152,8 +179,10 @@ class Endpoint:
         if status == 200:
             return
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
+        if status in _BUSY:
+            raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))
         if status in RETRIED:
-            raise RetryableError(one_line(text), retry_after(response.headers.get("Retry-After")))
+            raise EndpointFault(one_line(text))
         if 300 <= status < 400:
             raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
         if status in _ABOUT_ALL:
@@ -216,4 +245,4 @@ def _json(data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise RetryableError(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
+        raise EndpointFault(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
