@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a model many questions, and yields each reply or failure as soon as it is there."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+
+from nemo_vfm.asking.attempt import Attempts
+from nemo_vfm.asking.budget import Budget, Spending
+from nemo_vfm.asking.dispatch import Dispatch
+from nemo_vfm.asking.journal import Journal
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.question import ChatModel, Failure, HasAnswerLimit, HasPlace, Question, Reply
+
+
+class Asker:
+    """Asks one model. What was answered before is taken from the journal; every question ends as reply or failure.
+
+    Args:
+        chat: the model.
+        journal: where answers are kept; None keeps none, and every question is asked.
+        pace: how many questions are under way; waiting for their turn counts as nothing.
+        budget: what they may cost, over all calls of `ask`.
+        tries: attempts at a question on which the service fails: time-outs, broken connections, 408, other 5xx, half
+            answers and empty ones. Refusals (429, 503, 529) do not count: `pace.patience_s` limits them.
+    """
+
+    def __init__(
+        self, *, chat: ChatModel, journal: Journal | None = None, pace: Pace = Pace(), budget: Budget = Budget(),
+        tries: int = 4,
+    ) -> None:  # fmt: skip
+        if tries < 1:
+            raise ValueError(f"tries is {tries}, but each question is asked at least once")
+        if budget.limits and not isinstance(chat, HasAnswerLimit):
+            raise ValueError(f"a budget needs to know how long an answer can be, and {type(chat).__name__} has no "
+                             "longest_answer_tokens()")  # fmt: skip
+        self.chat, self.journal, self.pace, self.tries = chat, journal, pace, tries
+        self.spending = Spending(budget)
+        self._limit = pace.limit_of(chat.place()) if isinstance(chat, HasPlace) else pace.new_limit()
+
+    @property
+    def limit(self) -> int:
+        """How many questions may be under way now."""
+        return self._limit.limit
+
+    def ready(self) -> None:
+        """Raise UserError where nothing could be asked."""
+        self.chat.ready()
+
+    def ask(self, questions: Iterable[Question]) -> Iterator[Reply | Failure]:
+        """Replies and failures as they come, one a question. Read more from `questions` only as places get free.
+
+        Raises:
+            BudgetSpent: the next question might cost more than is left.
+            UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.
+        """
+        with nullcontext() if self.journal is None else self.journal.open() as journal:
+            attempts = Attempts(self.chat, self._limit, journal, self.spending, self.tries, self.pace.patience_s)
+            yield from Dispatch(self.chat, self._limit, journal, self.spending, attempts).all(iter(questions))
