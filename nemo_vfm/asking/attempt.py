@@ -3,12 +3,13 @@
 """Makes one attempt at a question, tells pace and budget how it went, and keeps an answer at once."""
 
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 
 from nemo_vfm.asking.budget import Cost, Spending
 from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.asking.question import ChatModel, Failure, Question, Reply
+from nemo_vfm.asking.recall import concealed
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout
@@ -86,7 +87,7 @@ class Attempts:
         self._spending.settle(asked.cost, Cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
             return Failure(asked.question, "the model declined", asked.key, blocked=True)
-        known = replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision))
+        known = concealed(said)
         try:
             if self._journal is not None:
                 self._journal.put(asked.key, asdict(known))

@@ -2,10 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads an answer back from a journal, which may be damaged or written by something else."""
 
-from nemo_vfm.asking.journal import OpenJournal
-from nemo_vfm.core.network.chat import Ending, Said
+from dataclasses import replace
 
-_ENDINGS: tuple[Ending, ...] = ("success", "truncated")
+from nemo_vfm.asking.journal import OpenJournal
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.secret import conceal
+
+
+def concealed(said: Said) -> Said:
+    """An answer without secrets, which a model may repeat."""
+    return replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision))
 
 
 def recalled(journal: OpenJournal, key: str) -> Said | None:

@@ -138,10 +138,7 @@ class Endpoint:
             EndpointError: no answer to this question, or it holds what the recipe takes from the environment.
             UserError: the address may not be connected to, or the key is absent.
         """
-        if variable := leaked(question, self._withheld):
-            raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
-                                "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
-        body = json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
+        body = self.encoded(question)
         began = time.monotonic()
         for number in range(self.tries):
             request_id = f"{REQUEST_PREFIX}{uuid4().hex}"
@@ -154,6 +151,17 @@ class Endpoint:
                 requested_s = error.retry_after_s if isinstance(error, EndpointBusy) else None
                 time.sleep(wait_s(number, requested_s, self.max_wait_s))
         raise AssertionError("the last try raises")
+
+    def encoded(self, question: Json) -> bytes:
+        """A request's body as it is sent, in ASCII.
+
+        Raises:
+            EndpointError: it holds what the recipe takes from the environment.
+        """
+        if variable := leaked(question, self._withheld):
+            raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
+                                "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
+        return json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
         url = self.url
