@@ -61,7 +61,7 @@ def main() -> None:
     """Ask for all rows; the rows, the seconds and the limit that was found go to FOLDER/rows.json."""
     url, rows, folder, timeout_s = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
     allowed = Permissions.of(service_url(url).origin)
-    endpoint = Endpoint(url=url, timeout_s=timeout_s, tries=1, permissions=allowed)
+    endpoint = Endpoint(url=url, timeout_s=timeout_s, permissions=allowed)
     chat = NotedChat(Chat(endpoint=endpoint, model="drawn", max_tokens=8), folder / "log")
     pace = Pace()
     asker = Asker(chat=chat, journal=Journal(file=folder / "answers.jsonl"), pace=pace, tries=8)

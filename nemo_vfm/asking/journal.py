@@ -9,17 +9,18 @@ A line that was torn by the end of the process or the machine is cut off at the 
 import json
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from nemo_vfm.asking.file_lock import file_lock
+from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.json_value import Json
 
 _OPEN: dict[Path, "_Shared"] = {}
 _LOCK = threading.Lock()
+os.register_at_fork(after_in_child=_OPEN.clear)  # a copy of this process holds no lock
 
 
 class Journal:
@@ -27,10 +28,12 @@ class Journal:
 
     Args:
         file: a line of JSON for each answer.
+        others: files of other processes, from which answers are taken as they are at the opening. Nothing is written
+            to them, and nobody is kept from writing.
     """
 
-    def __init__(self, *, file: Path) -> None:
-        self.file = Path(file)
+    def __init__(self, *, file: Path, others: Sequence[Path] = ()) -> None:
+        self.file, self.others = Path(file), tuple(others)
 
     @contextmanager
     def open(self) -> Iterator["OpenJournal"]:
@@ -41,7 +44,7 @@ class Journal:
         """
         path = self.file.absolute()
         with _LOCK:
-            shared = _OPEN.get(path) or _Shared(path)
+            shared = _OPEN.get(path) or _Shared(path, self.others)
             _OPEN[path] = shared
             shared.users += 1
         try:
@@ -57,12 +60,12 @@ class Journal:
 class _Shared:
     """An open journal, its lock, and how many use it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, others: Sequence[Path]) -> None:
         self.users = 0
         with ExitStack() as stack:
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(file_lock(path))
-            self.journal = stack.enter_context(closing(OpenJournal(path)))
+            self.journal = stack.enter_context(closing(OpenJournal(path, others)))
             self.close = stack.pop_all().close
 
 
@@ -71,23 +74,23 @@ class OpenJournal:
 
     Args:
         path: of the file; it is made where there is none.
+        others: files that are read only.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._descriptor = path, _descriptor(path)
-        self._lock, self._closed = threading.Lock(), False
-        self._places: dict[str, tuple[int, int]] = {}  # key: (offset, bytes)
-        self._end = 0
-        self._read_all()
-
-    def __len__(self) -> int:
-        return len(self._places)
+    def __init__(self, path: Path, others: Sequence[Path]) -> None:
+        self._path, self._lock, self._closed = path, threading.Lock(), False
+        with ExitStack() as stack:
+            self._descriptor = stack.enter_context(_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND))
+            self._own = JournalIndex(path, self._descriptor)
+            self._others = [JournalIndex(one, stack.enter_context(_descriptor(one, os.O_RDONLY))) for one in others]
+            os.ftruncate(self._descriptor, self._own.end)  # a last line that was torn
+            self._close_files = stack.pop_all().close
 
     def get(self, key: str) -> Json | None:
         """What was put under this key last; None where nothing was, or where it was forgotten."""
         with self._lock:
-            place = self._places.get(key)
-            return None if place is None else json.loads(os.pread(self._descriptor, place[1], place[0]))["value"]
+            index = next((one for one in (self._own, *self._others) if key in one), None)
+            return None if index is None else index.get(key)
 
     def put(self, key: str, value: Json) -> None:
         """Append it.
@@ -95,71 +98,45 @@ class OpenJournal:
         Raises:
             UserError: the disk does not take it; the file is as it was.
         """
-        with self._lock:
-            self._places[key] = self._append({"key": key, "value": value})
+        self._append({"key": key, "value": value})
 
     def forget(self, key: str) -> None:
-        """As if it had never been put."""
-        with self._lock:
-            if self._places.pop(key, None) is not None:
-                self._append({"key": key, "forgotten": True})
+        """As if it had never been put here."""
+        if key in self._own:
+            self._append({"key": key, "forgotten": True})
 
     def close(self) -> None:
         """Flush it to the disk. A thread that has an answer afterwards cannot keep it, and does not fail."""
         with self._lock:
             self._closed = True
             os.fsync(self._descriptor)
-            os.close(self._descriptor)
+            self._close_files()
 
-    def _append(self, entry: Json) -> tuple[int, int]:
+    def _append(self, entry: Json) -> None:
         line = json.dumps(entry, allow_nan=False).encode() + b"\n"
-        place = (self._end, len(line))
-        if self._closed:
-            return place
+        with self._lock:
+            if not self._closed:
+                self._write(line)
+                self._own.add(line)
+
+    def _write(self, line: bytes) -> None:
         try:
             written = os.write(self._descriptor, line)
             while written < len(line):
                 written += os.write(self._descriptor, line[written:])
         except OSError as error:
-            os.ftruncate(self._descriptor, self._end)
+            os.ftruncate(self._descriptor, self._own.end)
             raise UserError(f"cannot write to {self._path}: {error.strerror}; what it holds is whole: make room and "
                             "run again") from error  # fmt: skip
-        self._end += len(line)
-        return place
-
-    def _read_all(self) -> None:
-        """Find every line, and cut off a last one that is torn."""
-        unreadable = 0
-        with os.fdopen(os.dup(self._descriptor), "rb") as file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                unreadable += not self._index(line)
-                self._end += len(line)
-        os.ftruncate(self._descriptor, self._end)
-        if unreadable:
-            warn(f"{self._path}: {unreadable} lines cannot be read; what they answered is asked again")
-
-    def _index(self, line: bytes) -> bool:
-        match _entry(line):
-            case {"key": str(key), "forgotten": True}:
-                self._places.pop(key, None)
-            case {"key": str(key), "value": _}:
-                self._places[key] = (self._end, len(line))
-            case _:
-                return False
-        return True
 
 
-def _descriptor(path: Path) -> int:
+@contextmanager
+def _descriptor(path: Path, flags: int) -> Iterator[int]:
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         raise UserError(f"cannot open {path}: {error.strerror}; choose another file") from error
-
-
-def _entry(line: bytes) -> Json:
     try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -26,7 +26,7 @@ def server(monkeypatch):
 
 def asker(server, folder, *, timeout_s=5.0, tries=4, **pace):
     endpoint = Endpoint(
-        url=server.url, permissions=allowed(server.url, "CANARY_API_KEY"), timeout_s=timeout_s, tries=1,
+        url=server.url, permissions=allowed(server.url, "CANARY_API_KEY"), timeout_s=timeout_s,
         max_response_mb=1.0,
     )  # fmt: skip
     chat = Chat(endpoint=endpoint, model="tiny", max_tokens=9)
@@ -82,7 +82,7 @@ def test_a_key_that_is_revoked_ends_the_run_and_what_was_paid_for_is_kept(server
 
 def test_a_service_that_is_not_there_is_waited_for_and_then_ends_the_run(server, tmp_path):
     gone = server.url.replace(server.url.rpartition(":")[2], "1/v1")
-    endpoint = Endpoint(url=gone, permissions=allowed(gone), tries=1)
+    endpoint = Endpoint(url=gone, permissions=allowed(gone))
     chat = Chat(endpoint=endpoint, model="tiny", max_tokens=9)
     with pytest.raises(UserError, match=r"nothing but refusals.*cannot be reached"):
         ask(Asker(chat=chat, pace=Pace(patience_s=0.05, max_wait_s=0.02)))

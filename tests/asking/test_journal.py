@@ -68,7 +68,7 @@ def test_what_was_forgotten_stays_so(file):
         journal.put("b", 2)
         journal.forget("a")
         journal.forget("never put")
-        assert journal.get("a") is None and len(journal) == 1
+        assert journal.get("a") is None
     assert kept(file) == {"b": 2}
 
 
@@ -104,6 +104,20 @@ def test_a_second_process_gets_a_sentence_and_the_lock_ends_with_its_process(fil
     assert kept(file) == {"a": 1}
 
 
+def test_a_copy_of_the_process_does_not_hold_it(file):
+    def second() -> int:
+        try:
+            put(file, b=2)
+        except UserError:
+            return 7
+        return 0
+
+    with Journal(file=file).open() as journal:
+        assert in_a_copy(second) == 7
+        journal.put("a", 1)
+    assert kept(file) == {"a": 1}
+
+
 def test_stages_of_one_process_share_it_and_the_last_one_closes_it(file):
     with Journal(file=file).open() as first:
         with Journal(file=file.parent / "." / file.name).open() as second:
@@ -111,6 +125,20 @@ def test_stages_of_one_process_share_it_and_the_last_one_closes_it(file):
             assert first is second
         first.put("b", 2)
     assert kept(file) == {"a": 1, "b": 2}
+
+
+def test_answers_of_other_files_are_read_and_stay_as_they_are(file):
+    put(file, a="own", b="own")
+    other = file.with_name("other.jsonl")
+    put(other, b="other", c="other", d="torn")
+    torn = other.read_bytes()[:-3]
+    other.write_bytes(torn)
+    with Journal(file=other).open(), Journal(file=file, others=[other]).open() as journal:
+        assert [journal.get(key) for key in "abcd"] == ["own", "own", "other", None]
+        journal.put("c", "new")
+        journal.forget("b")
+        assert journal.get("c") == "new"
+    assert kept(file) == {"a": "own", "c": "new"}
 
 
 def test_a_full_disk_is_said_and_leaves_no_half_line(file, monkeypatch):
