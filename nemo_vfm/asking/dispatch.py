@@ -8,12 +8,13 @@ import math
 import time
 from collections.abc import Generator, Iterator
 from dataclasses import replace
+from functools import partial
 from queue import Empty, SimpleQueue
 
 from nemo_vfm.asking.answer_key import answer_key
 from nemo_vfm.asking.attempt import Attempts, Outcome, PendingQuestion, Retry
 from nemo_vfm.asking.budget import Cost, Spending, estimated_tokens
-from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit
+from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.asking.question import ChatModel, Failure, HasAnswerLimit, Question, Reply
 from nemo_vfm.asking.recall import recalled
@@ -98,7 +99,15 @@ class Dispatch:
             self._spending.release(asked.cost)
             return self._wait(asked)
         self._in_flight += 1
-        return self._threads.submit(lambda: self._outcomes.put((asked, self._attempts.make(asked, ticket))))
+        return self._threads.submit(partial(self._attempt, asked, ticket))
+
+    def _attempt(self, asked: PendingQuestion, ticket: Ticket) -> None:
+        """On another thread. An error that nobody foresaw must reach the one who waits, too."""
+        try:
+            outcome = self._attempts.make(asked, ticket)
+        except BaseException as error:
+            outcome = error
+        self._outcomes.put((asked, outcome))
 
     def _cost(self, question: Question) -> Cost:
         if not self._spending.budget.limits or not isinstance(self._chat, HasAnswerLimit):

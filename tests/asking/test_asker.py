@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that every question ends once, as its own reply or with a reason, and that no answer is asked for again."""
 
+import json
 import re
 import threading
 from collections import Counter
+from dataclasses import asdict
 from itertools import count, islice
 
 import pytest
@@ -182,7 +184,10 @@ def test_an_answer_is_kept_before_it_is_read(tmp_path):
     replies.close()
 
 
-@pytest.mark.parametrize("damage", ['{"text": ""}', '{"text": "x"}', "3", '{"text": 3, "ending": "success"}'])
+EMPTY = json.dumps(asdict(said("")))
+
+
+@pytest.mark.parametrize("damage", [EMPTY, '{"text": ""}', '{"text": "x"}', "3", '{"text": 3, "ending": "success"}'])
 def test_what_a_journal_holds_that_is_no_answer_is_asked_again(damage, tmp_path):
     (key,) = {reply.key for reply in asked(MadeChat(), numbered(1), tmp_path)}
     with (tmp_path / "answers.jsonl").open("a") as file:
@@ -262,3 +267,16 @@ def test_those_who_ask_one_model_at_one_place_share_its_limit_and_others_do_not(
     one, same, other = (Asker(chat=Placed(name=name), pace=pace) for name in ("shared", "shared", "alone"))
     assert one._limit is same._limit and one._limit is not other._limit
     assert Asker(chat=Placed(name="shared"), pace=other_pace)._limit is not one._limit
+
+
+def test_an_error_that_nobody_foresaw_ends_the_run_and_does_not_leave_it_waiting(tmp_path, monkeypatch):
+    monkeypatch.setattr("nemo_vfm.asking.attempt.concealed", lambda said: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        asked(MadeChat(), numbered(3), tmp_path)
+
+
+@pytest.mark.parametrize("fault", [EndpointFault, EndpointError])
+def test_a_key_is_in_no_reason_whoever_repeats_it(fault, monkeypatch):
+    monkeypatch.setenv("CANARY_API_KEY", "canary-key-5531-x")
+    (failure,) = asked(MadeChat({"q0": [fault("wrong key: canary-key-5531-x")]}), numbered(1), tries=1)
+    assert "wrong key: ***" in failure.reason

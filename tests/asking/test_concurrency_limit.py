@@ -138,11 +138,19 @@ def test_mostly_time_outs_halve_the_limit_but_not_below_eight():
 
 
 def test_a_few_time_outs_do_not_change_the_limit():
-    limit = new_limit()
+    limit = new_limit(start=64)
     for _ in range(100):
         limit.timed_out(limit.send(0.0))
         limit.answered(limit.send(0.0), 0.2)
-    assert limit.limit == 8
+    assert limit.limit == 64
+
+
+def test_many_more_places_at_a_server_that_refuses_are_found_in_growing_steps():
+    server, limit = SimulatedServer(places=K, refuses=True, seed=2), new_limit()
+    server.run(limit, 500)
+    server.places = 256
+    server.run(limit, 1500)
+    assert limit.limit > 1.5 * K, "one more every four rounds would take 2,500 answers"
 
 
 def test_few_questions_say_nothing_of_the_limit():
