@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 
 from nemo_vfm.asking.attempt import Attempts
-from nemo_vfm.asking.budget import Budget, Spending
+from nemo_vfm.asking.budget import Budget, Price
 from nemo_vfm.asking.dispatch import Dispatch
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
-from nemo_vfm.asking.question import ChatModel, Failure, HasAnswerLimit, HasPlace, Question, Reply
+from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, HasPlace, Question, Reply
 
 
 class Asker:
@@ -20,22 +20,20 @@ class Asker:
         chat: the model.
         journal: where answers are kept; None keeps none, and every question is asked.
         pace: how many questions are under way; waiting for their turn counts as nothing.
-        budget: what they may cost, over all calls of `ask`.
+        budget: what they may cost, over all calls of `ask`, and of all askers that share it; None limits nothing.
         tries: attempts at a question on which the service fails: time-outs, broken connections, 408, other 5xx, half
             answers and empty ones. Refusals (429, 503, 529) do not count: `pace.patience_s` limits them.
     """
 
     def __init__(
-        self, *, chat: ChatModel, journal: Journal | None = None, pace: Pace = Pace(), budget: Budget = Budget(),
+        self, *, chat: ChatModel, journal: Journal | None = None, pace: Pace = Pace(), budget: Budget | None = None,
         tries: int = 4,
     ) -> None:  # fmt: skip
         if tries < 1:
             raise ValueError(f"tries is {tries}, but each question is asked at least once")
-        if budget.limits and not isinstance(chat, HasAnswerLimit):
-            raise ValueError(f"a budget needs to know how long an answer can be, and {type(chat).__name__} has no "
-                             "longest_answer_tokens()")  # fmt: skip
         self.chat, self.journal, self.pace, self.tries = chat, journal, pace, tries
-        self.spending = Spending(budget)
+        self.budget = Budget() if budget is None else budget
+        self._price = _price(self.budget, chat)
         self._limit = pace.limit_of(chat.place()) if isinstance(chat, HasPlace) else pace.new_limit()
 
     @property
@@ -55,5 +53,18 @@ class Asker:
             UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.
         """
         with nullcontext() if self.journal is None else self.journal.open() as journal:
-            attempts = Attempts(self.chat, self._limit, journal, self.spending, self.tries, self.pace.patience_s)
-            yield from Dispatch(self.chat, self._limit, journal, self.spending, attempts).all(iter(questions))
+            attempts = Attempts(
+                self.chat, self._limit, journal, self.budget, self._price, self.tries, self.pace.patience_s
+            )
+            dispatch = Dispatch(self.chat, self._limit, journal, self.budget, self._price, attempts)
+            yield from dispatch.all(iter(questions))
+
+
+def _price(budget: Budget, chat: ChatModel) -> Price:
+    """The model's price; ValueError where the budget cannot be kept."""
+    if isinstance(chat, BudgetedModel):
+        return budget.price_of(chat.model_name())
+    if budget.limits:
+        raise ValueError(f"a budget needs to know the model and how long an answer can be, and {type(chat).__name__} "
+                         "has no model_name() and longest_answer_tokens()")  # fmt: skip
+    return Price(million_in=0.0, million_out=0.0)

@@ -5,7 +5,7 @@
 import time
 from dataclasses import asdict, dataclass, field
 
-from nemo_vfm.asking.budget import Cost, Spending
+from nemo_vfm.asking.budget import Budget, Cost, Price
 from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.asking.question import ChatModel, Failure, Question, Reply
@@ -52,16 +52,17 @@ class Attempts:
         chat: the model.
         limit: told of each attempt.
         journal: gets answers; None keeps none.
-        spending: told what an attempt came to.
+        budget: told what an attempt came to.
+        price: of the model.
         tries: attempts at a question that the service took and failed on; refusals do not count.
         patience_s: nothing but refusals for so long ends the run.
     """
 
     def __init__(
-        self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, spending: Spending, tries: int,
-        patience_s: float,
+        self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, budget: Budget, price: Price,
+        tries: int, patience_s: float,
     ) -> None:  # fmt: skip
-        self._chat, self._limit, self._journal, self._spending = chat, limit, journal, spending
+        self._chat, self._limit, self._journal, self._budget, self._price = chat, limit, journal, budget, price
         self._tries, self._patience_s = tries, patience_s
 
     def make(self, asked: PendingQuestion, ticket: Ticket) -> Outcome:
@@ -84,7 +85,7 @@ class Attempts:
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
         self._limit.answered(ticket, time.monotonic())
-        self._spending.settle(asked.cost, Cost(said.tokens_in, said.tokens_out))
+        self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
             return Failure(asked.question, "the model declined", asked.key, blocked=True)
         known = concealed(said)
@@ -98,7 +99,7 @@ class Attempts:
     def _refused(self, asked: PendingQuestion, ticket: Ticket, error: EndpointBusy) -> Outcome:
         now_s = time.monotonic()
         asked.due_s = now_s + self._limit.refused(ticket, now_s, error.retry_after_s)
-        self._spending.release(asked.cost)
+        self._budget.release(asked.cost)
         refused_s = self._limit.refused_for_s(now_s)
         if refused_s > self._patience_s:
             return UserError(f"nothing but refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
@@ -109,7 +110,7 @@ class Attempts:
         timed_out = isinstance(error, EndpointTimeout)
         self._limit.timed_out(ticket) if timed_out else self._limit.failed(ticket)
         # A time-out may well have been paid for: nobody says so.
-        self._spending.settle(asked.cost, Cost()) if timed_out else self._spending.release(asked.cost)
+        self._budget.settle(asked.cost, Cost()) if timed_out else self._budget.release(asked.cost)
         asked.faults += 1
         if asked.faults >= self._tries:
             return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
@@ -118,7 +119,7 @@ class Attempts:
 
     def _over(self, asked: PendingQuestion, ticket: Ticket, error: BaseException) -> Outcome:
         self._limit.failed(ticket)
-        self._spending.release(asked.cost)
+        self._budget.release(asked.cost)
         if isinstance(error, UserError) or not isinstance(error, NemoVfmError):
             return error
         return Failure(asked.question, conceal(str(error)), asked.key)

@@ -3,6 +3,7 @@
 """Limits what questions may cost, in tokens and in money: reserved before asking, settled after."""
 
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.asking.question import Messages
@@ -19,107 +20,124 @@ class BudgetSpent(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Tokens of questions and of answers.
+    """What questions and answers come to.
 
     Args:
         tokens_in: of questions.
         tokens_out: of answers.
+        money: in the currency of the prices.
     """
 
     tokens_in: int = 0
     tokens_out: int = 0
+    money: float = 0.0
 
-    def plus(self, other: "Cost") -> "Cost":
-        """Both together."""
-        return Cost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out)
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out, self.money + other.money)
 
-    def minus(self, other: "Cost") -> "Cost":
-        """Without the other."""
-        return Cost(self.tokens_in - other.tokens_in, self.tokens_out - other.tokens_out)
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.tokens_in - other.tokens_in, self.tokens_out - other.tokens_out, self.money - other.money)
+
+    @property
+    def tokens(self) -> int:
+        """Both ways."""
+        return self.tokens_in + self.tokens_out
+
+
+class Price:
+    """What a model costs.
+
+    Args:
+        million_in: a million tokens of questions; 0 is a price, too.
+        million_out: a million tokens of answers.
+    """
+
+    def __init__(self, *, million_in: float, million_out: float) -> None:
+        if min(million_in, million_out) < 0:
+            raise ValueError(f"million_in {million_in} and million_out {million_out} must be at least 0")
+        self.million_in, self.million_out = million_in, million_out
+
+    def cost(self, tokens_in: int, tokens_out: int) -> Cost:
+        """(tokens_in million_in + tokens_out million_out) / 10^6, with the tokens."""
+        return Cost(tokens_in, tokens_out, (tokens_in * self.million_in + tokens_out * self.million_out) / 1e6)
 
 
 class Budget:
-    """What questions may cost, answers of earlier runs that are used again included. Without arguments nothing limits.
+    """What questions may cost, answers of earlier runs that are used again included. Without limits it only counts.
+
+    All askers that are given the same budget share it. Threads may, too.
 
     Args:
         tokens: of questions and answers together; None does not limit them.
         money: in the currency of the prices; None does not limit it.
-        price_in: of a million tokens of questions.
-        price_out: of a million tokens of answers.
+        prices: by model, as its service calls it. Where money is limited, a model without one is refused.
     """
 
     def __init__(
-        self, *, tokens: int | None = None, money: float | None = None, price_in: float | None = None,
-        price_out: float | None = None,
-    ) -> None:  # fmt: skip
-        if money is not None and (price_in is None or price_out is None):
-            raise ValueError(f"money is limited to {money:g}, but price_in is {price_in} and price_out {price_out}: "
-                             "give what a million tokens cost each way; 0 is a price, too")  # fmt: skip
-        if any(value is not None and value < 0 for value in (tokens, money, price_in, price_out)):
-            raise ValueError(f"tokens {tokens}, money {money}, price_in {price_in}, price_out {price_out}: at least 0")
-        self.tokens, self.money = tokens, money
-        self.price_in, self.price_out = price_in or 0.0, price_out or 0.0
+        self, *, tokens: int | None = None, money: float | None = None, prices: Mapping[str, Price] | None = None
+    ) -> None:
+        if any(value is not None and value < 0 for value in (tokens, money)):
+            raise ValueError(f"tokens {tokens} and money {money} must be at least 0")
+        self.tokens, self.money, self.prices = tokens, money, dict(prices or {})
+        self._spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
 
     @property
     def limits(self) -> bool:
         """Whether anything is limited."""
         return self.tokens is not None or self.money is not None
 
-    def allows(self, cost: Cost) -> bool:
-        """Whether so much may be spent in all."""
-        tokens = cost.tokens_in + cost.tokens_out
-        return (self.tokens is None or tokens <= self.tokens) and (self.money is None or self.price(cost) <= self.money)
-
-    def price(self, cost: Cost) -> float:
-        """(tokens_in price_in + tokens_out price_out) / 10^6."""
-        return (cost.tokens_in * self.price_in + cost.tokens_out * self.price_out) / 1e6
-
-
-class Spending:
-    """What was spent of a budget, and what is reserved for questions under way. Threads may share it.
-
-    Args:
-        budget: the limits.
-    """
-
-    def __init__(self, budget: Budget) -> None:
-        self.budget = budget
-        self._spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
-
     @property
     def spent(self) -> Cost:
         """By all that was settled."""
         return self._spent
 
+    def price_of(self, model: str) -> Price:
+        """The price of a model; nothing where there is none and money is not limited.
+
+        Raises:
+            ValueError: money is limited, and there is no price.
+        """
+        if model not in self.prices and self.money is not None:
+            known = ", ".join(sorted(self.prices)) or "none"
+            raise ValueError(f"money is limited to {self.money:g}, but prices has none for the model {model!r} (it has "
+                             f"{known}): give what a million tokens cost each way; 0 is a price, too")  # fmt: skip
+        return self.prices.get(model, _FREE)
+
     def reserve(self, cost: Cost) -> bool:
         """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
         with self._lock:
-            if not self.budget.allows(self._spent.plus(self._reserved).plus(cost)):
+            if not self._allows(self._spent + self._reserved + cost):
                 return False
-            self._reserved = self._reserved.plus(cost)
+            self._reserved += cost
             return True
 
     def settle(self, reserved: Cost, actual: Cost) -> None:
         """Replace a reservation by what it came to; a service that counts nothing is taken to have used it all."""
         with self._lock:
-            self._reserved = self._reserved.minus(reserved)
-            self._spent = self._spent.plus(reserved if actual == Cost() else actual)
+            self._reserved -= reserved
+            self._spent += actual if actual.tokens else reserved
 
     def release(self, reserved: Cost) -> None:
         """Give a reservation back: the question was not answered, and cost nothing."""
         with self._lock:
-            self._reserved = self._reserved.minus(reserved)
+            self._reserved -= reserved
 
     def stop(self, next_one: Cost) -> BudgetSpent:
         """The error that says what was spent, and what to do."""
-        spent, budget = self._spent, self.budget
-        money = "" if budget.money is None else f", {budget.price(spent):.4g} of {budget.money:g} in money"
-        tokens = "" if budget.tokens is None else f" of {budget.tokens:,}"
+        money = "" if self.money is None else f", {self._spent.money:.4g} of {self.money:g} in money"
+        tokens = "" if self.tokens is None else f" of {self.tokens:,}"
         return BudgetSpent(
-            f"the budget is spent: {spent.tokens_in + spent.tokens_out:,}{tokens} tokens{money}, and the next question "
-            f"may take {next_one.tokens_in + next_one.tokens_out:,} tokens. Every answer is kept: raise the budget and "
-            "run again to go on"
+            f"the budget is spent: {self._spent.tokens:,}{tokens} tokens{money}, and the next question may take "
+            f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to go on"
         )
+
+    def _allows(self, cost: Cost) -> bool:
+        # Sums of floats are off in the last digits, and the whole budget may be spent.
+        enough_money = self.money is None or cost.money <= self.money * (1 + 1e-9)
+        return (self.tokens is None or cost.tokens <= self.tokens) and enough_money
+
+
+_FREE = Price(million_in=0.0, million_out=0.0)
 
 
 def estimated_tokens(messages: Messages) -> int:

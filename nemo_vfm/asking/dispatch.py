@@ -13,10 +13,10 @@ from queue import Empty, SimpleQueue
 
 from nemo_vfm.asking.answer_key import answer_key
 from nemo_vfm.asking.attempt import Attempts, Outcome, PendingQuestion, Retry
-from nemo_vfm.asking.budget import Cost, Spending, estimated_tokens
+from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
 from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
-from nemo_vfm.asking.question import ChatModel, Failure, HasAnswerLimit, Question, Reply
+from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, Question, Reply
 from nemo_vfm.asking.recall import recalled
 from nemo_vfm.asking.worker_threads import WorkerThreads
 
@@ -30,15 +30,16 @@ class Dispatch:
         chat: the model.
         limit: how many may be under way.
         journal: answers of before; None has none.
-        spending: where the cost of each attempt is reserved.
+        budget: where the cost of each attempt is reserved.
+        price: of the model.
         attempts: makes them.
     """
 
     def __init__(
-        self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, spending: Spending,
+        self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, budget: Budget, price: Price,
         attempts: Attempts,
     ) -> None:  # fmt: skip
-        self._chat, self._limit, self._journal, self._spending = chat, limit, journal, spending
+        self._chat, self._limit, self._journal, self._budget, self._price = chat, limit, journal, budget, price
         self._attempts, self._threads = attempts, WorkerThreads()
         self._outcomes: SimpleQueue[tuple[PendingQuestion, Outcome]] = SimpleQueue()
         self._waiting: list[tuple[float, int, PendingQuestion]] = []  # to be sent later; a heap by time
@@ -76,7 +77,7 @@ class Dispatch:
             key = answer_key(self._chat, question)
             said = None if self._journal is None else recalled(self._journal, key)
             if said is not None:
-                self._spending.settle(Cost(), Cost(said.tokens_in, said.tokens_out))
+                self._budget.settle(Cost(), self._price.cost(said.tokens_in, said.tokens_out))
                 yield Reply(question, said, key, recalled=True)
             elif key in self._same:
                 self._same[key].append(question)
@@ -89,14 +90,14 @@ class Dispatch:
     def _send(self, asked: PendingQuestion) -> None:
         """Start an attempt; put it back where the budget or the pace has no room."""
         asked.cost = self._cost(asked.question)
-        if not self._spending.reserve(asked.cost):
+        if not self._budget.reserve(asked.cost):
             if not self._in_flight:
-                raise self._spending.stop(asked.cost)
+                raise self._budget.stop(asked.cost)
             self._needs_budget = True  # what is under way may come to less than was reserved
             return self._wait(asked)
         ticket = self._limit.send(time.monotonic())
         if ticket is None:
-            self._spending.release(asked.cost)
+            self._budget.release(asked.cost)
             return self._wait(asked)
         self._in_flight += 1
         return self._threads.submit(partial(self._attempt, asked, ticket))
@@ -110,9 +111,9 @@ class Dispatch:
         self._outcomes.put((asked, outcome))
 
     def _cost(self, question: Question) -> Cost:
-        if not self._spending.budget.limits or not isinstance(self._chat, HasAnswerLimit):
+        if not self._budget.limits or not isinstance(self._chat, BudgetedModel):
             return Cost()
-        return Cost(estimated_tokens(question.built()), self._chat.longest_answer_tokens())
+        return self._price.cost(estimated_tokens(question.built()), self._chat.longest_answer_tokens())
 
     def _wait(self, asked: PendingQuestion) -> None:
         heapq.heappush(self._waiting, (asked.due_s, next(self._numbers), asked))

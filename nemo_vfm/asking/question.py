@@ -44,8 +44,12 @@ class HasPlace(Protocol):
 
 
 @runtime_checkable
-class HasAnswerLimit(Protocol):
-    """A model whose answers have a longest length."""
+class BudgetedModel(Protocol):
+    """A model whose cost can be told before it is asked."""
+
+    def model_name(self) -> str:
+        """As its service calls it."""
+        ...
 
     def longest_answer_tokens(self) -> int:
         """At most so many tokens."""

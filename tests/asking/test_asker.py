@@ -12,7 +12,7 @@ from itertools import count, islice
 import pytest
 
 from nemo_vfm.asking.asker import Asker
-from nemo_vfm.asking.budget import Budget, BudgetSpent
+from nemo_vfm.asking.budget import Budget, BudgetSpent, Cost, Price
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
@@ -220,8 +220,7 @@ def test_a_budget_stops_the_run_before_it_is_exceeded_and_more_of_it_goes_on(tmp
     found = []
     with pytest.raises(BudgetSpent, match=r"of 200 tokens.*run again"):
         found.extend(asker.ask(numbered(40)))
-    spent = asker.spending.spent
-    assert spent.tokens_in + spent.tokens_out == 15 * len(chat.asked) <= 200 and len(chat.asked) >= 9
+    assert asker.budget.spent.tokens == 15 * len(chat.asked) <= 200 and len(chat.asked) >= 9
     more = MadeChat()
     assert len(texts(asked(more, numbered(40), tmp_path, budget=Budget(tokens=2000)))) == 40
     assert not set(more.asked) & set(chat.asked)
@@ -242,11 +241,28 @@ def test_a_budget_waits_for_what_is_under_way_where_that_may_come_to_less():
     assert chat.most_at_once == 1, "100 tokens are reserved for each, and 15 used"
 
 
+def test_askers_share_a_budget_each_at_the_price_of_its_model():
+    prices = {"made": Price(million_in=1e5, million_out=0.0), "judge": Price(million_in=0.0, million_out=1e6)}
+    budget = Budget(money=100.0, prices=prices)
+    asked(MadeChat(), numbered(3), budget=budget)
+    asked(MadeChat(name="judge"), numbered(4), budget=budget, pace=Pace(most=1))
+    assert budget.spent == Cost(70, 35, pytest.approx(3 * 1.0 + 4 * 5.0))
+    with pytest.raises(BudgetSpent, match=r"in money"):
+        asked(MadeChat(name="judge"), numbered(40), budget=budget)
+    assert budget.spent.money <= 100.0
+
+
+def test_money_without_the_price_of_a_model_is_refused_before_anything_is_asked():
+    budget = Budget(money=5.0, prices={"other": Price(million_in=1.0, million_out=1.0)})
+    with pytest.raises(ValueError, match=r"money is limited to 5.*no.*'made'.*it has other"):
+        Asker(chat=MadeChat(), budget=budget)
+
+
 def test_a_budget_for_a_model_whose_answers_have_no_limit_is_refused():
     class Endless:
         ready = say = identity = None
 
-    with pytest.raises(ValueError, match="Endless has no longest_answer_tokens"):
+    with pytest.raises(ValueError, match=r"Endless has no model_name\(\)"):
         Asker(chat=Endless(), budget=Budget(tokens=10))
 
 

@@ -36,6 +36,9 @@ class MadeChat:
     def identity(self):
         return [self.name]
 
+    def model_name(self) -> str:
+        return self.name
+
     def longest_answer_tokens(self) -> int:
         return self.longest
 

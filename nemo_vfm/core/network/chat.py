@@ -90,6 +90,10 @@ class Chat:
         """Service and model, for whoever counts what is under way at both."""
         return f"{self.endpoint.url} {self.model}"
 
+    def model_name(self) -> str:
+        """As the endpoint calls it."""
+        return self.model
+
     def longest_answer_tokens(self) -> int:
         """The limit on an answer."""
         return self.max_tokens
