@@ -241,6 +241,24 @@ def test_a_budget_waits_for_what_is_under_way_where_that_may_come_to_less():
     assert chat.most_at_once == 1, "100 tokens are reserved for each, and 15 used"
 
 
+@pytest.mark.parametrize(
+    "ends",
+    [[EndpointBusy("429", 0.0)] * 5, [EndpointFault("500")], [EndpointError("too long")]],
+    ids=["429", "500", "400"],
+)
+def test_what_was_not_answered_costs_nothing(ends):
+    chat = MadeChat({"q0": ends})
+    chat.longest, budget = 85, Budget(tokens=120)  # enough for one question at a time, and for two answers
+    assert len(asked(chat, numbered(2), budget=budget)) == 2
+    assert budget.spent.tokens == 15 * (1 if "too long" in str(ends) else 2)
+
+
+def test_a_time_out_may_have_been_paid_for():
+    chat, budget = MadeChat({"q0": [EndpointTimeout("2 s")]}), Budget(tokens=1000)
+    asked(chat, numbered(1), budget=budget)
+    assert budget.spent.tokens_out == 50 + 5
+
+
 def test_askers_share_a_budget_each_at_the_price_of_its_model():
     prices = {"made": Price(million_in=1e5, million_out=0.0), "judge": Price(million_in=0.0, million_out=1e6)}
     budget = Budget(money=100.0, prices=prices)
