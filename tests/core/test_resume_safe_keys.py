@@ -6,7 +6,6 @@ import pytest
 
 from nemo_vfm.core.resume_safe_keys import is_inert
 
-
 HARMLESS = ["num_workers", "pace", "budget", "keep_last", "log_every", "save_every_steps", "keep_clips"]
 
 
