@@ -57,8 +57,9 @@ class BatchAsker:
         with self.journal.open() as journal:
             failed = self._read(journal)
             waiting: dict[str, list[Question]] = {}
+            identity = self.chat.identity()
             for question in questions:
-                key = answer_key(self.chat, question)
+                key = answer_key(identity, question)
                 if (end := _end(journal, failed, question, key)) is not None:
                     yield end
                 else:

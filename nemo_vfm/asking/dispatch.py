@@ -19,6 +19,7 @@ from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, Question, Reply
 from nemo_vfm.asking.recall import recalled
 from nemo_vfm.asking.worker_threads import WorkerThreads
+from nemo_vfm.core.errors import NemoVfmError
 
 _SHARED_WAIT_S = 0.05  # before another look at a limit that others have used up
 
@@ -40,27 +41,33 @@ class Dispatch:
         attempts: Attempts,
     ) -> None:  # fmt: skip
         self._chat, self._limit, self._journal, self._budget, self._price = chat, limit, journal, budget, price
-        self._attempts, self._threads = attempts, WorkerThreads()
+        self._attempts, self._threads, self._identity = attempts, WorkerThreads(), chat.identity()
         self._outcomes: SimpleQueue[tuple[PendingQuestion, Outcome]] = SimpleQueue()
         self._waiting: list[tuple[float, int, PendingQuestion]] = []  # to be sent later; a heap by time
         self._numbers = itertools.count()
         self._same: dict[str, list[Question]] = {}  # by key of a question on its way: all that get its answer
-        self._in_flight, self._source_is_empty = 0, False
+        self._in_flight = 0
+        self._next: PendingQuestion | None = None  # the first that needs a place
         self._needs_budget = False  # something has to end before anything is sent
 
     def all(self, source: Iterator[Question]) -> Iterator[Reply | Failure]:
         """Every question's end."""
         try:
-            while not self._source_is_empty or self._in_flight or self._waiting:
-                yield from self._send_all(source)
+            yield from self._send_all(source)
+            while self._next or self._in_flight or self._waiting:
                 yield from self._next_ends()
+                yield from self._send_all(source)
         finally:
             self._threads.close()
 
     def _send_all(self, source: Iterator[Question]) -> Iterator[Reply]:
-        """Send as many as may be; yield what was answered before on the way."""
-        while not self._needs_budget and self._limit.wait_s(time.monotonic()) == 0:
-            asked = self._due() or (yield from self._fresh(source))
+        """Send as many as may be; yield what was answered before on the way, which needs no place."""
+        while True:
+            self._next = self._next or (yield from self._fresh(source))
+            if self._needs_budget or self._limit.wait_s(time.monotonic()) > 0:
+                return
+            if (asked := self._due()) is None:
+                asked, self._next = self._next, None
             if asked is None:
                 return
             self._send(asked)
@@ -74,7 +81,7 @@ class Dispatch:
     def _fresh(self, source: Iterator[Question]) -> Generator[Reply, None, PendingQuestion | None]:
         """The next question that is not answered and not on its way; those before it are yielded or noted."""
         for question in source:
-            key = answer_key(self._chat, question)
+            key = answer_key(self._identity, question)
             said = None if self._journal is None else recalled(self._journal, key)
             if said is not None:
                 self._budget.settle(Cost(), self._price.cost(said.tokens_in, said.tokens_out))
@@ -84,7 +91,6 @@ class Dispatch:
             else:
                 self._same[key] = [question]
                 return PendingQuestion(question, key)
-        self._source_is_empty = True
         return None
 
     def _send(self, asked: PendingQuestion) -> None:
@@ -113,7 +119,10 @@ class Dispatch:
     def _cost(self, question: Question) -> Cost:
         if not self._budget.limits or not isinstance(self._chat, BudgetedModel):
             return Cost()
-        return self._price.cost(estimated_tokens(question.built()), self._chat.longest_answer_tokens())
+        try:
+            return self._price.cost(estimated_tokens(question.built()), self._chat.longest_answer_tokens())
+        except NemoVfmError:
+            return Cost()  # the attempt will meet the same error, and report it
 
     def _wait(self, asked: PendingQuestion) -> None:
         heapq.heappush(self._waiting, (asked.due_s, next(self._numbers), asked))
@@ -144,4 +153,4 @@ class Dispatch:
             return min(pause_s, _SHARED_WAIT_S) if pause_s == math.inf else pause_s
         if self._waiting:
             return max(0.0, self._waiting[0][0] - now_s)
-        return None if self._source_is_empty and self._in_flight else 0.0
+        return None if self._in_flight else 0.0

@@ -3,8 +3,10 @@
 """Tests that every question ends once, as its own reply or with a reason, and that no answer is asked for again."""
 
 import json
+import math
 import re
 import threading
+import time
 from collections import Counter
 from dataclasses import asdict
 from itertools import count, islice
@@ -88,7 +90,7 @@ def test_questions_are_taken_only_as_places_get_free():
             yield Question([{"role": "user", "content": f"q{number}"}], index=number)
 
     replies = Asker(chat=MadeChat(), pace=Pace(start=4, most=4)).ask(endless())
-    assert len(list(islice(replies, 10))) == 10 and len(taken) <= 14
+    assert len(list(islice(replies, 10))) == 10 and len(taken) <= 15
     replies.close()
 
 
@@ -130,6 +132,20 @@ def test_nothing_but_refusals_ends_the_run_in_a_sentence_and_the_next_one_goes_o
         asked(chat, numbered(5), tmp_path, pace=Pace(patience_s=0.0, start=1))
     chat = MadeChat()
     assert texts(asked(chat, numbered(5), tmp_path))[0] == "first" and len(chat.asked) == 4
+
+
+def test_a_pause_of_the_service_holds_up_no_answer_that_is_there(tmp_path, monkeypatch):
+    asked(MadeChat(), numbered(3), tmp_path)
+    asker = Asker(chat=MadeChat(), journal=Journal(file=tmp_path / "answers.jsonl"))
+    monkeypatch.setattr(asker._limit, "_paused_until_s", math.inf)
+    assert len(list(asker.ask(numbered(3)))) == 3 and list(asker.ask([])) == []
+
+
+def test_a_pause_of_the_service_is_waited_for(monkeypatch):
+    asker = Asker(chat=MadeChat())
+    until_s = time.monotonic() + 0.2
+    monkeypatch.setattr(asker._limit, "_paused_until_s", until_s)
+    assert len(list(asker.ask(numbered(3)))) == 3 and time.monotonic() >= until_s
 
 
 def test_what_concerns_all_is_raised_at_once():
@@ -206,10 +222,11 @@ def test_messages_may_be_made_when_it_is_their_turn(tmp_path):
         return [{"role": "user", "content": name}]
 
     late = [Question(lambda name=name: make(name), index, key=name) for index, name in enumerate(("a", "torn", "b"))]
-    found = asked(MadeChat(), late, tmp_path)
-    assert texts(found) == {0: "a!", 2: "b!"}
+    found = asked(MadeChat(), late, tmp_path, budget=Budget(tokens=10**6))
+    assert texts(found) == {0: "a!", 2: "b!"} and len(found) == 3
+    made.clear()
     asked(MadeChat(), late, tmp_path)
-    assert made == {"a": 1, "b": 1, "torn": 2}
+    assert made == {"torn": 1}
     with pytest.raises(ValueError, match="give the question a key"):
         Question(lambda: [])
 
