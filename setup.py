@@ -75,6 +75,7 @@ DEV = [
     "megatron-energon>=7.4,<8",
     "megatron-core>=0.16.1,<0.17",
     "einops>=0.8,<1",  # Megatron-Core imports it and does not declare it
+    "trl>=1.16,<2",  # chat templates, and the masks that ours must equal
     "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.

@@ -77,6 +77,22 @@ class FolderTokenizer:
         """See `Tokenizer`."""
         return self._loaded().end(self.end_token)
 
+    def placed_tokens(self) -> tokenizers_library.HuggingFace:
+        """The tokenizer as a chat format needs it, which knows places and control tokens.
+
+        Raises:
+            UserError: the folder has no tokenizer.json.
+        """
+        loaded = self._loaded()
+        if not isinstance(loaded, tokenizers_library.HuggingFace):
+            raise UserError(f"{self.folder} has no {tokenizers_library.FILE}, and a chat format needs one: load and "
+                            f"save the tokenizer once with transformers")  # fmt: skip
+        return loaded
+
+    def special_names(self) -> dict[str, str]:
+        """Texts of special tokens by what they are for, such as eos_token."""
+        return self.placed_tokens().special_names()
+
     def fingerprint(self) -> str:
         """The bytes of the files, wherever they lie, and the token that ends a document."""
         hashes = [f"{path.name} {_hash(*_state(path))}" for path in files_of(self.folder)]

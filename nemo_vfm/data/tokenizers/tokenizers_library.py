@@ -32,6 +32,30 @@ class HuggingFace:
         whole = [text.encode(errors="replace").decode() for text in texts]  # half a surrogate pair is refused there
         return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
 
+    def placed(self, text: str, *, names: bool) -> tuple[list[int], list[tuple[int, int]]]:
+        """Tokens and the letters [first, last) of each.
+
+        Args:
+            text: to encode.
+            names: whether the name of a special token becomes that token.
+        """
+        # The library keeps this as a setting of the tokenizer, and others that use it expect names to count.
+        self._made.encode_special_tokens = not names
+        try:
+            found = self._made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
+        finally:
+            self._made.encode_special_tokens = False
+        return list(found.ids), [(int(first), int(last)) for first, last in found.offsets]
+
+    def added(self) -> list[special_tokens.Added]:
+        """Tokens that are found in a text as a whole."""
+        decoder = self._made.get_added_tokens_decoder()
+        return [special_tokens.Added(one.content, number, one.special, {}) for number, one in sorted(decoder.items())]
+
+    def special_names(self) -> dict[str, str]:
+        """Such as eos_token: its text."""
+        return dict(self._roles)
+
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`."""
         return str(self._made.decode(list(tokens), skip_special_tokens=True))

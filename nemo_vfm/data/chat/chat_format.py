@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Turns messages into tokens by a model's own template, and says which of them the assistant said."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from pathlib import Path
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.chat.bounded_jinja import without_generation_marks
+from nemo_vfm.data.chat.chat_template import ChatTemplate, template_of
+from nemo_vfm.data.chat.control_tokens import ControlTokens, Place, unmarked
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+
+Message = Mapping[str, Json]
+_PROBE = "Probe"
+_TURN: tuple[Message, ...] = ({"role": "user", "content": "?"}, {"role": "assistant", "content": _PROBE})
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """Messages as tokens.
+
+    Args:
+        tokens: all of them.
+        assistant: of each, whether the assistant said it; the token that ends its turn is part of that.
+    """
+
+    tokens: list[int]
+    assistant: list[bool]
+
+
+class ChatFormat:
+    """How a model's conversations are written.
+
+    What a message says never becomes a control token: neither a name such as <|im_end|> in it, nor one that comes about
+    where a message meets the template's text.
+
+    Args:
+        tokenizer: of a folder with tokenizer.json.
+        template: a file of jinja; None takes the folder's own.
+        name: which of the folder's templates.
+    """
+
+    def __init__(self, *, tokenizer: FolderTokenizer, template: Path | None = None, name: str = "default") -> None:
+        self.tokenizer, self.template, self.name = tokenizer, template, name
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        if self.template is None:
+            return ChatTemplate(template_of(self.tokenizer.folder, self.name))
+        return ChatTemplate(self.template.read_text())
+
+    @cached_property
+    def _control(self) -> ControlTokens:
+        return ControlTokens(self.tokenizer.placed_tokens(), self._template.text, self._template.environment)
+
+    def tokens(
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, tools: Sequence[Json] | None = None
+    ) -> list[int]:
+        """The tokens of a conversation.
+
+        Args:
+            messages: role and content (a text, or a list of parts that are texts) and what the template knows besides.
+            add_generation_prompt: end with what begins the assistant's turn.
+            tools: descriptions of functions, as OpenAI's.
+
+        Raises:
+            DataError: the template refuses the messages or goes beyond a limit.
+        """
+        text, _ = without_generation_marks(self._rendered(messages, tools, add_generation_prompt))
+        return self._control.encoded(text)[0]
+
+    def masked(self, messages: Sequence[Message], *, tools: Sequence[Json] | None = None) -> Conversation:
+        """The tokens, and which the assistant said.
+
+        The template's `{% generation %}` says it exactly. Without it, each turn is what the conversation up to it has
+        beyond the conversation before it.
+
+        Raises:
+            DataError: see `tokens`; or the template writes earlier turns otherwise once there are later ones, so that
+                neither way is exact.
+        """
+        rendered, spans = without_generation_marks(self._rendered(messages, tools, False))
+        tokens, places, plain = self._control.encoded(rendered)
+        if _has_tag(self._template.text):
+            spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
+        else:
+            spans = self._by_prefixes(messages, tools, plain)
+        return Conversation(tokens, [any(a < end and begin < b for a, b in spans) for begin, end in places])
+
+    def _by_prefixes(self, messages: Sequence[Message], tools: Sequence[Json] | None, whole: str) -> list[Place]:
+        spans = []
+        for number, message in enumerate(messages):
+            if message.get("role") == "assistant":
+                before = self._plain(messages[:number], tools, True)
+                after = self._plain(messages[: number + 1], tools, False)
+                _require_prefix(before, after, number)
+                _require_prefix(after, whole, number)
+                spans.append((len(before), len(before) + self._said(after[len(before) :])))
+        return spans
+
+    def _said(self, turn: str) -> int:
+        """Letters of a turn up to the token that ends it: what the template puts behind that nobody says."""
+        ends = [turn.rfind(name) + len(name) for name in self._control.names if name in turn]
+        last = max(ends, default=len(turn))
+        return last if not turn[last:].strip() else len(turn)
+
+    def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
+        text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
+        return self._control.encoded(text)[2]
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
+        marked = [self._control.marked(_with_text(message)) for message in messages]
+        special = self.tokenizer.special_names()
+        return self._template.rendered(
+            marked, tools=None if tools is None else self._control.marked(list(tools)), add_generation_prompt=prompt,
+            special=special,
+        )  # fmt: skip
+
+    def stop_tokens(self) -> frozenset[int]:
+        """Tokens that end the assistant's turn: the folder's end of text, and what the template writes after a turn."""
+        found = {self.tokenizer.end()}
+        try:
+            turn = self._plain(_TURN, None, False)
+        except DataError:
+            return frozenset(found)
+        behind = turn.rpartition(_PROBE)[2]
+        names = sorted((behind.find(name), name) for name in self._control.names if name in behind)
+        if names and (number := self._control.numbers[names[0][1]]) is not None:
+            found.add(number)
+        return frozenset(found)
+
+    def fingerprint(self) -> str:
+        """Of the template and the tokenizer."""
+        return f"chat/1 {sha256(self._template.text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
+
+
+def _has_tag(template: str) -> bool:
+    return re.search(r"\{%[-+]?\s*generation\b", template) is not None
+
+
+def _with_text(message: Message) -> dict[str, Json]:
+    """A message whose content is one text, where it is a list of texts.
+
+    Raises:
+        DataError: a part is no text.
+    """
+    content = message.get("content")
+    if not isinstance(content, list):
+        return dict(message)
+    if other := next((part for part in content if not isinstance(part, dict) or part.get("type") != "text"), None):
+        raise DataError(f"a message has a part that is no text: {str(other)[:80]}")
+    return {**message, "content": "".join(str(part["text"]) for part in content)}
+
+
+def _require_prefix(shorter: str, longer: str, number: int) -> None:
+    if longer.startswith(shorter):
+        return
+    at = next((n for n, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(longer))
+    one, other = (text[max(0, at - 20) : at + 20] for text in (shorter, longer))
+    raise DataError(
+        f"The template has no {{% generation %}}, and it writes message {number + 1} otherwise once more follows: "
+        f"{one!r} becomes {other!r}. So nobody can tell what the assistant said. Put {{% generation %}} around it in a "
+        f"template of your own, or keep the last turn only."
+    )

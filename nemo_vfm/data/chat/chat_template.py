@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds and renders a tokenizer folder's chat template, with the functions that templates expect."""
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+import jinja2
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.chat.bounded_jinja import BoundedEnvironment, TemplateTooLong
+
+_FILE, _CONFIG, _MORE = "chat_template.jinja", "tokenizer_config.json", "additional_chat_templates"
+_MOST_BYTES = 1 << 20
+
+
+def template_of(folder: Path, name: str = "default") -> str:
+    """The text of a folder's template.
+
+    Args:
+        folder: of a tokenizer.
+        name: of the one that is meant, where there are several.
+
+    Raises:
+        UserError: there is none of this name.
+        DataError: a file is damaged or too long.
+    """
+    found = _templates(folder)
+    if name not in found:
+        others = f"; it has {', '.join(sorted(found))}" if found else ""
+        raise UserError(f"{folder} has no chat template named {name!r}{others}. Models that were not trained on "
+                        f"conversations have none; give `template`, a file of jinja.")  # fmt: skip
+    return found[name]
+
+
+def has_template(folder: Path) -> bool:
+    """Whether a folder has a chat template."""
+    return "default" in _templates(folder)
+
+
+def _templates(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if (path := folder / _CONFIG).is_file():
+        try:
+            entry = json.loads(_read(path, 64 << 20)).get("chat_template")
+            if isinstance(entry, list):
+                found |= {str(one["name"]): str(one["template"]) for one in entry}
+            elif entry is not None:
+                found["default"] = str(entry)
+        except (ValueError, RecursionError, AttributeError, TypeError, KeyError) as error:
+            raise DataError(f"{_CONFIG} of {folder.name} cannot be read: {error}") from error
+    for path in sorted((folder / _MORE).glob("*.jinja")):
+        found[path.stem] = _read(path, _MOST_BYTES)
+    if (path := folder / _FILE).is_file():
+        found["default"] = _read(path, _MOST_BYTES)
+    return found
+
+
+def _read(path: Path, most: int) -> str:
+    if path.stat().st_size > most:
+        raise DataError(f"{path.name} of {path.parent.name} is far too long")
+    return path.read_bytes().decode(errors="replace")
+
+
+class ChatTemplate:
+    """A template that was read.
+
+    Args:
+        text: jinja.
+
+    Raises:
+        DataError: it is not.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text, self.environment = text, BoundedEnvironment()
+        self.environment.filters["tojson"] = _json
+        self.environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
+        try:
+            self._made = self.environment.from_string(text)
+        except (jinja2.TemplateError, RecursionError) as error:
+            raise DataError(f"The chat template is no jinja: {error}") from error
+
+    def rendered(
+        self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
+        add_generation_prompt: bool = False, special: Mapping[str, str],
+    ) -> str:  # fmt: skip
+        """Messages as text; marks of `{% generation %}` are still in it.
+
+        Args:
+            messages: role, content and what else the template knows.
+            tools: descriptions of functions.
+            add_generation_prompt: end with what begins the assistant's turn.
+            special: bos_token and the like.
+
+        Raises:
+            DataError: the template refuses the messages, fails, or goes beyond a limit.
+        """
+        self.environment.begin()
+        try:
+            return str(self._made.render(
+                messages=list(messages), tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
+                **special,
+            ))  # fmt: skip
+        except TemplateTooLong:
+            raise
+        except jinja2.TemplateError as error:
+            raise DataError(f"The chat template refuses this conversation: {error}") from error
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
+            raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {error}). Are role "
+                            f"and content of every message texts?") from error  # fmt: skip
+
+
+def _refuse(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _json(
+    value: Json, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:  # fmt: skip
+    """Plain JSON: jinja2's own filter escapes letters of HTML."""
+    if isinstance(indent, int) and indent > 16:
+        raise TemplateTooLong(f"the chat template indents by {indent}")
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
