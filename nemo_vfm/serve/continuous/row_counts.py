@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds which numbers of rows give a row the same bits whatever the other rows are.
+
+A library of matrix products chooses its kernel by the number of rows, and kernels sum in different orders. Where 1 row
+and 16 rows take different ones, a text alone is filled up to the smallest number that agrees with the largest.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+#: Takes the numbers of rows in a batch, in their order; returns the scores of each.
+Probe = Callable[[list[int]], Tensor]
+
+
+def candidates(most: int) -> list[int]:
+    """Numbers of rows to choose from, ascending: fine steps below 32, where a row more costs most."""
+    steps = [1, 2, 4, 6, 8, 10, 12, 14, *range(16, 32, 4), *range(32, 64, 8), *range(64, 4096, 32)]
+    return [*(step for step in steps if step < most), most]
+
+
+def invariant_row_counts(probe: Probe, most: int) -> tuple[int, ...]:
+    """Numbers of rows, ascending, in which every row has the same bits; the last is the largest batch to use.
+
+    Args:
+        probe: runs texts as one batch.
+        most: rows wanted at once; fewer are returned only where a row's place in such a batch matters.
+    """
+    for largest in reversed(candidates(most)):
+        expected = probe(list(range(largest)))
+        if torch.equal(probe(list(reversed(range(largest)))).flip(0), expected):
+            smaller = candidates(largest)[:-1]
+            return (*(n for n in smaller if torch.equal(probe(list(range(n))), expected[:n])), largest)
+    return (1,)
+
+
+def rows_for(counts: tuple[int, ...], texts: int) -> int:
+    """The smallest of the counts that holds so many texts."""
+    return counts[bisect_left(counts, texts)]
