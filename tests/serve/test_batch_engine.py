@@ -56,7 +56,7 @@ def passes() -> ModelPasses:
 
 
 def room(model: GPT, tokens: int) -> KeyValueRoom:
-    return KeyValueRoom(model, (tokens + 1.5) * bytes_per_token(model) / 1e9)
+    return KeyValueRoom(model, (tokens + 0.5) * bytes_per_token(model) / 1e9)
 
 
 def served(engine: BatchEngine, requests: list[TextRequest]) -> list[Recorder]:

@@ -83,6 +83,7 @@ class BatchEngine:
                 queue.remove(text)
         self._end(text, ending)
 
+    @torch.inference_mode()
     def step(self) -> bool:
         """Give every running text a token; False where there was nothing to do."""
         self._admit()

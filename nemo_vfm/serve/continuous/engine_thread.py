@@ -55,7 +55,7 @@ class EngineThread:
         for request, _ in requests:
             if not self._engine.fits(request):
                 raise ValueError(f"the text needs room for {request.places:,} tokens, and there is room for "
-                                 f"{self._engine.passes.room.num_tokens:,} in all")  # fmt: skip
+                                 f"{self.most_tokens():,} in all")  # fmt: skip
         texts = [ServedText(request, listener) for request, listener in requests]
         with self._changed:
             self._require_place(len(texts))
@@ -74,6 +74,10 @@ class EngineThread:
         """Texts that run or wait."""
         with self._changed:
             return len(self._live)
+
+    def most_tokens(self) -> int:
+        """Tokens of all texts that the empty room holds."""
+        return self._engine.passes.room.num_tokens
 
     def free_tokens(self) -> int:
         """Room for so many tokens is free now."""

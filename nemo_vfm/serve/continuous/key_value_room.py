@@ -33,14 +33,12 @@ class KeyValueRoom:
         sizes, weight = model.sizes, model.embedding.weight
         per_token = bytes_per_token(model)
         places = int(room_gb * 1e9) // per_token
-        if places < 3:
+        if places < 2:
             raise UserError(f"a room of {room_gb} GB for keys and values holds no text: one token takes {per_token:,} "
                             f"bytes; give more")  # fmt: skip
         shape = (model.depth, 2, sizes.groups, places, sizes.head_dim)
         self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)
-        # Rows that only fill a batch up write to the last place, which belongs to nobody.
-        self.spare = places - 1
-        self.spans = SpanAllocator(places - 1)
+        self.spans = SpanAllocator(places)
 
     @property
     def num_tokens(self) -> int:
@@ -95,21 +93,24 @@ class DecodeAttention:
     """
 
     def __init__(self, room: KeyValueRoom, texts: Sequence[tuple[Span, int]], rows: int) -> None:
-        self._pool = room.pool
-        self._seen = [slice(span.start, span.start + done + 1) for span, done in texts]
-        places = [seen.stop - 1 for seen in self._seen] + [room.spare] * (rows - len(texts))
-        self._places_R = torch.tensor(places, device=room.pool.device)
+        # All views are made at once: of the time of a small model, slicing in every layer is a tenth.
+        by_layer = room.pool.flatten(0, 1)[:, None]
+        self._seen = [by_layer[:, :, :, span.start : span.start + done + 1].unbind() for span, done in texts]
+        self._new = [by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
+        self._num_fill = rows - len(texts)
 
     def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
         """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far."""
-        keys, values = self._pool[layer].unbind()
-        keys.index_copy_(1, self._places_R, k_1GRE[0])
-        values.index_copy_(1, self._places_R, v_1GRE[0])
+        groups, head_dim = k_1GRE.shape[1], k_1GRE.shape[3]
         # The queries of a group look at the same keys: as Q rows of one call they need no copy of these.
-        q_RGQE = q_1HRE[0].transpose(0, 1).reshape(q_1HRE.shape[2], keys.shape[0], -1, keys.shape[2])
-        out_RGQE = torch.zeros_like(q_RGQE)
-        for row, seen in enumerate(self._seen):
-            out_RGQE[row] = F.scaled_dot_product_attention(
-                q_RGQE[row : row + 1], keys[None, :, seen], values[None, :, seen]
-            )[0]
-        return out_RGQE.flatten(1, 2).transpose(0, 1)[None]
+        q_R = q_1HRE[0].transpose(0, 1).reshape(-1, 1, groups, q_1HRE.shape[1] // groups, head_dim).unbind()
+        new = zip(self._new, k_1GRE[0].unbind(1), v_1GRE[0].unbind(1), strict=False)
+        for places, k_GE, v_GE in new:
+            places[2 * layer].copy_(k_GE)
+            places[2 * layer + 1].copy_(v_GE)
+        out = [
+            F.scaled_dot_product_attention(q_1GQE, seen[2 * layer], seen[2 * layer + 1])
+            for q_1GQE, seen in zip(q_R, self._seen, strict=False)
+        ]
+        out += [torch.zeros_like(q_R[0])] * self._num_fill
+        return torch.cat(out).flatten(1, 2).transpose(0, 1)[None]

@@ -14,6 +14,7 @@ from nemo_vfm.models.blocks.decoder import TextContext
 from nemo_vfm.models.blocks.key_value import AttentionCache
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, KeyValueRoom, PromptAttention
+from nemo_vfm.serve.continuous.packed_modules import pack_modules
 from nemo_vfm.serve.continuous.rotary_table import RotaryTable
 from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
@@ -23,7 +24,7 @@ class ModelPasses:
     """A model and its room for keys and values.
 
     Args:
-        model: on one device, in evaluation mode. The layout of its matrices in memory is changed, not their values.
+        model: on one device, in evaluation mode. Its modules are replaced by packed ones.
         room: of the keys and values.
         most_rows: texts that get their next token in one pass; fewer where bits would depend on a row's place.
     """
@@ -31,7 +32,7 @@ class ModelPasses:
     def __init__(self, model: GPT, room: KeyValueRoom, most_rows: int) -> None:
         self.model, self.room = model, room
         self._table, self._device = RotaryTable(model), model.embedding.weight.device
-        _transpose_in_memory(model)
+        pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
 
     @property
@@ -39,13 +40,13 @@ class ModelPasses:
         """Texts of one `decode`."""
         return self.row_counts[-1]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
         """(S, D): the vectors after the next tokens of a text of which `done` are in."""
         attention = PromptAttention(self.room, span, done, len(tokens))
         return self._vectors(tokens, range(done, done + len(tokens)), attention)
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
         """(N, V): scores after one more token of each text; bitwise the same for any neighbours.
 
@@ -56,12 +57,12 @@ class ModelPasses:
         rows = rows_for(self.row_counts, len(texts))
         return self._decoded(texts, tokens, rows)[: len(texts)]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def last_scores(self, x_D: Tensor) -> Tensor:
         """(1, V): scores after a prompt, from the vector of its last token; always as one row."""
         return self.scores(x_D[None])
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def scores(self, x_SD: Tensor) -> Tensor:
         """(S, V)."""
         found: Tensor = self.model.head(self.model.norm(x_SD))
@@ -77,19 +78,8 @@ class ModelPasses:
         x_1SD = self.model.embedding(torch.tensor([tokens], device=self._device))
         return self.model.run_blocks(x_1SD, TextContext(cos, sin, None, attention))[0]
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _probed(self, order: list[int]) -> Tensor:
         """Scores of texts of one token each, as one batch without filling."""
         tokens = [(7 * number + 1) % self.model.vocab for number in order]
         return self._decoded([(Span(number, 1), 0) for number in order], tokens, len(order))
-
-
-def _transpose_in_memory(model: GPT) -> None:
-    """Lay matrices out as (inputs, outputs), without changing what they are.
-
-    As few as two rows then take the kernel that many rows take: MKL of torch 2.13, one thread, AVX-512, up to 2,000
-    inputs. In the usual layout 2 to 15 rows differ from 16. Sixteen rows also take 0.6 of the time (2026-11).
-    """
-    for module in model.modules():
-        if isinstance(module, torch.nn.Linear):
-            module.weight.data = module.weight.data.t().contiguous().t()

@@ -59,5 +59,5 @@ def token_results(scores_NV: Tensor, tokens: Sequence[int], num_top: int) -> lis
 
 
 def finite_rows(scores_NV: Tensor) -> list[bool]:
-    """Which rows have finite scores alone."""
-    return [bool(finite) for finite in scores_NV.isfinite().all(1).tolist()]
+    """Which rows have a finite largest score; a row with NaN has none."""
+    return [bool(finite) for finite in scores_NV.amax(1).isfinite().tolist()]
