@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.serve.continuous.engine_thread import EngineThread
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
-    from nemo_vfm.serve.openai_api.http_server import serve_application
+    from nemo_vfm.serve.openai_api.http_server import HttpServer
     from nemo_vfm.serve.openai_api.routes import application
 
     listen = _listen(arguments)
@@ -64,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
     collapse_pages()
     engine = EngineThread(batch, most_waiting=arguments.queue)
     app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6))
-    serve_application(app, listen, lambda address: _announce(served.name, address, engine.most_tokens()))
+    server = HttpServer(app, listen)
+    _announce(served.name, server.address, engine.most_tokens())
+    server.run()
     engine.close()
     return 0
 

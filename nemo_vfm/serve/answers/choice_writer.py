@@ -14,11 +14,11 @@ _BEFORE = 6  # tokens of the prompt that the first word's spelling may depend on
 
 @dataclass(frozen=True, slots=True)
 class WrittenToken:
-    """A token and where its text begins.
+    """A token, and where the text that it completes begins.
 
     Args:
         result: with log-probabilities where they were wanted.
-        offset: characters of the choice's new text before it.
+        offset: characters of the choice's new text before the text that it completes.
     """
 
     result: TokenResult

@@ -4,7 +4,8 @@
 
 from collections.abc import Callable, Sequence
 
-_HALF = "\ufffd"  # what a decoder says for bytes that are no character, or not yet one
+#: What a decoder says for bytes that are no character, or not yet one; some say it for each byte.
+_HALF = "\ufffd"
 _LONGEST_WINDOW = 64
 
 
@@ -12,7 +13,7 @@ class TokenText:
     """A text that grows by a token at a time.
 
     A token's text depends on those before it: a decoder drops the space before a first word, and a character may take
-    several tokens. So a window of tokens is decoded with and without the new one, and a last U+FFFD waits.
+    several tokens. So a window of tokens is decoded with and without the new one, and U+FFFD at the end waits.
 
     Args:
         decode: of a tokenizer.
@@ -22,16 +23,18 @@ class TokenText:
     def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         self._decode = decode
         self._tokens, self._num_old = list(before), len(before)
-        self._shown = len(self._whole(decode(self._tokens)))  # characters of the window that are out
+        self._shown = len(decode(self._tokens).rstrip(_HALF))  # characters of the window that are out
 
     def add(self, token: int) -> str:
         """The text that this token completes; empty while a character is not whole."""
         self._tokens.append(token)
-        now = self._decode(self._tokens)
-        whole = self._whole(now)
-        piece, self._shown = whole[self._shown :], max(self._shown, len(whole))
-        if len(whole) == len(now) or len(self._tokens) > _LONGEST_WINDOW:
-            self._advance()
+        text = self._decode(self._tokens)
+        if text.endswith(_HALF) and len(self._tokens) <= _LONGEST_WINDOW:
+            text = text.rstrip(_HALF)
+            piece, self._shown = text[self._shown :], max(self._shown, len(text))
+            return piece
+        piece = text[self._shown :]
+        self._advance()
         return piece
 
     def rest(self) -> str:
@@ -39,11 +42,7 @@ class TokenText:
         return self._decode(self._tokens)[self._shown :]
 
     def _advance(self) -> None:
-        """Forget the tokens before the last call of this; those since are the next window's beginning."""
+        """All is out: forget the tokens before the last call of this; those since are the next window's beginning."""
         self._tokens = self._tokens[self._num_old :]
         self._num_old = len(self._tokens)
-        self._shown = len(self._whole(self._decode(self._tokens)))
-
-    @staticmethod
-    def _whole(text: str) -> str:
-        return text.removesuffix(_HALF)
+        self._shown = len(self._decode(self._tokens))

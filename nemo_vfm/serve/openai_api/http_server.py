@@ -3,7 +3,6 @@
 """Runs the application on a socket until a signal asks it to end; answers that run are let out first."""
 
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from types import FrameType
 
@@ -70,19 +69,32 @@ class _DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
-def serve_application(app: ASGIApp, listen: Listen, ready: Callable[[str], None]) -> None:
-    """Answer until SIGTERM or Ctrl-C.
+class HttpServer:
+    """The application on a socket, behind the guard.
 
     Args:
         app: see `application`.
-        listen: where.
-        ready: is told the address, such as http://127.0.0.1:8000/v1, once connections are taken.
+        listen: where; connections are taken from now on, and answered by `run`.
     """
-    guard = AccessGuard(app, names=names_of(listen.host, listen.names), any_address=not is_loopback(listen.host),
-                        key=listen.key)  # fmt: skip
-    config = uvicorn.Config(guard, log_config=None, access_log=False, server_header=False, ws="none", lifespan="off",
-                            limit_concurrency=_MOST_CONNECTIONS, proxy_headers=False)  # fmt: skip
-    with listen.socket() as bound:
-        host, port = bound.getsockname()[:2]
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1")
-        _DrainingServer(config, guard).run(sockets=[bound])
+
+    def __init__(self, app: ASGIApp, listen: Listen) -> None:
+        self._guard = AccessGuard(app, names=names_of(listen.host, listen.names),
+                                  any_address=not is_loopback(listen.host), key=listen.key)  # fmt: skip
+        self._socket = listen.socket()
+
+    @property
+    def address(self) -> str:
+        """Such as http://127.0.0.1:8000/v1."""
+        host, port = self._socket.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}/v1"
+
+    def run(self) -> None:
+        """Answer until SIGTERM, Ctrl-C or `drain`."""
+        config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, ws="none",
+                                lifespan="off", limit_concurrency=_MOST_CONNECTIONS, proxy_headers=False)  # fmt: skip
+        with self._socket:
+            _DrainingServer(config, self._guard).run(sockets=[self._socket])
+
+    def drain(self) -> None:
+        """Take no more, and end once every answer is out."""
+        self._guard.draining = True
