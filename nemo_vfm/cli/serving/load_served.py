@@ -15,11 +15,8 @@ if TYPE_CHECKING:
 
     from nemo_vfm.core.precision import PrecisionName
     from nemo_vfm.core.types.encoders import Tokenizer
-    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.gpt import GPT
     from nemo_vfm.serve.served_model import ServedModel
-
-_UNKNOWN_CONTEXT = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +50,6 @@ class _Loaded:
     model: "GPT"
     tokenizer: "Tokenizer | None"
     context: int | None
-    stop: frozenset[int]
     revision: str
 
 
@@ -64,55 +60,21 @@ def load_served(source: ServedSource) -> "ServedModel":
         UserError: there is no language model, or no tokenizer is known.
         DataError: its files are damaged.
     """
-    from nemo_vfm.core.device import device
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.core.precision import Precision
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.convert.gpt_source import is_language_model
-    from nemo_vfm.serve.served_model import ServedModel
+    from nemo_vfm.serve.served_folder import served_folder, served_model
 
-    dtype = Precision(source.precision).resolved()[0]
-    load = _of_transformers if is_language_model(source.folder) else _of_ours
-    found = load(source, dtype)
+    if is_language_model(source.folder):
+        return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,
+                             context=source.context, precision=source.precision)  # fmt: skip
+    found = _of_ours(source, Precision(source.precision).resolved()[0])
     tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:
         raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
-    model = found.model.to(device(), dtype).eval().requires_grad_(False)
-    return ServedModel(
-        source.name or source.folder.resolve().name, model, tokenizer,
-        source.context or found.context or _UNKNOWN_CONTEXT, found.stop | _end_of(tokenizer), revision=found.revision,
-    )  # fmt: skip
-
-
-def _end_of(tokenizer: "Tokenizer") -> frozenset[int]:
-    """The token that ends a document; none where the tokenizer names none."""
-    from nemo_vfm.core.errors import UserError
-
-    try:
-        return frozenset([tokenizer.end()])
-    except UserError:
-        return frozenset()
-
-
-def _of_transformers(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
-    from nemo_vfm.data.tokenizers.folder_tokenizer import MODELS, FolderTokenizer
-    from nemo_vfm.models.convert.gpt_folder import load_gpt
-    from nemo_vfm.models.convert.weight_files import read_mapping
-    from nemo_vfm.models.pretrained import fingerprint_of
-
-    model, config = load_gpt(source.folder, dtype), read_mapping(source.folder / "config.json")
-    generation = source.folder / "generation_config.json"
-    settings = read_mapping(generation) if generation.is_file() else config
-    has_tokenizer = any((source.folder / name).is_file() for name in MODELS)
-    return _Loaded(
-        model, FolderTokenizer(folder=source.folder) if has_tokenizer else None, config.get("max_position_embeddings"),
-        _numbers(settings.get("eos_token_id")), fingerprint_of(source.folder),
-    )  # fmt: skip
-
-
-def _numbers(value: "Json") -> frozenset[int]:
-    """transformers names one token that ends a text, or a list, or none."""
-    return frozenset(one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
+    return served_model(found.model, tokenizer, name=source.name or source.folder.resolve().name,
+                        context=source.context or found.context, revision=found.revision)  # fmt: skip
 
 
 def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
@@ -121,7 +83,7 @@ def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
     known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
     saved = checkpoint.found(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
-    return _Loaded(_with_weights(known.model, source, group, dtype), known.tokenizer, known.context, frozenset(),
+    return _Loaded(_with_weights(known.model, source, group, dtype), known.tokenizer, known.context,
                    f"step {saved.step}")  # fmt: skip
 
 
@@ -130,7 +92,7 @@ def _converted(folder: Path) -> _Loaded:
 
     known = converted_model(folder)
     tokenizer = None if known.tokenizer is None else FolderTokenizer(folder=known.tokenizer)
-    return _Loaded(known.model, tokenizer, known.most_tokens, frozenset(), "")
+    return _Loaded(known.model, tokenizer, known.most_tokens, "")
 
 
 def _trained(source: ServedSource) -> _Loaded:
@@ -149,7 +111,7 @@ def _trained(source: ServedSource) -> _Loaded:
         raise UserError(f"{source.folder} trained a {type(model).__name__}; only language models are served")
     tokenizer = getattr(job.data, "tokenizer", None)
     return _Loaded(model, tokenizer if isinstance(tokenizer, Tokenizer) else None,
-                   getattr(job.data, "sequence_length", None), frozenset(), "")  # fmt: skip
+                   getattr(job.data, "sequence_length", None), "")  # fmt: skip
 
 
 def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.dtype") -> "GPT":

@@ -94,6 +94,6 @@ def _packed(module: nn.Module) -> nn.Module | None:
 
 
 def _is_packable(weight: Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
         return False
     return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and has_fast_bf16())
