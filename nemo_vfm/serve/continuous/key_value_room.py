@@ -3,7 +3,7 @@
 """Allocates the keys and values of all texts once, and computes attention of each text over its own.
 
 Every text has an attention call of its own. Its shapes are those it has alone, so its result is bitwise the same.
-Shape letters: R rows (a new token each), H heads of queries, G heads of keys and values, Q queries of a group, S new
+Shape letters: R rows (a token each), H heads of queries, G heads of keys and values, Q queries of a group, S new
 tokens of one text, L tokens of one text so far, E head dimension.
 """
 
@@ -64,23 +64,26 @@ class PromptAttention:
         span: the text's.
         done: tokens that are in already.
         count: S.
+        rows: at least as many; the rest only fills up and attends to nothing.
     """
 
-    def __init__(self, room: KeyValueRoom, span: Span, done: int, count: int) -> None:
+    def __init__(self, room: KeyValueRoom, span: Span, done: int, count: int, rows: int) -> None:
         self._pool = room.pool
         self._first, self._new = span.start, slice(span.start + done, span.start + done + count)
+        self._count, self._num_fill = count, rows - count
         query = torch.arange(done, done + count, device=room.pool.device)[:, None]
         self._mask_SL = torch.arange(done + count, device=room.pool.device) <= query if done else None
 
-    def attend(self, layer: int, q_1HSE: Tensor, k_1GSE: Tensor, v_1GSE: Tensor) -> Tensor:
-        """(1, H, S, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens."""
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens."""
         keys, values = self._pool[layer]
-        keys[:, self._new], values[:, self._new] = k_1GSE[0], v_1GSE[0]
+        keys[:, self._new], values[:, self._new] = k_1GRE[0, :, : self._count], v_1GRE[0, :, : self._count]
         seen = slice(self._first, self._new.stop)
-        return F.scaled_dot_product_attention(
-            q_1HSE, keys[None, :, seen], values[None, :, seen],
+        out_1HSE = F.scaled_dot_product_attention(
+            q_1HRE[:, :, : self._count], keys[None, :, seen], values[None, :, seen],
             attn_mask=self._mask_SL, is_causal=self._mask_SL is None, enable_gqa=True,
         )  # fmt: skip
+        return F.pad(out_1HSE, (0, 0, 0, self._num_fill))
 
 
 class DecodeAttention:

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the model over a piece of one prompt, or over one new token of each of several texts.
 
-Shape letters: S tokens of a piece, N texts, R rows of a batch, D width, V vocabulary.
+Shape letters: S tokens of a piece, N texts, R rows of a pass, D width, V vocabulary.
 """
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.decoder import TextContext
 from nemo_vfm.models.blocks.key_value import AttentionCache
@@ -16,7 +17,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, KeyValueRoom, PromptAttention
 from nemo_vfm.serve.continuous.packed_modules import pack_modules
 from nemo_vfm.serve.continuous.rotary_table import RotaryTable
-from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, rows_for
+from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, prompt_rows, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
 
 
@@ -43,8 +44,10 @@ class ModelPasses:
     @torch.inference_mode()
     def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
         """(S, D): the vectors after the next tokens of a text of which `done` are in."""
-        attention = PromptAttention(self.room, span, done, len(tokens))
-        return self._vectors(tokens, range(done, done + len(tokens)), attention)
+        rows = prompt_rows(len(tokens))
+        attention, fill = PromptAttention(self.room, span, done, len(tokens), rows), [0] * (rows - len(tokens))
+        places = [*range(done, done + len(tokens)), *fill]
+        return self._vectors([*tokens, *fill], places, attention)[: len(tokens)]
 
     @torch.inference_mode()
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
@@ -60,18 +63,21 @@ class ModelPasses:
     @torch.inference_mode()
     def last_scores(self, x_D: Tensor) -> Tensor:
         """(1, V): scores after a prompt, from the vector of its last token; always as one row."""
-        return self.scores(x_D[None])
+        return self._scores(x_D[None])
 
     @torch.inference_mode()
     def scores(self, x_SD: Tensor) -> Tensor:
         """(S, V)."""
-        found: Tensor = self.model.head(self.model.norm(x_SD))
+        return self._scores(F.pad(x_SD, (0, 0, 0, prompt_rows(len(x_SD)) - len(x_SD))))[: len(x_SD)]
+
+    def _scores(self, x_RD: Tensor) -> Tensor:
+        found: Tensor = self.model.head(self.model.norm(x_RD))
         return found
 
     def _decoded(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int], rows: int) -> Tensor:
         fill = [0] * (rows - len(texts))
         places = [done for _, done in texts] + fill
-        return self.scores(self._vectors([*tokens, *fill], places, DecodeAttention(self.room, texts, rows)))
+        return self._scores(self._vectors([*tokens, *fill], places, DecodeAttention(self.room, texts, rows)))
 
     def _vectors(self, tokens: Sequence[int], places: Sequence[int], attention: AttentionCache) -> Tensor:
         cos, sin = self._table.at(torch.tensor(places))

@@ -37,6 +37,16 @@ def invariant_row_counts(probe: Probe, most: int) -> tuple[int, ...]:
     return (1,)
 
 
+def prompt_rows(tokens: int) -> int:
+    """How many rows a piece of a prompt is filled up to.
+
+    oneDNN keeps compiled code for every number of rows that it meets. A server of 136 MB of weights held 90 MB of it
+    after prompts of all lengths up to 128.
+    """
+    step = 8 if tokens <= 32 else 16 if tokens <= 128 else 64
+    return -(-tokens // step) * step
+
+
 def rows_for(counts: tuple[int, ...], texts: int) -> int:
     """The smallest of the counts that holds so many texts."""
     return counts[bisect_left(counts, texts)]
