@@ -63,6 +63,7 @@ class Completions:
     def _read(self, body: dict[str, Json]) -> _Completion:
         served = self._served
         request = read_completion(body, served.model.vocab)
+        require_countable(self._engine, len(request.prompts) * request.sampling.num_choices)
         prompts = [self._tokens(prompt) for prompt in request.prompts]
         require_places(served, prompts, request.max_tokens)
         texts = tuple(
@@ -72,7 +73,6 @@ class Completions:
             )
             for tokens in prompts for number in range(request.sampling.num_choices)
         )  # fmt: skip
-        require_countable(self._engine, len(texts))
         return _Completion(request, prompts, AnswerPlan(texts, request.sampling.stops, request.sampling.stream))
 
     def _tokens(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:

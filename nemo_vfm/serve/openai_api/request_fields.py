@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.openai_api.api_error import ApiError
 
-_LONGEST_SHOWN = 80
+_LONGEST_SHOWN, _LONGEST_TEXT = 80, 256
 
 
 class RequestFields:
@@ -58,11 +58,11 @@ class RequestFields:
         return bool(value)
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
-        """One text or a list of them, none of them empty."""
+        """One text or a list of them, none of them empty or longer than 256 characters."""
         value = self.value(name)
         found = [value] if isinstance(value, str) else value or []
-        if not isinstance(found, list) or len(found) > most or not all(isinstance(one, str) and one for one in found):
-            raise self._wrong(name, f"a text, or a list of at most {most}, none of them empty")
+        if not isinstance(found, list) or len(found) > most or not all(map(_is_short_text, found)):
+            raise self._wrong(name, f"a text, or a list of at most {most}, each of 1 to {_LONGEST_TEXT} characters")
         return tuple(found)
 
     def neutral(self, name: str, *values: Json) -> None:
@@ -81,3 +81,7 @@ class RequestFields:
     def _wrong(self, name: str, expected: str) -> ApiError:
         shown = json.dumps(self._body[name])[:_LONGEST_SHOWN]
         return ApiError(400, f"{name} must be {expected}, got {shown}", param=name)
+
+
+def _is_short_text(value: Json) -> bool:
+    return isinstance(value, str) and 1 <= len(value) <= _LONGEST_TEXT

@@ -11,6 +11,7 @@ from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
 
 MOST_CHOICES, MOST_STOPS, MOST_TOP = 128, 16, 20
+_LOWEST_TEMPERATURE = 1e-3
 _LARGEST_SEED = (1 << 63) - 1
 
 
@@ -57,6 +58,9 @@ def _choice(fields: RequestFields) -> Choice:
     temperature = fields.number("temperature", 1.0, 0, 100)
     top_p, min_p = fields.number("top_p", 1.0, 0, 1), fields.number("min_p", 0.0, 0, 0.999999)
     top_k = fields.integer("top_k", None, -1, 1 << 30)
+    if 0 < temperature < _LOWEST_TEMPERATURE:  # scores over it would not be finite
+        raise ApiError(400, f"temperature must be 0, which takes the likeliest token, or at least "
+                            f"{_LOWEST_TEMPERATURE}", param="temperature")  # fmt: skip
     # OpenAI's clients send 0 to mean the likeliest token, and vLLM's -1 or 0 to mean every token.
     return Choice(temperature=temperature if top_p else 0.0, top_p=top_p or 1.0, min_p=min_p,
                   top_k=top_k if top_k and top_k > 0 else None)  # fmt: skip
