@@ -42,6 +42,17 @@ def test_a_text_goes_on_after_its_prompt_as_one(tokenizer: Tokenizer) -> None:
         assert tokenizer.decode(tokens[:cut]) + "".join(pieces) == tokenizer.decode(tokens)
 
 
+def test_a_choice_begins_as_its_prompt_goes_on(tokenizer: Tokenizer) -> None:
+    (tokens,) = tokenizer.encode(["the cat the cat"])
+    for cut in range(1, len(tokens)):
+        found: list[Piece] = []
+        writer = ChoiceWriter(tokenizer.decode, tokens[:cut], [], found.append, in_pieces=False)
+        for token in tokens[cut:]:
+            assert writer.token(TokenResult(token))
+        writer.ended("length")
+        assert tokenizer.decode(tokens[:cut]) + found[0].text == tokenizer.decode(tokens)
+
+
 def test_bytes_that_are_no_text_come_out_as_they_do_at_once() -> None:
     draw, tokenizer = random.Random(0), ByteTokenizer()
     for _ in range(300):

@@ -136,6 +136,17 @@ def test_the_room_is_never_exceeded_and_comes_back(passes: ModelPasses) -> None:
     assert passes.room.spans.free == 600 and passes.room.pool.data_ptr() == address
 
 
+def test_short_texts_do_not_overtake_a_long_one(passes: ModelPasses) -> None:
+    engine, recorders = BatchEngine(passes, piece=512), [Recorder() for _ in range(3)]
+    for length, recorder in zip((300, 400, 2), recorders, strict=True):
+        engine.submit(ServedText(TextRequest((1,) * length, 3, GREEDY, 0), recorder))
+    engine.step()
+    assert [len(one.new) > 0 for one in recorders] == [True, False, False]
+    while engine.step():
+        pass
+    assert [one.ending for one in recorders] == ["length"] * 3
+
+
 def test_a_cancelled_text_frees_its_room_wherever_it_is(passes: ModelPasses) -> None:
     engine = BatchEngine(passes, piece=16)
     texts = [ServedText(TextRequest((1,) * length, 50, GREEDY, 0), Recorder()) for length in (4, 60, 500, 500)]
