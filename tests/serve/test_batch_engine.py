@@ -139,8 +139,9 @@ def test_the_room_is_never_exceeded_and_comes_back(passes: ModelPasses) -> None:
 def test_short_texts_do_not_overtake_a_long_one(passes: ModelPasses) -> None:
     engine, recorders = BatchEngine(passes, piece=512), [Recorder() for _ in range(3)]
     for length, recorder in zip((300, 400, 2), recorders, strict=True):
-        engine.submit(ServedText(TextRequest((1,) * length, 3, GREEDY, 0), recorder))
-    engine.step()
+        engine.submit(ServedText(TextRequest((1,) * length, 5, GREEDY, 0), recorder))
+    for _ in range(3):
+        engine.step()
     assert [len(one.new) > 0 for one in recorders] == [True, False, False]
     while engine.step():
         pass
