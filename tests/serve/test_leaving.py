@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,21 @@ def test_sigterm_lets_answers_out_takes_no_more_and_ends(folder: tuple[Path, Any
     assert not any(KEY in text for text in written) and "Traceback" not in written[0]
     assert not [path for path in (*tmp_path.rglob("*"), *folder[0].rglob("*"))
                 if path.is_file() and KEY.encode() in path.read_bytes()]  # fmt: skip
+
+
+def test_the_second_signal_ends_at_once(folder: tuple[Path, Any], tmp_path: Path) -> None:
+    server = Process(folder[0], tmp_path / "output.txt", "--name", "tiny")
+    try:
+        running = server.begin(FOREVER | {"n": 64})
+        wait_for(lambda: server.live() == 64)
+        server.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: server.live() == -1)
+        server.process.send_signal(signal.SIGTERM)
+        with suppress(http.client.HTTPException, ConnectionError):
+            assert running.getresponse().status == 500
+        assert server.process.wait(60) == 0
+    finally:
+        server.process.kill()
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from nemo_vfm.core.errors import UserError
@@ -150,6 +151,20 @@ def test_a_request_that_finds_no_place_in_the_queue_is_told_when_to_come_back(gu
     status, headers, body = asked(guarded, ASK)
     guarded.engine.cancel(stuck)
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "try again" in body["error"]["message"]
+
+
+def test_a_text_on_which_the_model_fails_is_an_error_whole_and_streamed(guarded: Running) -> None:
+    weight = guarded.served.model.embedding.weight.data
+    before = weight[9].clone()
+    weight[9] = float("nan")
+    try:
+        assert asked(guarded, {**ASK, "prompt": [9]})[0] == 500
+        client = openai.OpenAI(base_url=guarded.address, api_key=KEY, max_retries=0)
+        with client, pytest.raises(openai.APIError, match="the model has failed on this text"):
+            list(client.completions.create(model="tiny", prompt=[9], stream=True))
+    finally:
+        weight[9] = before
+    assert asked(guarded, {**ASK, "prompt": [9]})[0] == 200
 
 
 class _Deaf:

@@ -90,8 +90,9 @@ class HttpServer:
 
     def run(self) -> None:
         """Answer until SIGTERM, Ctrl-C or `drain`."""
-        config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, ws="none",
-                                lifespan="off", limit_concurrency=_MOST_CONNECTIONS, proxy_headers=False)  # fmt: skip
+        config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, http="h11",
+                                loop="asyncio", ws="none", lifespan="off", limit_concurrency=_MOST_CONNECTIONS,
+                                proxy_headers=False)  # fmt: skip
         with self._socket:
             _DrainingServer(config, self._guard).run(sockets=[self._socket])
 
