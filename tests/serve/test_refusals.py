@@ -4,6 +4,7 @@
 
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,10 +148,15 @@ def test_a_text_beyond_the_whole_room_is_refused(guarded: Running) -> None:
 
 def test_a_request_that_finds_no_place_in_the_queue_is_told_when_to_come_back(guarded: Running) -> None:
     assert asked(guarded, {**ASK, "prompt": [[1]] * 2})[0] == 400  # more than ever wait
-    stuck = [guarded.engine.submit([(_long(guarded), _Deaf())])[0] for _ in range(3)]
-    status, headers, body = asked(guarded, ASK)
-    guarded.engine.cancel(stuck)
+    slow = _Slow()
+    stuck = [guarded.engine.submit([(_long(), slow)])[0] for _ in range(3)]
+    try:
+        status, headers, body = asked(guarded, ASK)
+    finally:
+        guarded.engine.cancel(stuck)
+        slow.may_go_on.set()
     assert status == 429 and 1 <= int(headers["retry-after"]) <= 60 and "try again" in body["error"]["message"]
+    assert all(slow.have_ended.acquire(timeout=60) for _ in stuck)
 
 
 def test_a_text_on_which_the_model_fails_is_an_error_whole_and_streamed(guarded: Running) -> None:
@@ -167,18 +173,22 @@ def test_a_text_on_which_the_model_fails_is_an_error_whole_and_streamed(guarded:
     assert asked(guarded, {**ASK, "prompt": [9]})[0] == 200
 
 
-class _Deaf:
-    """Listens to nothing, so slowly that its text is there until it is cancelled."""
+class _Slow:
+    """Holds the engine up at its first token until it may go on."""
+
+    def __init__(self) -> None:
+        self.may_go_on, self.have_ended = threading.Event(), threading.Semaphore(0)
 
     def prompt(self, results: Any) -> None: ...
 
     def token(self, result: Any) -> bool:
-        return True
+        return self.may_go_on.wait(60)
 
-    def ended(self, ending: Any) -> None: ...
+    def ended(self, ending: Any) -> None:
+        self.have_ended.release()
 
 
-def _long(server: Running) -> Any:
+def _long() -> Any:
     from nemo_vfm.language.token_choice import Choice
     from nemo_vfm.serve.continuous.text_request import TextRequest
 

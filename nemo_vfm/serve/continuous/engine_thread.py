@@ -93,8 +93,9 @@ class EngineThread:
     def _require_place(self, count: int) -> None:
         if self.most_waiting is None:
             return
-        if len(self._live) + count > self.most_waiting + self._engine.most_running:
-            raise QueueFull(self._pace.seconds_for(sum(text.request.places for text in self._live)))
+        live = [text for text in self._live if not text.ended]  # a client may ask again within the step that ended one
+        if len(live) + count > self.most_waiting + self._engine.most_running:
+            raise QueueFull(self._pace.seconds_for(sum(text.request.places for text in live)))
 
     def _run(self) -> None:
         worked = True
