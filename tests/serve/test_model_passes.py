@@ -11,7 +11,7 @@ from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear
-from nemo_vfm.serve.continuous.row_counts import prompt_rows
+from nemo_vfm.serve.continuous.row_counts import joint_rows, prompt_rows
 from nemo_vfm.serve.memory_settings import _ANONYMOUS, collapse_pages
 from tests.support.language_models import FAMILIES, scores, words, written
 
@@ -30,6 +30,30 @@ def test_pieces_of_a_prompt_and_single_tokens_have_the_scores_of_one_pass(family
     for place in range(27, 40):
         found.append(passes.decode([(span, place)], [tokens[place]]))
     torch.testing.assert_close(torch.cat(found), expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_pass_over_texts_and_a_prompt_has_the_bits_of_separate_passes(tmp_path: Path) -> None:
+    written(tmp_path, "qwen 3", hidden_size=528, num_attention_heads=6)
+    model = load_gpt(tmp_path).eval()
+    passes = ModelPasses(model, KeyValueRoom(model, 0.01), 8)
+    tokens = words()[0].tolist()
+    spans = [span for _ in range(4) if (span := passes.room.spans.take(40))]
+    for number, span in enumerate(spans):
+        passes.prompt(span, 0, tokens[: 5 + number])
+    texts, new = [(span, 5 + number) for number, span in enumerate(spans[:3])], [7, 8, 9]
+    assert passes.can_join(3, 20)
+    expected = passes.decode(texts, new), passes.prompt(spans[3], 8, tokens[8:28])
+    found = passes.joint(texts, new, spans[3], 8, tokens[8:28])
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(0, 48), (32, 24), (8, 0), (48, 32)])
+def test_passes_are_joined_only_as_far_as_every_number_of_rows_rounds_alike(wrong: int, expected: int) -> None:
+    def probe(order: list[int]) -> torch.Tensor:
+        return torch.tensor(order)[:, None] + (0.5 if len(order) == wrong else 0)
+
+    assert joint_rows(probe, (2, 4, 6), 60) == expected
 
 
 @torch.inference_mode()

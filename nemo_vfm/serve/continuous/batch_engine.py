@@ -88,8 +88,11 @@ class BatchEngine:
         """Give every running text a token; False where there was nothing to do."""
         self._admit()
         worked = bool(self._reading or self._running)
-        self._read_prompts()
-        for group in self._groups():
+        groups, budget = self._groups(), self.piece
+        if groups and self._reading and self._can_join(groups[0]):
+            budget -= self._read_and_decode(groups.pop(0))
+        self._read_prompts(budget)
+        for group in groups:
             self._decode(group)
         self._running = [text for text in self._running if not text.ended]
         return worked
@@ -112,28 +115,43 @@ class BatchEngine:
             text.span = span
             self._reading.append(text)
 
-    def _read_prompts(self) -> None:
-        budget = self.piece
+    def _read_prompts(self, budget: int) -> None:
+        """Pieces of prompts until about `budget` tokens are read; a text that has been read runs from the next step."""
         while self._reading and budget > 0:
-            text = self._reading[0]
-            budget -= self._read_piece(text)
-            if text.ended or text.done == len(text.request.tokens):
-                self._reading.popleft()
-                if not text.ended:
-                    self._running.append(text)
+            text, tokens = self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
+            budget -= len(tokens)
 
-    def _read_piece(self, text: ServedText) -> int:
+    def _can_join(self, group: list[ServedText]) -> bool:
+        return self.passes.can_join(len(group), len(self._next_piece()[1]))
+
+    def _read_and_decode(self, group: list[ServedText]) -> int:
+        """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
+        text, tokens = self._next_piece()
         assert text.span is not None, "a text is read after it was admitted"
+        spans = [(one.span, one.done) for one in group if one.span is not None]
+        scores_NV, x_SD = self.passes.joint(spans, [one.next_token for one in group], text.span, text.done, tokens)
+        self._advance(group, scores_NV)
+        self._take_piece(text, tokens, x_SD)
+        return len(tokens)
+
+    def _next_piece(self) -> tuple[ServedText, tuple[int, ...]]:
+        text = self._reading[0]
+        return text, text.request.tokens[text.done : text.done + self.piece]
+
+    def _take_piece(self, text: ServedText, tokens: tuple[int, ...], x_SD: Tensor) -> None:
+        """Go on after a piece whose vectors are there."""
         request = text.request
-        tokens = request.tokens[text.done : text.done + self.piece]
-        x_SD = self.passes.prompt(text.span, text.done, tokens)
         if request.score_prompt:
             self._score_prompt(text, x_SD, tokens)
         text.done += len(tokens)
         self.num_tokens += len(tokens)
         if text.done == len(request.tokens) and not text.ended:
             self._begin(text, x_SD[-1])
-        return len(tokens)
+        if text.ended or text.done == len(request.tokens):
+            self._reading.popleft()
+            self._running += [] if text.ended else [text]
 
     def _begin(self, text: ServedText, x_D: Tensor) -> None:
         """The first new token, from the vector of the prompt's last."""
@@ -160,10 +178,12 @@ class BatchEngine:
 
     def _decode(self, texts: list[ServedText]) -> None:
         spans = [(text.span, text.done) for text in texts if text.span is not None]
-        scores = self.passes.decode(spans, [text.next_token for text in texts])
+        self._advance(texts, self.passes.decode(spans, [text.next_token for text in texts]))
+
+    def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         for text in texts:
             text.done += 1
-        self._extend(texts, scores)
+        self._extend(texts, scores_NV)
 
     def _extend(self, texts: list[ServedText], scores_NV: Tensor) -> None:
         finite = finite_rows(scores_NV)

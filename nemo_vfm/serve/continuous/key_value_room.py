@@ -86,6 +86,26 @@ class PromptAttention:
         return F.pad(out_1HSE, (0, 0, 0, self._num_fill))
 
 
+class JointAttention:
+    """New tokens of several texts, then a piece of another's prompt; the `cache` of a `TextContext`.
+
+    Args:
+        texts: of the first rows.
+        num_texts: how many these are.
+        prompt: of all other rows.
+    """
+
+    def __init__(self, texts: "DecodeAttention", num_texts: int, prompt: PromptAttention) -> None:
+        self._texts, self._num_texts, self._prompt = texts, num_texts, prompt
+
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+        """(1, H, R, E): each row's attention over its own text."""
+        first, rest = slice(None, self._num_texts), slice(self._num_texts, None)
+        texts = self._texts.attend(layer, q_1HRE[:, :, first], k_1GRE[:, :, first], v_1GRE[:, :, first])
+        prompt = self._prompt.attend(layer, q_1HRE[:, :, rest], k_1GRE[:, :, rest], v_1GRE[:, :, rest])
+        return torch.cat([texts, prompt], dim=2)
+
+
 class DecodeAttention:
     """Attention of one new token of each of several texts; the `cache` of a `TextContext`.
 

@@ -14,10 +14,10 @@ from torch.nn import functional as F
 from nemo_vfm.models.blocks.decoder import TextContext
 from nemo_vfm.models.blocks.key_value import AttentionCache
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, KeyValueRoom, PromptAttention
+from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention
 from nemo_vfm.serve.continuous.packed_modules import pack_modules
 from nemo_vfm.serve.continuous.rotary_table import RotaryTable
-from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, prompt_rows, rows_for
+from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, joint_rows, prompt_rows, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
 
 
@@ -28,13 +28,15 @@ class ModelPasses:
         model: on one device, in evaluation mode. Its modules are replaced by packed ones.
         room: of the keys and values.
         most_rows: texts that get their next token in one pass; fewer where bits would depend on a row's place.
+        most_joint_rows: of a pass over new tokens and a prompt; fewer where bits would depend on their number.
     """
 
-    def __init__(self, model: GPT, room: KeyValueRoom, most_rows: int) -> None:
+    def __init__(self, model: GPT, room: KeyValueRoom, most_rows: int, most_joint_rows: int = 192) -> None:
         self.model, self.room = model, room
         self._table, self._device = RotaryTable(model), model.embedding.weight.device
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
+        self._joint_rows = joint_rows(self._probed, self.row_counts, min(most_joint_rows, room.num_tokens))
 
     @property
     def most_rows(self) -> int:
@@ -59,6 +61,32 @@ class ModelPasses:
         """
         rows = rows_for(self.row_counts, len(texts))
         return self._decoded(texts, tokens, rows)[: len(texts)]
+
+    def can_join(self, num_texts: int, num_tokens: int) -> bool:
+        """Whether `joint` takes so many, with the bits that `decode` and `prompt` give."""
+        return num_texts <= self.most_rows and prompt_rows(num_texts + num_tokens) <= self._joint_rows
+
+    @torch.inference_mode()
+    def joint(
+        self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """What `decode` and `prompt` give, from one pass: the weights are read once.
+
+        Args:
+            texts: (span, tokens that are in already) of each text that runs.
+            new: the token that follows.
+            span: of another text's prompt.
+            done: tokens of it that are in already.
+            tokens: its next ones.
+        """
+        rows = prompt_rows(len(texts) + len(tokens))
+        fill = [0] * (rows - len(texts) - len(tokens))
+        prompt = PromptAttention(self.room, span, done, len(tokens), rows - len(texts))
+        attention = JointAttention(DecodeAttention(self.room, texts, len(texts)), len(texts), prompt)
+        places = [*(there for _, there in texts), *range(done, done + len(tokens)), *fill]
+        x_RD = self._vectors([*new, *tokens, *fill], places, attention)
+        x_ND = F.pad(x_RD[: len(texts)], (0, 0, 0, rows_for(self.row_counts, len(texts)) - len(texts)))
+        return self._scores(x_ND)[: len(texts)], x_RD[len(texts) : len(texts) + len(tokens)]
 
     @torch.inference_mode()
     def last_scores(self, x_D: Tensor) -> Tensor:

@@ -47,6 +47,23 @@ def prompt_rows(tokens: int) -> int:
     return -(-tokens // step) * step
 
 
+def joint_rows(probe: Probe, counts: tuple[int, ...], most: int) -> int:
+    """The largest number of rows up to which every number of `prompt_rows` gives a row the bits that `counts` give it.
+
+    Args:
+        probe: see `invariant_row_counts`.
+        counts: what that found.
+        most: not beyond this.
+    """
+    expected, found = probe(list(range(counts[-1]))), 0
+    for rows in dict.fromkeys(map(prompt_rows, range(1, most + 1))):
+        common = min(rows, counts[-1])
+        if rows > most or not torch.equal(probe(list(range(rows)))[:common], expected[:common]):
+            break
+        found = rows
+    return found
+
+
 def rows_for(counts: tuple[int, ...], texts: int) -> int:
     """The smallest of the counts that holds so many texts."""
     return counts[bisect_left(counts, texts)]
