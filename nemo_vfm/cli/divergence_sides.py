@@ -107,7 +107,7 @@ def compare_sides(
     with Pool(max(sides.a.plan.world, sides.b.plan.world), quiet) as pool:
         a = Side("A", sides.a.plan, _run(pool, sides.a, run_a, count))
         b = Side("B", sides.b.plan, _run(pool, sides.b, run_b, count))
-        alone = pool.call(1, steps, sides.a.ready, {}, count)[0]
+        alone = pool.call(1, steps, sides.a.ready.by_torch(), {}, count)[0]
     return compare(alone, a, b, heads=sides.heads, tolerance=sides.tolerance)
 
 

@@ -5,7 +5,8 @@
 import re
 
 _INERT = re.compile(
-    r"num_workers|every_steps|keep_clips|keep_(?:last|best|every_steps)|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
+    r"num_workers|pace|budget|every_steps|keep_clips|keep_(?:last|best|every_steps)"
+    r"|(?:log|save|checkpoint|preview|validate)_every(?:_\w+)?"
 )
 
 

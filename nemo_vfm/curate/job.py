@@ -184,12 +184,12 @@ class Curate:
         self._examine(files, hands, places)
         mine = [file for file in files if file.found.name in own]
         if part.round:
-            self._encode_share(files, mine, hands, places)
+            self._encode_share(files, mine, hands, places, f"part-{part.number}-of-{part.count}")
         return Outcome(f"{len(mine)} of {len(found)} files {'encoded' if part.round else 'examined'}",
                        {"files": len(mine)})  # fmt: skip
 
     def _encode_share(
-        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: WorkContext, places: "_Places"
+        self, files: Sequence[FileRecord], mine: Sequence[FileRecord], hands: WorkContext, places: "_Places", part: str
     ) -> None:
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
@@ -197,7 +197,7 @@ class Curate:
         media = self._media(places)
         encode_missing(mine, self, media, hands)
         there = [clip for file in mine for clip in file.clips if media.fact_of(clip) is not None]
-        write_captions(there, self.captions, media.file_of, places.work / "captions")
+        write_captions(there, self.captions, media.file_of, places.work / "captions", part)
 
     def ready(self) -> None:
         """Ask captioners whether they can work, such as at their address and with the key there is."""

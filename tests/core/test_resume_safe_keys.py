@@ -6,8 +6,10 @@ import pytest
 
 from nemo_vfm.core.resume_safe_keys import is_inert
 
+HARMLESS = ["num_workers", "pace", "budget", "keep_last", "log_every", "save_every_steps", "keep_clips"]
 
-@pytest.mark.parametrize("key", ["num_workers", "keep_last", "log_every", "save_every_steps", "keep_clips"])
+
+@pytest.mark.parametrize("key", HARMLESS)
 def test_what_only_says_how_or_how_often_is_inert(key):
     assert is_inert(key)
 

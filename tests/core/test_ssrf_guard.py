@@ -97,7 +97,7 @@ def test_a_rebinding_name_is_looked_up_once_and_the_connection_goes_where_it_was
 
     monkeypatch.setattr(socket, "create_connection", connect)
     with pytest.raises(module.EndpointError, match="nobody is there"):
-        Endpoint(url="https://rebind.test/v1", tries=1, permissions=allowed("https://rebind.test")).ask("x", {})
+        Endpoint(url="https://rebind.test/v1", permissions=allowed("https://rebind.test")).ask("x", {})
     assert tried == [("93.184.216.34", 443)]
 
 

@@ -14,7 +14,7 @@ from tests.support.repository import CODE, ROOT, module_name, python_files, targ
 
 #: Rooms whose public classes may be asked for by a recipe.
 COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "models", "data", "diffusion",
-                   "language", "metrics", "dedup", "report", "nemo", "workflow")  # fmt: skip
+                   "language", "metrics", "dedup", "report", "nemo", "workflow", "asking")  # fmt: skip
 
 
 def resolve(name: str) -> object:

@@ -12,8 +12,10 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
@@ -29,9 +31,11 @@ pytestmark = pytest.mark.cluster  # several ranks
 
 STEPS = 3
 GPT_TIED = partial(
-    Awake, vocab=96, width=48, depth=2, heads=8, mlp_hidden=64, groups=4, qk_norm=True, qkv_bias=True, tied=True
+    Awake, vocab=96, width=48, depth=4, heads=8, mlp_hidden=64, groups=4, qk_norm=True, qkv_bias=True, tied=True
 )
 SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
+PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
+VIRTUAL: dict[str, Any] = {"pipeline": 2, "virtual": 2, "microbatches": 4}
 MODELS: dict[str, tuple[Any, Any]] = {
     "dit": (tiny, Doubling()),
     "st_dit": (space_time, Doubling((4, 4, 4, 8))),
@@ -44,11 +48,15 @@ CASES: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
     (2, [
         ("dit", {"replicate": 2}), ("dit", {"shard": 2}), ("dit", {"tensor": 2}), ("dit", SEQUENCE),
         ("dit", {"context": 2}), ("st_dit", SEQUENCE), ("st_dit", {"context": 2}), ("wan", SEQUENCE),
-        ("gpt", {"tensor": 2}), ("gpt packed", SEQUENCE), ("gpt", {"context": 2}),
+        ("gpt", {"tensor": 2}), ("gpt packed", SEQUENCE), ("gpt", {"context": 2}), ("st_dit", PIPELINE),
+        ("wan", PIPELINE), ("gpt", PIPELINE), ("dit", VIRTUAL), ("gpt packed", VIRTUAL),
+        ("dit", {**VIRTUAL, "microbatches": 2}),
     ]),
     (4, [
         ("dit", {"shard": 2, "replicate": 2}), ("dit", {**SEQUENCE, "shard": 2}), ("gpt", {**SEQUENCE, "context": 2}),
-        ("gpt packed", {"context": 2, "shard": 2, "attention": "ulysses"}),
+        ("gpt packed", {"context": 2, "shard": 2, "attention": "ulysses"}), ("dit", {**VIRTUAL, **SEQUENCE}),
+        ("gpt", {**PIPELINE, "shard": 2}), ("gpt", {**VIRTUAL, "context": 2}),
+        ("dit", {"pipeline": 4, "microbatches": 4}),
     ]),
 ]  # fmt: skip
 
@@ -106,20 +114,42 @@ def with_and_without_sums(rank: int, degrees: dict[str, Any]) -> tuple[dict[str,
         expected = first_gradients(rank, degrees)
         from megatron.core.distributed import DistributedDataParallel
 
-        from nemo_vfm.parallel.megatron import schedule
-
-        if "tensor" in degrees:
-            patch.setattr(schedule, "sum_over_tensor", lambda parts, group: None)
+        if "tensor" in degrees or "pipeline" in degrees:
+            patch.setattr(gradients, "all_reduce", lambda parts, group: None)
         else:
             patch.setattr(DistributedDataParallel, "finish_grad_sync", lambda self, **_: None)
         return expected, first_gradients(rank, degrees)
 
 
-@pytest.mark.parametrize("degrees", [{"replicate": 2}, {"context": 2}, {"tensor": 2}, SEQUENCE], ids=str)
+@pytest.mark.parametrize("degrees", [{"replicate": 2}, {"context": 2}, {"tensor": 2}, SEQUENCE, PIPELINE], ids=str)
 def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]) -> None:
     expected, found = on_ranks(2, with_and_without_sums, degrees)[0]
     wrong = [name for name, norm in found.items() if abs(norm / expected[name] - 1) > 0.01]
-    assert len(wrong) >= 4 * 4, "the four norms of queries and keys in each of four blocks, at least"
+    if "pipeline" in degrees:  # on every stage
+        assert {name.partition(".")[0] for name in wrong} == {"noise_embedding", "text_embedding"}
+    else:
+        assert len(wrong) >= 4 * 4, "the four norms of queries and keys in each of four blocks, at least"
+
+
+def by_defaults(rank: int) -> list[float]:
+    """Losses of the interleaved schedule with Megatron-Core's own settings for exchanges between stages."""
+    with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
+        from nemo_vfm.parallel.megatron import schedule
+
+        ours = schedule.config_of
+
+        def theirs(plan: ParallelPlan) -> Any:
+            config = ours(plan)
+            config.overlap_p2p_comm, config.batch_p2p_comm = False, True
+            return config
+
+        patch.setattr(schedule, "config_of", theirs)
+        return trained(MegatronEngine(), rank, VIRTUAL, *MODELS["dit"])["loss"]
+
+
+def test_the_interleaved_schedules_own_settings_would_be_wrong_at_two_stages(one_device: dict[str, Any]) -> None:
+    """In silence: as long as this holds, ours must stay."""
+    assert on_ranks(2, by_defaults)[0] != pytest.approx(one_device["dit"]["loss"], rel=1e-5)
 
 
 def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[float]:
@@ -136,6 +166,21 @@ def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: 
         return losses
 
 
+def kept_for_a_save(rank: int, degrees: dict[str, Any]) -> float:
+    """Numbers of optimizer state that this rank saves, over its weights."""
+    with megatron_on_cpu():
+        plan = ParallelPlan(**degrees)
+        engine = started(MegatronEngine(), plan, *MODELS["gpt"])
+        engine.step([own(plan, rank, 0)], 1.0)
+        saved = sum(local(one).numel() for one in engine.tensors()["optimizer"].values())
+        return saved / sum(local(one).numel() for one in engine.model.parameters())
+
+
+def test_a_save_holds_no_more_state_than_a_rank_updates() -> None:
+    """Two moments over two data ranks: one number a weight, where the whole would be two."""
+    assert max(on_ranks(4, kept_for_a_save, {**SEQUENCE, "shard": 2})) < 1.02
+
+
 def steady(rank: int, count: int) -> list[float]:
     """One engine on one device without a break."""
     engine = started(TorchEngine(), ParallelPlan(), *MODELS["gpt"])
@@ -144,7 +189,9 @@ def steady(rank: int, count: int) -> list[float]:
 
 def test_a_run_goes_from_torch_to_megatron_and_back_and_keeps_its_losses(tmp_path: Path) -> None:
     """Two steps each: a step count that parameters share shows in the second step alone."""
-    legs = [("torch", {"shard": 2}), ("megatron", {**SEQUENCE, "shard": 2}), ("megatron", {"shard": 2}), ("torch", {})]
+    legs = [("torch", {"shard": 2}), ("megatron", {**SEQUENCE, "shard": 2}), ("megatron", VIRTUAL),
+            ("megatron", {**PIPELINE, "shard": 2}),
+            ("torch", {})]  # fmt: skip
     losses: list[float] = []
     for index, (kind, degrees) in enumerate(legs):
         world = ParallelPlan(**degrees).world
@@ -167,7 +214,7 @@ def refused(rank: int, degrees: dict[str, Any], optimizer: Any) -> str:
 @pytest.mark.parametrize(("degrees", "optimizer", "words"), [
     ({}, partial(torch.optim.SGD, lr=0.1), "the recipe's optimizer is SGD"),
     ({}, partial(torch.optim.AdamW, lr=0.1, amsgrad=True), "has no amsgrad"),
-    ({"pipeline": 2, "microbatches": 2}, partial(torch.optim.AdamW, lr=0.1), "no pipeline yet"),
+    ({**VIRTUAL, "schedule": "zero_bubble"}, partial(torch.optim.AdamW, lr=0.1), "no zero-bubble schedule"),
 ])  # fmt: skip
 def test_what_is_not_connected_is_refused(degrees: dict[str, Any], optimizer: Any, words: str) -> None:
     assert words in refused(0, degrees, optimizer)

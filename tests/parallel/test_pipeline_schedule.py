@@ -15,7 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.pipeline_stage import cut, shares
+from nemo_vfm.parallel.apply.pipeline_stage import cut, shares, stages_of
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -198,7 +198,7 @@ def test_ranks_hold_each_parameter_once_but_what_every_stage_has_under_its_name_
     seen: list[str] = []
     for rank in range(plan.world):
         model = tiny()
-        stages = cut(model, plan, plan.coordinate(rank))
+        stages = stages_of(model, cut(model, plan, plan.coordinate(rank)), plan, plan.coordinate(rank))
         names = {name: parameter.shape for name, parameter in model.named_parameters()}
         assert names == {name: everything[name].shape for name in names}
         assert {id(p) for stage in stages for p in stage.parameters()} == {id(p) for p in model.parameters()}

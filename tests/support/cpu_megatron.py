@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
+from torch.utils._device import _device_constructors
 
 CPU = torch.device("cpu")
 MAKERS = ("tensor", "zeros", "ones", "empty", "full", "arange", "zeros_like", "empty_like", "ones_like")
@@ -30,6 +31,7 @@ class Stream:
 @contextmanager
 def megatron_on_cpu() -> Iterator[None]:
     """Patch torch inside the block, and leave it as it was."""
+    _device_constructors()  # torch keeps the list: made inside, it would hold the wrappers
     of_cuda: dict[str, Any] = {
         "current_device": lambda: CPU, "Stream": Stream, "synchronize": lambda *_, **__: None,
         "current_stream": lambda *_, **__: Stream(), "default_stream": lambda *_, **__: Stream(),

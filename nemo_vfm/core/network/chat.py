@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError
+from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError, EndpointFault
+from nemo_vfm.core.network.http_connection import one_line
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 
@@ -70,19 +71,32 @@ class Chat:
         """What the model says.
 
         Raises:
+            EndpointBusy, EndpointFault: see `Endpoint.ask`; an empty answer is a fault.
             EndpointError: no usable answer to this.
             EndpointDenied: there will be none to anything.
         """
-        question = {
+        answer = self.endpoint.ask("chat/completions", self.request(messages))
+        self._check_whose(answer)
+        return said_in(answer.body, answer.seconds)
+
+    def request(self, messages: Sequence[Json]) -> Json:
+        """The body of a request."""
+        return {
             "model": self.model, "messages": list(messages), "max_tokens": self.max_tokens,
             "temperature": self.temperature, "stream": False,
         }  # fmt: skip
-        answer = self.endpoint.ask("chat/completions", question)
-        self._check_whose(answer)
-        try:
-            return _said(answer)
-        except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-            raise EndpointError(f"the answer has no choices[0].message.content: {str(answer.body)[:200]}") from None
+
+    def place(self) -> str:
+        """Service and model, for whoever counts what is under way at both."""
+        return f"{self.endpoint.url} {self.model}"
+
+    def model_name(self) -> str:
+        """As the endpoint calls it."""
+        return self.model
+
+    def longest_answer_tokens(self) -> int:
+        """The limit on an answer."""
+        return self.max_tokens
 
     def identity(self) -> Json:
         """All that the words depend on, as far as it can be known here; where the service stands is not part of it."""
@@ -98,8 +112,24 @@ class Chat:
             raise EndpointError("the response lacks its request's id, which require_echo asks for")
 
 
-def _said(answer: Answer) -> Said:
-    body = answer.body
+def said_in(body: Json, seconds: float) -> Said:
+    """What the body of an answer says.
+
+    Args:
+        body: as `chat/completions` gives it.
+        seconds: until it was there.
+
+    Raises:
+        EndpointFault: it says nothing.
+        EndpointError: it has another schema.
+    """
+    try:
+        return _said(body, seconds)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError):
+        raise EndpointError(f"the answer has no choices[0].message.content: {one_line(str(body)[:200])}") from None
+
+
+def _said(body: Json, seconds: float) -> Said:
     choice = body["choices"][0]
     message, usage = choice["message"], body.get("usage") or {}
     refusal = message.get("refusal")
@@ -113,10 +143,10 @@ def _said(answer: Answer) -> Said:
         ending = "blocked"
     text = "" if ending == "blocked" else _text(message["content"])
     if ending != "blocked" and not text.strip():
-        raise EndpointError("the model returned nothing, as overloaded servers do; run again later")
+        raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
-        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), answer.seconds,
+        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sends JSON requests to a service over HTTP, with limits on time, size and tries.
+"""Sends JSON requests to a service over HTTP, with limits on time and size.
 
 Built on the standard library's http.client, since the connection must go to an address that was checked
 (core/network/ssrf_guard.py). It is kept small. Each request has its own connection, so a late answer is never read as
@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
-from nemo_vfm.core.network.retry import RETRIED, RetryableError, retry_after, wait_s
+from nemo_vfm.core.network.retry import RETRIED, retry_after
 from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
@@ -27,11 +27,33 @@ from nemo_vfm.core.types.json_value import Json
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.
 REQUEST_PREFIX = "nemo-vfm-"
 _ABOUT_ALL = frozenset({401, 402, 403, 404, 405, 407})
+_BUSY = frozenset({429, 503, 529})
 _CHUNK = 1 << 16
 
 
 class EndpointError(NemoVfmError):
     """A service did not answer one question as it should. Another question may fare better."""
+
+
+class EndpointBusy(EndpointError):
+    """A service takes no more questions just now, by 429, 503 or 529, or by refusing the connection; ask again later.
+
+    Args:
+        reason: what it said.
+        retry_after_s: the wait that it requests; None if it requests none.
+    """
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class EndpointFault(EndpointError):
+    """A service failed on a question that it took: 408, another 5xx, a broken connection or half an answer."""
+
+
+class EndpointTimeout(EndpointFault):
+    """A service took a question and gave no whole answer within `timeout_s`."""
 
 
 class EndpointDenied(UserError):
@@ -46,7 +68,7 @@ class Answer:
         body: the JSON of it.
         request_id: the name that our question bore.
         echo: the name of a question that the answer bears; None where the service repeats none.
-        seconds: from the first try to the answer, waiting between tries included.
+        seconds: from the question to the answer.
     """
 
     body: Json
@@ -63,26 +85,19 @@ class Endpoint:
         url: where it is, such as https://host/v1 or http://127.0.0.1:8000/v1, without what names the operation. The
             user allows the host by `--allow-host HOST` or `--allow-host HOST=VARIABLE`, where VARIABLE holds the key.
             Addresses where clouds hand out credentials are refused all the same.
-        timeout_s: seconds for one try, from looking up the name to the last byte.
-        tries: how often a question is asked at most. Time-outs, broken connections and the statuses 408, 429 and 5xx
-            are worth another try, nothing else is.
-        max_wait_s: longest wait between two tries, whatever the service's Retry-After says.
+        timeout_s: seconds for one question, from looking up the name to the last byte.
         max_response_mb: a longer answer is cut off and refused, in 10^6 bytes.
         permissions: given by whoever composes the recipe, never by a recipe.
     """
 
     def __init__(
-        self, *, name: str | None = None, url: SentText | None = None, timeout_s: float = 120.0, tries: int = 4,
-        max_wait_s: float = 30.0, max_response_mb: float = 8.0, permissions: Permissions = NOTHING,
+        self, *, name: str | None = None, url: SentText | None = None, timeout_s: float = 120.0,
+        max_response_mb: float = 8.0, permissions: Permissions = NOTHING,
     ) -> None:  # fmt: skip
-        if timeout_s <= 0 or tries < 1 or max_wait_s < 0 or max_response_mb <= 0:
-            raise ValueError(
-                f"timeout_s {timeout_s}, tries {tries}, max_wait_s {max_wait_s} and max_response_mb {max_response_mb}: "
-                "each must be above 0, and max_wait_s not below"
-            )
+        if timeout_s <= 0 or max_response_mb <= 0:
+            raise ValueError(f"timeout_s {timeout_s} and max_response_mb {max_response_mb} must be above 0")
         self.allowed, self.url = _allowed(name, url, permissions)
-        self.timeout_s, self.tries, self.max_wait_s = timeout_s, tries, max_wait_s
-        self.max_response_mb, self._withheld = max_response_mb, permissions.withheld
+        self.timeout_s, self.max_response_mb, self._withheld = timeout_s, max_response_mb, permissions.withheld
 
     def recipients(self) -> tuple[Recipient, ...]:
         """See `Sends.recipients`."""
@@ -103,7 +118,7 @@ class Endpoint:
             raise UserError(f"{error}. Is the URL {self.url} correct?") from None
 
     def ask(self, operation: str, question: Json) -> Answer:
-        """Ask until there is an answer, or no try is left.
+        """Ask once; `asking` decides whether and when the same question is asked again.
 
         Args:
             operation: what follows the URL, such as `chat/completions`.
@@ -111,24 +126,25 @@ class Endpoint:
 
         Raises:
             EndpointDenied: the key, the path or the model is refused; asking again would not help.
+            EndpointBusy: it refuses just now.
+            EndpointFault: it failed; the same question may fare better.
             EndpointError: no answer to this question, or it holds what the recipe takes from the environment.
             UserError: the address may not be connected to, or the key is absent.
+        """
+        body, began_s, request_id = self.encoded(question), time.monotonic(), f"{REQUEST_PREFIX}{uuid4().hex}"
+        found, echo = self._once(operation, body, request_id)
+        return Answer(found, request_id, echo, time.monotonic() - began_s)
+
+    def encoded(self, question: Json) -> bytes:
+        """A request's body as it is sent, in ASCII.
+
+        Raises:
+            EndpointError: it holds what the recipe takes from the environment.
         """
         if variable := leaked(question, self._withheld):
             raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
                                 "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
-        body = json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
-        began, reason = time.monotonic(), ""
-        for number in range(self.tries):
-            request_id = f"{REQUEST_PREFIX}{uuid4().hex}"
-            try:
-                found, echo = self._once(operation, body, request_id)
-                return Answer(found, request_id, echo, time.monotonic() - began)
-            except RetryableError as error:
-                reason = str(error)
-                if number + 1 < self.tries:
-                    time.sleep(wait_s(number, error.wait_s, self.max_wait_s))
-        raise EndpointError(f"{self._name()} gave no answer in {self.tries} tries; the last error: {reason}")
+        return json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
         url = self.url
@@ -141,9 +157,11 @@ class Endpoint:
         except UserError:
             raise
         except TimeoutError:
-            raise RetryableError(f"TimeoutError: it took longer than timeout_s, {self.timeout_s:g} s") from None
+            raise EndpointTimeout(f"{self._name()} took longer than timeout_s, {self.timeout_s:g} s") from None
+        except ConnectionRefusedError as error:
+            raise EndpointBusy(one_line(f"{self._name()} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
-            raise RetryableError(one_line(f"{type(error).__name__}: {error}")) from None
+            raise EndpointFault(one_line(f"{self._name()} broke off: {type(error).__name__}: {error}")) from None
         self._judge(response, data)
         return _json(data), response.headers.get("X-Request-Id")
 
@@ -152,8 +170,10 @@ class Endpoint:
         if status == 200:
             return
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
+        if status in _BUSY:
+            raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))
         if status in RETRIED:
-            raise RetryableError(one_line(text), retry_after(response.headers.get("Retry-After")))
+            raise EndpointFault(one_line(text))
         if 300 <= status < 400:
             raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
         if status in _ABOUT_ALL:
@@ -216,4 +236,4 @@ def _json(data: bytes) -> Json:
     try:
         return json.loads(data)
     except (ValueError, RecursionError):
-        raise RetryableError(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None
+        raise EndpointFault(f"the response is not JSON: {one_line(data[:200].decode(errors='replace'))!r}") from None

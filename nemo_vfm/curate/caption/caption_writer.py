@@ -4,18 +4,20 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.answer_journal import Journal
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
+from nemo_vfm.curate.caption.kept_captions import KeptCaptions, caption_journal
 from nemo_vfm.curate.stage import Captioner, ClipRecord
 
 MAX_FAILURES_IN_A_ROW = 20
@@ -55,6 +57,7 @@ def write_captions(
     captioners: Mapping[str, Voice],
     media_path: Callable[[ClipRecord], Path],
     folder: Path,
+    journal_name: str = "answers",
 ) -> CaptionReport:
     """Fill in `caption`, `caption_by` and `caption_facts` of every record.
 
@@ -68,6 +71,7 @@ def write_captions(
         captioners: by name, as the recipe has them.
         media_path: where a kept clip's mp4 lies.
         folder: for what is kept between runs, such as `work/captions`.
+        journal_name: of this process's file there; those who work at the same time have different ones.
 
     Raises:
         DataError: many clips in a row failed, or a captioner answered what it was not asked.
@@ -76,19 +80,31 @@ def write_captions(
     report = CaptionReport()
     for record in records:
         record.caption, record.caption_by, record.caption_facts = "", "nobody", {"caption_status": "skipped"}
-    for name, voice in captioners.items():
-        silent = [record for record in records if not record.caption]
-        if isinstance(voice, Viewer):
-            _Seeing(name, voice, folder, report).all([r for r in silent if r.decision == "kept"], media_path)
-        elif isinstance(voice, Captioner):
-            _say(name, voice, silent, report)
-    for name, voice in captioners.items():
-        if isinstance(voice, Editor):
-            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], folder, report)
+    keeps = any(isinstance(voice, Viewer | Editor) and voice.fingerprint() for voice in captioners.values())
+    with caption_journal(folder, journal_name) if keeps else nullcontext() as journal:
+        _caption_all(records, captioners, media_path, journal, report)
     report.by.update(record.caption_by for record in records)
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
+
+
+def _caption_all(
+    records: Sequence[ClipRecord],
+    captioners: Mapping[str, Voice],
+    media_path: Callable[[ClipRecord], Path],
+    journal: OpenJournal | None,
+    report: CaptionReport,
+) -> None:
+    for name, voice in captioners.items():
+        silent = [record for record in records if not record.caption]
+        if isinstance(voice, Viewer):
+            _Seeing(name, voice, journal, report).all([r for r in silent if r.decision == "kept"], media_path)
+        elif isinstance(voice, Captioner):
+            _say(name, voice, silent, report)
+    for name, voice in captioners.items():
+        if isinstance(voice, Editor):
+            _edit(name, voice, [r for r in records if r.caption and r.decision == "kept"], journal, report)
 
 
 def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report: CaptionReport) -> None:
@@ -128,19 +144,18 @@ def _is_text_and_writer(captions: object) -> bool:
 class _Seeing:
     """One viewer at work on the clips that nobody spoke of yet."""
 
-    def __init__(self, name: str, viewer: Viewer, folder: Path, report: CaptionReport) -> None:
-        self._name, self._viewer, self._report = name, viewer, report
-        self._folder = folder
+    def __init__(self, name: str, viewer: Viewer, journal: OpenJournal | None, report: CaptionReport) -> None:
+        self._name, self._viewer, self._journal, self._report = name, viewer, journal, report
 
     def all(self, records: Sequence[ClipRecord], media_path: Callable[[ClipRecord], Path]) -> None:
         """Caption them, and fill in what was said."""
         if not records:
             return
         views = {record.clip.id: self._views(record, media_path(record)) for record in records}
-        journal = Journal(self._folder, self._viewer.fingerprint())
-        known = {view.key: journal.get(view.key) for group in views.values() for view in group}
+        kept = KeptCaptions(self._journal, self._viewer.fingerprint())
+        known = {view.key: kept.get(view.key) for group in views.values() for view in group}
         missing = [view for group in views.values() for view in group if known[view.key] is None]
-        answers = _answers(self._name, self._viewer.describe, missing, journal, self._report) if missing else {}
+        answers = _answers(self._name, self._viewer.describe, missing, kept, self._report) if missing else {}
         for record in records:
             captions = [known[view.key] or answers[view.key] for view in views[record.clip.id]]
             self._fill(record, captions, views[record.clip.id])
@@ -173,12 +188,14 @@ class _Seeing:
         }  # fmt: skip
 
 
-def _edit(name: str, editor: Editor, records: Sequence[ClipRecord], folder: Path, report: CaptionReport) -> None:
+def _edit(
+    name: str, editor: Editor, records: Sequence[ClipRecord], journal: OpenJournal | None, report: CaptionReport
+) -> None:
     drafts = {r.clip.id: Draft(f"{r.clip.id}-{sha256_text(r.caption)[:16]}", r, r.caption) for r in records}
-    journal = Journal(folder, editor.fingerprint())
-    known = {draft.key: journal.get(draft.key) for draft in drafts.values()}
+    kept = KeptCaptions(journal, editor.fingerprint())
+    known = {draft.key: kept.get(draft.key) for draft in drafts.values()}
     missing = [draft for draft in drafts.values() if known[draft.key] is None]
-    answers = _answers(name, editor.edit, missing, journal, report) if missing else {}
+    answers = _answers(name, editor.edit, missing, kept, report) if missing else {}
     for record in records:
         key = drafts[record.clip.id].key
         edited = known[key] or answers[key]
@@ -196,7 +213,7 @@ def _answers(
     name: str,
     ask: Callable[[Iterable[_Question]], Iterator[Caption]],
     questions: Sequence[_Question],
-    journal: Journal,
+    kept: KeptCaptions,
     report: CaptionReport,
 ) -> dict[str, Caption]:
     """Every question's answer, by key; each is kept on disk as soon as it is there."""
@@ -207,11 +224,11 @@ def _answers(
         for caption in (_checked(answer) for answer in ask(iter(questions))):
             if caption.key not in open_keys:
                 for key in found:
-                    journal.forget(key)
+                    kept.forget(key)
                 raise DataError(_not_asked(name, caption.key, caption.key in found))
             open_keys.remove(caption.key)
             found[caption.key] = caption
-            journal.put(caption)
+            kept.put(caption)
             report.asked += 1
             in_a_row = 0 if caption.spoken else in_a_row + 1
             _count(name, caption, in_a_row, report)

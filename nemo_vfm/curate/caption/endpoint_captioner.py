@@ -9,20 +9,23 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.network.chat import Chat
-from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
 from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
-from nemo_vfm.curate.caption.in_flight import as_they_come
+from nemo_vfm.curate.caption.endpoint_answer import answered
 from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
 
 MAX_VIDEO_BYTES = 48_000_000
@@ -38,23 +41,24 @@ class EndpointCaptioner:
             an mp4, which vLLM takes and samples by itself.
         num_frames: pictures a window, spread evenly.
         longest_px: larger pictures are made smaller, to so many pixels on the longer side.
-        concurrency: questions in flight at once.
+        pace: how many questions are under way; the pictures of each are in memory.
+        tries: attempts at a question on which the service fails.
         revision: what you know of the model's state, such as a hash of its weights; it belongs to what is kept.
         windows: how long clips are cut.
     """
 
     def __init__(
         self, *, chat: Chat, prompt: SentText = DESCRIBE, send: Literal["frames", "video"] = "frames",
-        num_frames: int = 8, longest_px: int = 768, concurrency: int = 8, revision: str = "",
-        windows: Windows = Windows(),
+        num_frames: int = 8, longest_px: int = 768, pace: Pace = Pace(most=64), tries: int = 4,
+        revision: str = "", windows: Windows = Windows(),
     ) -> None:  # fmt: skip
-        if min(num_frames, concurrency) < 1 or longest_px < 16 or not prompt.strip():
+        if min(num_frames, tries) < 1 or longest_px < 16 or not prompt.strip():
             raise ValueError(
-                f"num_frames {num_frames}, concurrency {concurrency} and longest_px {longest_px} must be at least 1, 1 "
-                "and 16, and the prompt must say something"
+                f"num_frames {num_frames}, tries {tries} and longest_px {longest_px} must be at least 1, 1 and 16, and "
+                "the prompt must say something"
             )
         self.chat, self.prompt, self.send, self.num_frames = chat, prompt, send, num_frames
-        self.longest_px, self.concurrency, self.revision = longest_px, concurrency, revision
+        self.longest_px, self.pace, self.tries, self.revision = longest_px, pace, tries, revision
         self.cut = windows
 
     def ready(self) -> None:
@@ -70,26 +74,24 @@ class EndpointCaptioner:
 
         Raises:
             EndpointDenied: the endpoint refuses us.
+            UserError: it refuses everything for `pace.patience_s`.
         """
-        return as_they_come(self._one, views, self.concurrency)
+        asker = Asker(chat=self.chat, pace=self.pace, tries=self.tries)
+        questions = (Question(partial(self._messages, view), key=view.key) for view in views)
+        yield from map(self._caption, asker.ask(questions))
 
     def fingerprint(self) -> str:
         """All that is sent, and to which model; not where it stands."""
         sent = [self.send, self.num_frames, self.longest_px]
         return json.dumps(["endpoint/1", self.chat.identity(), self.revision, prompt_hash(self.prompt), sent])
 
-    def _one(self, view: View) -> Caption:
-        unanswered = Caption(view.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
-        try:
-            content = [{"type": "text", "text": self.prompt}, *self._shown(view)]
-            answer = self.chat.say([{"role": "user", "content": content}])
-        except (EndpointError, DataError) as error:
-            return replace(unanswered, status="error", failure=str(error))
-        failure = "the model declined" if answer.ending == "blocked" else None
-        return replace(
-            unanswered, text=answer.text, status=answer.ending, failure=failure, model=answer.model or self.chat.model,
-            revision=self.revision or answer.revision, tokens_in=answer.tokens_in, tokens_out=answer.tokens_out,
-        )  # fmt: skip
+    def _messages(self, view: View) -> list[Json]:
+        return [{"role": "user", "content": [{"type": "text", "text": self.prompt}, *self._shown(view)]}]
+
+    def _caption(self, end: Reply | Failure) -> Caption:
+        blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
+        caption = answered(blank, end)
+        return replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def _shown(self, view: View) -> list[Json]:
         if self.send == "video" and not view.is_image:

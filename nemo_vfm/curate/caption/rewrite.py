@@ -12,13 +12,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.question import Question
 from nemo_vfm.core.network.chat import Chat
-from nemo_vfm.core.network.endpoint import EndpointError
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
-from nemo_vfm.curate.caption.in_flight import as_they_come
+from nemo_vfm.curate.caption.endpoint_answer import answered
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
 from nemo_vfm.curate.stage import Ready
@@ -85,13 +87,12 @@ class EndpointWriter:
 
     Args:
         chat: the model.
-        concurrency: messages in flight at once.
+        pace: how many messages are under way.
+        tries: attempts at a message on which the service fails.
     """
 
-    def __init__(self, *, chat: Chat, concurrency: int = 8) -> None:
-        if concurrency < 1:
-            raise ValueError(f"concurrency is {concurrency}, but it must be at least 1")
-        self.chat, self.concurrency = chat, concurrency
+    def __init__(self, *, chat: Chat, pace: Pace = Pace(), tries: int = 4) -> None:
+        self.chat, self.asker = chat, Asker(chat=chat, pace=pace, tries=tries)
 
     def ready(self) -> None:
         """See `Ready.ready`."""
@@ -99,24 +100,13 @@ class EndpointWriter:
 
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
         """Answers as they come."""
-        return as_they_come(self._one, messages, self.concurrency)
+        questions = (Question([{"role": "user", "content": message}], key=key) for key, message in messages)
+        for end in self.asker.ask(questions):
+            yield answered(Caption(end.key, model=self.chat.model), end)
 
     def fingerprint(self) -> str:
         """Which model, and not where it stands."""
         return json.dumps(["endpoint/1", self.chat.identity()])
-
-    def _one(self, keyed: tuple[str, str]) -> Caption:
-        key, message = keyed
-        blank = Caption(key, model=self.chat.model)
-        try:
-            reply = self.chat.say([{"role": "user", "content": message}])
-        except EndpointError as error:
-            return replace(blank, status="error", failure=str(error))
-        failure = "the model declined" if reply.ending == "blocked" else None
-        return replace(
-            blank, text=reply.text, status=reply.ending, failure=failure, model=reply.model or self.chat.model,
-            revision=reply.revision, tokens_in=reply.tokens_in, tokens_out=reply.tokens_out,
-        )  # fmt: skip
 
 
 class HuggingFaceWriter:

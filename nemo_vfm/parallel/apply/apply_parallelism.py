@@ -261,8 +261,9 @@ def fill(model: nn.Module, seed: int, device: torch.device) -> None:
 def draw(model: nn.Module, seed: int) -> None:
     """Give every parameter this rank's part of its first value."""
     assert isinstance(model, Drawn)
-    for name, parameter in model.named_parameters():
-        copy_own(parameter, model.initial_weight(name, parameter.shape, seed))
+    parts = model.state_dict()  # Megatron-Core's layers show their parts as such only there
+    for name, _ in model.named_parameters():
+        copy_own(parts[name], model.initial_weight(name, parts[name].shape, seed))
 
 
 def allocate(model: nn.Module, device: torch.device) -> None:

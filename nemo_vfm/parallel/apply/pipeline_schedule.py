@@ -126,19 +126,23 @@ class Pipeline:
         self._require_alike(prepared)
         self._learn(prepared[0], under)
         self._ready([one.inputs for one in prepared], under)
-        found: list[Tensor] = []
         self._prepared, self._losses = prepared, losses
         try:
-            self._scheduled(len(prepared), self._between[_named(prepared[0].inputs)]).step(
-                target=torch.arange(len(prepared)), losses=found, return_outputs=False
-            )
+            found = self._run(len(prepared), self._between[_named(prepared[0].inputs)])
+        finally:
+            self._ready(())
+        return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
+
+    def _run(self, count: int, shape: torch.Size) -> list[Tensor]:
+        """Forward and backward of so many microbatches; the losses, on the last stage's rank."""
+        found: list[Tensor] = []
+        try:
+            self._scheduled(count, shape).step(target=torch.arange(count), losses=found, return_outputs=False)
         except RuntimeError as error:
             if isinstance(error.__cause__, ValueError | NemoVfmError):
                 raise error.__cause__ from None  # torch puts all inputs around it
             raise
-        finally:
-            self._ready(())
-        return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
+        return found
 
     def _require_alike(self, prepared: Sequence[ModelInputs]) -> None:
         for one in prepared:
@@ -196,6 +200,19 @@ def require_divided(samples: int, microbatches: int) -> None:
         )
 
 
+def require_same(stage: int, output: Tensor, between: Tensor) -> None:
+    """Refuse what a stage sends if the next one expects another shape or type.
+
+    Raises:
+        ValueError: with both.
+    """
+    if (output.shape, output.dtype) != (between.shape, between.dtype):
+        raise ValueError(
+            f"stage {stage} gives {tuple(output.shape)} {output.dtype} where others give {tuple(between.shape)} "
+            f"{between.dtype}; a pipeline needs the same between all blocks"
+        )
+
+
 def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
     from torch.distributed import pipelining
 
@@ -208,11 +225,8 @@ def _schedule(pipeline: Pipeline, count: int, between: Tensor) -> Any:
             assert isinstance(self.submod, Stage)
             self.submod.microbatch = fwd_chunk_id
             output = super().forward_one_chunk(fwd_chunk_id, *arguments, **options)
-            if not self.is_last and (output.shape, output.dtype) != (between.shape, between.dtype):
-                raise ValueError(
-                    f"stage {self.stage_index} gives {tuple(output.shape)} {output.dtype} where others give "
-                    f"{tuple(between.shape)} {between.dtype}; a pipeline needs the same between all blocks"
-                )
+            if not self.is_last:
+                require_same(self.stage_index, output, between)
             return output
 
     flowing = between.requires_grad_()

@@ -8,7 +8,7 @@ renumbering. Modules of other stages stay but lose their parameters.
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, runtime_checkable
 
@@ -98,17 +98,28 @@ def shares(num_blocks: int, num_stages: int) -> list[range]:
     return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
-def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[Stage]:
-    """Take out of the model what other ranks of the pipeline hold; the stages of this rank, which share what is left.
+def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:
+    """Take out of the model what other ranks of the pipeline hold; returns which blocks each stage has.
 
     Raises:
         UserError: the model does not say enough of itself.
     """
     how = _declared(model)
     parts = shares(len(list(model.get_submodule(how.blocks).children())), plan.stages)
-    mine = range(at.pipeline, plan.stages, plan.pipeline)
-    _reduce(model, _instead(model, how, parts, list(mine)))
-    return [Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages) for index in mine]
+    for path, other in _instead(model, how, parts, _own(plan, at)).items():
+        above, _, name = path.rpartition(".")
+        model.get_submodule(above)._modules[name] = other
+    return parts
+
+
+def stages_of(model: nn.Module, parts: Sequence[range], plan: ParallelPlan, at: Coordinate) -> list[Stage]:
+    """The stages of this rank, which share the modules of a model that `cut` has reduced, with these parts."""
+    how = _declared(model)
+    return [Stage(_twin(model, _instead(model, how, parts, [index])), index, plan.stages) for index in _own(plan, at)]
+
+
+def _own(plan: ParallelPlan, at: Coordinate) -> range:
+    return range(at.pipeline, plan.stages, plan.pipeline)
 
 
 def repeated(model: nn.Module) -> set[nn.Parameter]:
@@ -138,7 +149,7 @@ def _matched(model: nn.Module, patterns: Sequence[str]) -> list[str]:
 
 
 def _instead(
-    model: nn.Module, how: Declared, parts: Sequence[range], stages: Sequence[int]
+    model: nn.Module, how: Declared, parts: Sequence[range], stages: Collection[int]
 ) -> dict[str, nn.Module]:  # fmt: skip
     """What stands in the place of modules where only these stages are."""
     blocks = model.get_submodule(how.blocks)
@@ -153,10 +164,9 @@ def _instead(
 
 def _hollow(module: nn.Module) -> nn.Module:
     """A copy without parameters and buffers: its sizes can be asked for, and it cannot be called by mistake."""
-    shell = copy.deepcopy(module)
-    for one in shell.modules():
-        for own in (one._parameters, one._buffers):
-            own.update(dict.fromkeys(own))
+    shell = copy.copy(module)  # a deep copy would fail at the process groups of Megatron-Core's layers
+    shell._parameters, shell._buffers = dict.fromkeys(module._parameters), dict.fromkeys(module._buffers)
+    shell._modules = {name: None if one is None else _hollow(one) for name, one in module._modules.items()}
     return shell
 
 
@@ -168,9 +178,3 @@ def _twin(module: nn.Module, instead: Mapping[str, nn.Module]) -> nn.Module:
         below = {path.removeprefix(f"{head}."): other for path, other in instead.items() if path.startswith(f"{head}.")}
         twin._modules[head] = instead[head] if head in instead else _twin(module.get_submodule(head), below)
     return twin
-
-
-def _reduce(model: nn.Module, instead: Mapping[str, nn.Module]) -> None:
-    for path, other in instead.items():
-        above, _, name = path.rpartition(".")
-        model.get_submodule(above)._modules[name] = other

@@ -10,9 +10,7 @@ or layers are spread.
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
@@ -22,16 +20,16 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.frozen_weights import learned_state, narrow
-from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
-from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated
+from nemo_vfm.parallel.apply.frozen_weights import narrow
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
+from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, mismatch, put, shapes_of
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of
 from nemo_vfm.parallel.context.token_layout import under
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
+from nemo_vfm.parallel.engine.mesh_engine import MeshEngine, Recompute, born, plan_notes, summed_over_ranks
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
@@ -51,7 +49,7 @@ from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
-class TorchEngine:
+class TorchEngine(MeshEngine):
     """DTensor, FSDP2 and our own context parallel under one plan; alone on one device it is plain PyTorch.
 
     Args:
@@ -63,37 +61,23 @@ class TorchEngine:
     """
 
     def __init__(
-        self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
+        self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
         offload_optimizer: bool = False, compile: bool = False,
         nonfinite: NonFinite = NonFinite(),
     ) -> None:  # fmt: skip
-        if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
-        if recompute not in ("none", "blocks"):
-            raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
-        self.clip_norm, self.recompute = clip_norm, recompute
+        super().__init__(clip_norm=clip_norm, recompute=recompute, nonfinite=nonfinite)
         self.offload_optimizer, self.compile = offload_optimizer, compile
-        self.nonfinite = nonfinite
-        self.mesh: Mesh | None = None
-        self._pipeline: Pipeline | None = None
 
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
         """What the plan makes of so many GPUs, and what each keeps."""
-        notes, idle = [], num_gpus - plan.world
-        if idle > 0:
-            notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
-        elif idle < 0:
-            notes.append(
-                f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start"
-            )
+        notes = plan_notes(num_gpus, plan, model)
         count, state_bytes = state_of(model, optimizer, plan)
         if self.offload_optimizer:
             notes.append(f"the optimizer's {state_bytes.pop('optimizer') / 1e9:.2f} GB for each GPU are in host memory")
         if plan.pipeline > 1 and plan.shard * plan.context > 1:
             notes.append("through a step each GPU also holds the weights of its stages, gathered over shard x context")
-        notes += _refused(model, plan)
         return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
     def start(self, parts: EngineInputs) -> nn.Module:
@@ -107,18 +91,20 @@ class TorchEngine:
         self.model = self._built(parts)
         self.model.train()
         self._holding = gradients.held(self.model, self.mesh)
-        self._optimizer = ShardedOptimizer(parts.optimizer, self._holding, offload=self.offload_optimizer)
+        self._optimizer: ShardedOptimizer = ShardedOptimizer(
+            parts.optimizer, self._holding, offload=self.offload_optimizer
+        )
         return self.model
 
     def _built(self, parts: EngineInputs) -> nn.Module:
-        model, meta = _born(parts)
+        model, meta = born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
             require_hardware(parts.precision.fp8)
             use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
             apply_parallelism.require_divisible(model, parts.plan)
-            stages = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
+            ranges = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
             apply_parallelism.split_linears(model, self.mesh)
         if self.recompute == "blocks":
             apply_parallelism.recompute(model)
@@ -127,7 +113,7 @@ class TorchEngine:
         if not meta:
             model.to(device())
         if self.mesh is not None:
-            self._shared(model, stages, self.mesh)
+            self._shared(model, stages_of(model, ranges, parts.plan, self.mesh.at) if ranges else [], self.mesh)
         if meta:
             apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
         self.layout = layout_of(self.mesh, model)
@@ -175,17 +161,13 @@ class TorchEngine:
         close_step(self.model, self.mesh)
         return StepResult(loss, norm, lr, samples, shapes)
 
-    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
-        """(sum of losses by their weights, sum of the weights)."""
-        pieces = batch.cut(self.parts.plan.microbatches)
-        if self._pipeline is None:
-            sums = [self._backward_piece(piece, shapes) for piece in pieces]
-            return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
-        require_even(batch, self.parts.plan.microbatches)
-        prepared = [self._prepared(piece, training=True) for piece in pieces]
-        shapes.extend(one.shapes() for one in prepared)
-        loss = self._pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
-        return loss, sum(float(one.weight_B.sum()) for one in prepared)
+    def gradients(self) -> dict[str, Tensor]:
+        """See `MeshEngine.gradients`."""
+        return {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+
+    def _backward_alone(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> tuple[float, float]:
+        sums = [self._backward_piece(piece, shapes) for piece in pieces]
+        return sum(loss for loss, _ in sums), sum(weight for _, weight in sums)
 
     def _backward_piece(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
         prepared, losses_B = self._forward(batch, training=True)
@@ -194,53 +176,24 @@ class TorchEngine:
         loss.backward()  # type: ignore[no-untyped-call]
         return float(loss.detach()), float(prepared.weight_B.sum())
 
-    def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
-        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
-
-    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
-        prepared = self._prepared(batch, training=training)
-        with self.parts.precision.autocast():
-            output = self.model(**prepared.inputs)
-        return prepared, self.parts.task.losses(output.float(), prepared)
-
     def _sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, float, int]:
         """(mean loss, weight, norm of its gradient, samples) over the global batch, the same on every rank."""
         if self.mesh is None:
             square, whole = gradients.square_sum(self._holding), max(weight, 1e-12)
             return loss / whole, whole, math.sqrt(square) / whole, samples
         gradients.sum_partial(self._holding, self.mesh)
-        # Ranks of the same samples all counted them.
-        alike = self.mesh.plan.world / self.mesh.plan.data
-        mine = [loss / alike, weight / alike, samples / alike, gradients.square_sum(self._holding)]
-        sums = torch.tensor(mine, dtype=torch.float64, device=device())
-        torch.distributed.all_reduce(sums)
-        loss, weight, count, square = sums.tolist()
-        whole = max(weight, 1e-12)
-        return loss / whole, whole, math.sqrt(square) * self._averaged() / whole, round(count)
+        loss, whole, count, square = summed_over_ranks(
+            self.mesh.plan, loss, weight, samples, gradients.square_sum(self._holding)
+        )
+        return loss, whole, math.sqrt(square) * self._averaged() / whole, round(count)
 
     def _averaged(self) -> int:
         """FSDP gives means where sums are wanted: over so many ranks."""
         return 1 if self.mesh is None or self.mesh.sharding is None else self.mesh.sharding.size()
 
-    def _clipped(self, norm: float) -> float:
-        """What the gradient is multiplied by."""
-        return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """See `Engine.optimizer`."""
-        return self._optimizer.optimizer
-
-    @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
-        """The loss of each sample with the model in evaluation mode."""
-        self.model.eval()
-        prepared, losses_B = self._forward(batch, training=False)
-        self.model.train()
-        return losses_B, prepared
-
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """The state of the model, the optimizer and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
-        groups = {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        groups = super().tensors()
         scales = history_tensors(self.model) | switched_off(self.model)
         return groups | {"fp8": scales} if scales else groups
 
@@ -250,10 +203,8 @@ class TorchEngine:
         Raises:
             CorruptCheckpoint: names or shapes are not this model's.
         """
-        ranks = joined()
-        fill(learned_state(self.model), groups["model"], ranks)
-        self._optimizer.load(groups["optimizer"], ranks)
-        self._load_scales(groups.get("fp8", {}), ranks)
+        super().load(groups)
+        self._load_scales(groups.get("fp8", {}), joined())
 
     def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
         """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty histories."""
@@ -263,24 +214,3 @@ class TorchEngine:
             log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
         elif shapes:
             put(own, saved, ranks)
-
-
-def _refused(model: Factory[[], nn.Module], plan: ParallelPlan) -> list[str]:
-    """Why the model could not be cut by the plan."""
-    with torch.device("meta"):
-        built = model()
-    try:
-        apply_parallelism.require_divisible(built, plan)
-    except UserError as error:
-        return [f"it would not start: {error}"]
-    return []
-
-
-def _born(parts: EngineInputs) -> tuple[nn.Module, bool]:
-    """The model, and whether it is still without memory: so it is where it could be too large for one device."""
-    if parts.plan.world > 1:
-        with torch.device("meta"):
-            model = parts.model()
-        if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
-            return model, True
-    return build_model(parts.model, parts.seed), False

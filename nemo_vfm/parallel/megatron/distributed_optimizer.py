@@ -3,7 +3,7 @@
 """Updates weights by Megatron-Core's optimizer, and shows its state by name as the other engine does.
 
 Megatron-Core's distributed optimizer gives each data rank a run of numbers that may end anywhere in a parameter. A
-checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each saves its rows.
+checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each keeps its rows.
 """
 
 from collections.abc import Iterator, Mapping
@@ -108,7 +108,7 @@ class MegatronOptimizer:
         return float(state.get("step", self.optimizer.param_groups[0].get("step", 0))) if state else 0.0
 
     def _rows(self, shard: _Shard, key: str) -> Tensor:
-        """What this rank saves of a moment: its rows of the part that its tensor ranks hold."""
+        """What this rank saves of a moment: its rows of what its tensor rank holds."""
         own = None if shard.main is None else self.optimizer.state[shard.main][key]
         if not self._is_shared:
             assert own is not None
@@ -117,7 +117,25 @@ class MegatronOptimizer:
         if own is not None:
             whole[shard.start : shard.end] = own
         dist.all_reduce(whole, group=self._group)
-        return self._laid_out(shard, whole.view(shard.parameter.shape))
+        return self._own_rows(shard, whole.view(shard.parameter.shape))
+
+    def _own_rows(self, shard: _Shard, part: Tensor) -> Tensor:
+        """A data rank's share of what it has gathered, along a dimension that tensor ranks do not split."""
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        over = 0 if (dim := self._dims.get(shard.name)) != 0 else 1
+        if over == part.dim():  # a bias that tensor ranks split
+            return self._laid_out(shard, part)
+        devices = self._mesh.devices["shard", "tensor"]
+        shape = torch.Size(n * (self._mesh.plan.tensor if d == dim else 1) for d, n in enumerate(part.shape))
+        # As torch.chunk cuts: the last ranks may have fewer rows, or none.
+        rows = -(-part.shape[over] // devices.size(0))
+        first = min(devices.get_local_rank(0) * rows, part.shape[over])
+        own = part.narrow(over, first, min(rows, part.shape[over] - first)).clone()
+        return DTensor.from_local(
+            own, devices, [Shard(over), Replicate() if dim is None else Shard(dim)], run_check=False, shape=shape,
+            stride=torch.empty(shape, device="meta").stride(),
+        )  # fmt: skip
 
     def _laid_out(self, shard: _Shard, part: Tensor) -> Tensor:
         from torch.distributed.tensor import DTensor, Shard

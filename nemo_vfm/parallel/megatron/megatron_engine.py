@@ -5,10 +5,9 @@
 Megatron-Core is imported at `start`, so a recipe is checked without it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import Literal
 
 import torch
 import torch.distributed as dist
@@ -21,24 +20,23 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.frozen_weights import learned_state, narrow
-from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.apply.frozen_weights import narrow
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
+from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
 from nemo_vfm.parallel.context.token_layout import under
-from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
+from nemo_vfm.parallel.engine.mesh_engine import MeshEngine, Recompute, born, plan_notes, summed_over_ranks
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.megatron.megatron_import import require_megatron
-from nemo_vfm.parallel.plan.mesh import join
+from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
 
 
-class MegatronEngine:
+class MegatronEngine(MeshEngine):
     """Megatron-Core 0.16 under the same plan as the other engine; `shard` shares the optimizer's state (ZeRO-1).
 
     Args:
@@ -48,35 +46,30 @@ class MegatronEngine:
     """
 
     def __init__(
-        self, *, clip_norm: float | None = 1.0, recompute: Literal["none", "blocks"] = "none",
+        self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
         nonfinite: NonFinite = NonFinite(),
     ) -> None:  # fmt: skip
-        if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
-        if recompute not in ("none", "blocks"):
-            raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
-        self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
+        super().__init__(clip_norm=clip_norm, recompute=recompute, nonfinite=nonfinite)
 
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
         """What the plan makes of so many GPUs; weights and gradients are whole over `shard`, unlike FSDP's."""
-        found = TorchEngine().plan_for(num_gpus, plan, model, optimizer)
-        kept = TorchEngine().plan_for(num_gpus, _unshared(plan), model, optimizer).state_bytes
-        notes = [*found.notes]
+        notes = plan_notes(num_gpus, plan, model)
         if why := self.objection(plan, Precision()):
             notes.append(f"it would not start: {why}")
         try:
             adam_arguments(optimizer)
         except UserError as error:
             notes.append(f"it would not start: {error}")
-        state = {**kept, "optimizer": found.state_bytes["optimizer"]}
-        return DevicePlan(found.num_used, found.parameters, state, tuple(notes))
+        count, shared = state_of(model, optimizer, plan)
+        _, whole = state_of(model, optimizer, _unshared(plan))
+        return DevicePlan(min(plan.world, num_gpus), count, {**whole, "optimizer": shared["optimizer"]}, tuple(notes))
 
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
         """See `ObjectsToPlans`."""
-        if plan.pipeline > 1:
-            return "engine=megatron has no pipeline yet; use parallel.pipeline: 1, or engine=torch."
+        if plan.schedule == "zero_bubble":
+            return "Megatron-Core has no zero-bubble schedule. Use parallel.schedule: interleaved, or engine=torch."
         if precision.fp8 is not None:
             return ("engine=megatron computes in FP8 by Transformer Engine alone, which is not connected. Use "
                     "engine=torch, or a precision without fp8.")  # fmt: skip
@@ -92,37 +85,50 @@ class MegatronEngine:
             raise UserError(why)
         arguments = adam_arguments(parts.optimizer)
         require_megatron()
+        from nemo_vfm.parallel.megatron.data_parallel import DataParallel
         from nemo_vfm.parallel.megatron.distributed_optimizer import MegatronOptimizer
         from nemo_vfm.parallel.megatron.megatron_groups import groups_of
         from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
-        from nemo_vfm.parallel.megatron.schedule import Schedule, config_of
+        from nemo_vfm.parallel.megatron.schedule import config_of
 
         self.parts, plan = parts, parts.plan
         _meet_alone(plan)
-        self.mesh, groups = join(plan, device()), groups_of(plan)
-        self._config = config_of(plan)
-        self.model = self._built(groups.tp)
+        self.mesh, self._groups, self._config = join(plan, device()), groups_of(plan), config_of(plan)
+        self.model = self._built(self.mesh)
         self.model.train()
-        self._schedule: Schedule = Schedule(self.model, self._config, groups, self.mesh)
+        self._data: DataParallel = DataParallel(self.model, self._config, self._groups, self.mesh)
         dims = split_parameters(self.model)
-        self._optimizer = MegatronOptimizer(self._schedule.wrapped, arguments, groups, self.mesh, dims)
+        self._optimizer: MegatronOptimizer = MegatronOptimizer(
+            self._data.wrapped, arguments, self._groups, self.mesh, dims
+        )
         return self.model
 
-    def _built(self, group: dist.ProcessGroup) -> nn.Module:
+    def _built(self, mesh: Mesh) -> nn.Module:
         from nemo_vfm.parallel.megatron.parallel_layers import split
 
         parts, plan = self.parts, self.parts.plan
-        model = build_model(parts.model, parts.seed)
+        model, meta = born(parts)
         narrowed = narrow(model, parts.precision.resolved()[0])
         apply_parallelism.require_divisible(model, plan)
-        _fill(model, derive(parts.seed, "initial weights"), plan)
-        split(model, self.mesh, group, self._config)
+        ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
+        split(model, mesh, self._groups.tp, self._config)
         if self.recompute == "blocks":
             apply_parallelism.recompute(model)
-        model.to(device())
-        self.layout = layout_of(self.mesh, model)
+        if meta:
+            apply_parallelism.fill(model, derive(parts.seed, "initial weights"), device())
+        else:
+            model.to(device())
+        if ranges:
+            self._pipeline = self._pipelined(model, ranges, mesh)
+        self.layout = layout_of(mesh, model)
         call_under(model, self.layout, parts.precision.autocast if narrowed else nullcontext)
         return model
+
+    def _pipelined(self, model: nn.Module, ranges: Sequence[range], mesh: Mesh) -> Pipeline:
+        from nemo_vfm.parallel.megatron.schedule import MegatronPipeline
+
+        stages = stages_of(model, ranges, mesh.plan, mesh.at)
+        return MegatronPipeline(model, stages, mesh, self._config, self._groups)
 
     def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
         """Forward and backward over this rank's samples, sums over all ranks, clip, update.
@@ -131,17 +137,25 @@ class MegatronEngine:
             UserError: the loss is not finite, on any rank, and that stops the run.
         """
         self._optimizer.zero_grad()
+        self._data.forget()
         shapes: list[Shapes] = []
-        pieces = [piece for batch in microbatches for piece in batch.cut(self.parts.plan.microbatches)]
         with under(self.layout):
-            own, weight = self._schedule.run(self._forwards(pieces, shapes), len(pieces))
+            sums = [self._backward(batch, shapes) for batch in microbatches]
+        own, weight = (sum(column) for column in zip(*sums, strict=True))
+        self._data.finish()
         samples = sum(len(batch) for batch in microbatches)
-        loss, whole, count = self._sums(own, weight, samples)
-        self._schedule.wrapped.scale_gradients(1 / whole)
+        loss, whole, count = summed_over_ranks(self.parts.plan, own, weight, samples)
+        self._data.scale(1 / whole)
         norm = self._optimizer.norm()
-        if not self.nonfinite.may_update(own, norm, microbatches):
-            return StepResult(loss, norm, 0.0, count, shapes)
-        return StepResult(loss, norm, self._optimizer.step(self._clipped(norm), lr_factor), count, shapes)
+        lr = 0.0
+        if self.nonfinite.may_update(own, norm, microbatches):
+            lr = self._optimizer.step(self._clipped(norm), lr_factor)
+        return StepResult(loss, norm, lr, round(count), shapes)
+
+    def _backward_alone(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> tuple[float, float]:
+        from nemo_vfm.parallel.megatron.schedule import run_alone
+
+        return run_alone(self._forwards(pieces, shapes), len(pieces), self._config, self._groups)
 
     def _forwards(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> Iterator[tuple[Tensor, float]]:
         """Of each microbatch: the sum of its losses by their weights, and the sum of the weights."""
@@ -150,59 +164,9 @@ class MegatronEngine:
             shapes.append(prepared.shapes())
             yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
 
-    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
-        prepared = self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
-        with self.parts.precision.autocast():
-            output = self.model(**prepared.inputs)
-        return prepared, self.parts.task.losses(output.float(), prepared)
-
-    def _sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, int]:
-        """(mean loss, weight, samples) over the global batch; ranks of the same samples all counted them."""
-        alike = self.mesh.plan.world / self.mesh.plan.data
-        sums = torch.tensor([loss / alike, weight / alike, samples / alike], dtype=torch.float64, device=device())
-        dist.all_reduce(sums)
-        loss, weight, count = sums.tolist()
-        whole = max(weight, 1e-12)
-        return loss / whole, whole, round(count)
-
-    def _clipped(self, norm: float) -> float:
-        return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """See `Engine.optimizer`."""
-        return self._optimizer.optimizer
-
-    @torch.no_grad()
-    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
-        """The loss of each sample with the model in evaluation mode."""
-        self.model.eval()
-        prepared, losses_B = self._forward(batch, training=False)
-        self.model.train()
-        return losses_B, prepared
-
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The model's state and the optimizer's, under the other engine's names; every rank must call it."""
-        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
-
     def gradients(self) -> dict[str, Tensor]:
-        """Of the last step before clipping, by parameter; every rank must call it."""
+        """See `MeshEngine.gradients`; before clipping."""
         return dict(self._optimizer.gradients())
-
-    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
-
-        Raises:
-            CorruptCheckpoint: names or shapes are not this model's.
-        """
-        ranks = joined()
-        fill(learned_state(self.model), groups["model"], ranks)
-        self._optimizer.load(groups["optimizer"], ranks)
-
-
-def _fill(model: nn.Module, seed: int, plan: ParallelPlan) -> None:
-    """On several devices the other engine draws weights by their names; so does this one, to begin alike."""
-    if plan.world > 1 and isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
-        apply_parallelism.draw(model, seed)
 
 
 def _unshared(plan: ParallelPlan) -> ParallelPlan:

@@ -24,6 +24,8 @@ def require_megatron() -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it says what is not installed beside it
             import megatron.core
+            import megatron.core.optimizer
+            import megatron.core.pipeline_parallel
     except ImportError as error:
         raise MissingPackage(
             f"engine=megatron needs Megatron-Core, which cannot be imported here ({error}). Install it with: pip "

@@ -161,7 +161,8 @@ def _without_sequence(config: TransformerConfig) -> TransformerConfig:
 
 
 def _matched(patterns: tuple[str, ...], names: Mapping[str, nn.Module]) -> list[str]:
-    return [name for pattern in patterns for name in matching(pattern, names)]
+    found = [name for pattern in patterns for name in matching(pattern, names)]
+    return [name for name in found if names[name].weight is not None]  # that of another pipeline stage is hollow
 
 
 def _put(

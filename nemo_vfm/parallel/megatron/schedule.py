@@ -1,21 +1,22 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs microbatches by Megatron-Core's schedule, and sums gradients inside its DDP to those of one device."""
+"""Runs microbatches by Megatron-Core's schedules: one after another, or through a pipeline by 1F1B or interleaved."""
 
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
 from megatron.core.enums import ModelType
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_same
+from nemo_vfm.parallel.apply.pipeline_stage import Stage
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 
@@ -24,71 +25,81 @@ Forwards = Iterator[tuple[Tensor, float]]
 
 def config_of(plan: ParallelPlan) -> TransformerConfig:
     """Megatron-Core's settings; the layers' sizes are the model's own, so those here mean nothing."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of a default of its own
+        return _config(plan)
+
+
+def _config(plan: ParallelPlan) -> TransformerConfig:
     return TransformerConfig(
-        num_layers=1, hidden_size=plan.tensor, num_attention_heads=plan.tensor,
+        num_layers=plan.stages, hidden_size=1, num_attention_heads=plan.tensor, kv_channels=1,
         tensor_model_parallel_size=plan.tensor, sequence_parallel=plan.sequence,
         context_parallel_size=plan.context, use_cpu_initialization=True, perform_initialization=False,
         params_dtype=torch.float32, gradient_accumulation_fusion=False,
         calculate_per_token_loss=True,  # gradients are sums, and losses are neither divided nor multiplied
+        **_pipelined(plan),
     )  # fmt: skip
 
 
-class _Part(nn.Module):
-    """What the schedule calls a model: it holds the settings, and takes nothing from another stage."""
+def _pipelined(plan: ParallelPlan) -> dict[str, Any]:
+    if plan.pipeline == 1:
+        return {}
+    one_by_one = {
+        "pipeline_model_parallel_size": plan.pipeline, "pipeline_dtype": torch.float32, "batch_p2p_comm": False
+    }  # fmt: skip
+    if plan.virtual == 1:
+        return one_by_one
+    # With its defaults both neighbours of two stages are one rank in one group, and what was meant for one receive
+    # arrives in the other, in silence.
+    rounds = plan.microbatches // plan.pipeline
+    return one_by_one | {
+        "virtual_pipeline_model_parallel_size": plan.virtual, "overlap_p2p_comm": True,
+        "microbatch_group_size_per_vp_stage": plan.microbatches // rounds,
+    }  # fmt: skip
+
+
+class _Settings(nn.Module):
+    """What the schedules call a model: it holds the settings."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config, self.model_type = config, ModelType.encoder_or_decoder
 
-    def set_input_tensor(self, _: object) -> None:
+    def set_input_tensor(self, _: Any) -> None:
         """Ignore what there is only in a pipeline."""
 
 
-class Schedule:
-    """Forward and backward of one rank.
+def run_alone(
+    forwards: Forwards, count: int, config: TransformerConfig, groups: ProcessGroupCollection
+) -> tuple[float, float]:  # fmt: skip
+    """(sum of losses by their weights, sum of the weights), after forward and backward of each microbatch.
 
     Args:
-        model: split.
+        forwards: computes one microbatch each time it is asked.
+        count: of microbatches.
         config: see `config_of`.
         groups: of processes.
-        mesh: this rank among the others.
     """
+    losses: list[Tensor] = []
+    weights: list[float] = []
 
-    def __init__(
-        self, model: nn.Module, config: TransformerConfig, groups: ProcessGroupCollection, mesh: Mesh
-    ) -> None:  # fmt: skip
-        self._groups, self._config = groups, config
-        self._partial = partial_over_tensor(model, mesh.plan)
-        mark(model)
-        self.wrapped = DistributedDataParallel(config, _ddp(mesh.plan), model, pg_collection=groups)
-        config.finalize_model_grads_func = self._finalize
+    def forward(found: Forwards, _: nn.Module) -> tuple[Tensor, Any]:
+        loss, weight = next(found)
+        losses.append(loss.detach().clone())  # the schedule may divide the other one in place
+        weights.append(weight)
+        return loss, _three
 
-    def run(self, forwards: Forwards, count: int) -> tuple[float, float]:
-        """(sum of losses by their weights, sum of the weights) of this rank's microbatches, gradients summed.
+    _scheduled(1, None, forward, forwards, _Settings(config), count, groups)
+    return sum(map(float, losses)), sum(weights)
 
-        Args:
-            forwards: computes one microbatch each time it is asked.
-            count: of microbatches.
-        """
-        self.wrapped.zero_grad_buffer()
-        losses: list[Tensor] = []
-        weights: list[float] = []
 
-        def forward(found: Forwards, _: nn.Module) -> tuple[Tensor, Any]:
-            loss, weight = next(found)
-            losses.append(loss.detach().clone())  # the schedule may divide the other one in place
-            weights.append(weight)
-            return loss, _three
-
-        get_forward_backward_func(pp_size=1, vp_size=None)(
-            forward_step_func=forward, data_iterator=forwards, model=_Part(self._config), num_microbatches=count,
-            seq_length=1, micro_batch_size=1, pg_collection=self._groups,
-        )  # fmt: skip
-        return sum(map(float, losses)), sum(weights)
-
-    def _finalize(self, *_: object, **__: object) -> None:
-        sum_over_tensor([_main_grad(one) for one in self._partial], self._groups.tp)
-        self.wrapped.finish_grad_sync()
+def _scheduled(
+    pipeline: int, virtual: int | None, forward: Callable[..., Any], iterators: Any, models: Any, count: int,
+    groups: ProcessGroupCollection, **more: Any,
+) -> None:  # fmt: skip
+    run = get_forward_backward_func(pp_size=pipeline, vp_size=virtual)
+    run(forward_step_func=forward, data_iterator=iterators, model=models, num_microbatches=count,
+        pg_collection=groups, micro_batch_size=1, **{"seq_length": 1, **more})  # fmt: skip
 
 
 def _three(loss: Tensor) -> tuple[Tensor, Tensor, None]:
@@ -96,38 +107,66 @@ def _three(loss: Tensor) -> tuple[Tensor, Tensor, None]:
     return loss, torch.zeros((), dtype=torch.int, device=loss.device), None
 
 
-def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
-    shared = plan.shard * plan.context > 1
-    return DistributedDataParallelConfig(
-        grad_reduce_in_fp32=True, use_distributed_optimizer=shared,
-        num_distributed_optimizer_instances=plan.replicate if shared else 1,
-    )  # fmt: skip
+class _Chunk(_Settings):
+    """A stage as the schedules see it: between stages go vectors (N, 1, 1), whatever shape the model has there."""
+
+    def __init__(self, config: TransformerConfig, stage: Stage, between: Tensor, vp_stage: int) -> None:
+        super().__init__(config)
+        self.stage, self.between, self.vp_stage = stage, between, vp_stage
+        self._received: Tensor | None = None
+
+    def set_input_tensor(self, tensors: Sequence[Tensor | None]) -> None:
+        """Keep what the stage before sent; None in the first."""
+        self._received = tensors[0]
+
+    def forward(self, number: int) -> Tensor:
+        """What goes to the next stage, or comes out of the last."""
+        self.stage.microbatch = number
+        x, self._received = self._received, None
+        y: Tensor = self.stage(None if x is None else x.view(self.between.shape))
+        if self.stage.is_last:
+            return y
+        require_same(self.stage.index, y, self.between)
+        return y.reshape(-1, 1, 1)
 
 
-def mark(model: nn.Module) -> None:
-    """Say of each parameter whether tensor ranks have parts of it, as Megatron-Core's norm of gradients asks."""
-    dims = split_parameters(model)
-    for name, parameter in model.named_parameters():
-        marked: Any = parameter
-        marked.tensor_model_parallel, marked.partition_dim = name in dims, dims.get(name, -1)
-        marked.partition_stride = 1
+class MegatronPipeline(Pipeline):
+    """The stages of one rank under 1F1B, or interleaved where a rank has several.
 
+    Args:
+        model: see `Pipeline`.
+        stages: those of this rank.
+        mesh: this rank among the others.
+        config: see `config_of`.
+        groups: of processes.
+    """
 
-def partial_over_tensor(model: nn.Module, plan: ParallelPlan) -> list[nn.Parameter]:
-    """The whole parameters of which each tensor rank has a part of the gradient."""
-    split, sums = split_parameters(model), gradients.TensorSums(model, plan)
-    return [
-        parameter
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and name not in split and name in sums
-    ]
+    def __init__(
+        self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh, config: TransformerConfig,
+        groups: ProcessGroupCollection,
+    ) -> None:  # fmt: skip
+        super().__init__(model, stages, mesh)
+        self._config, self._groups = config, groups
 
+    def _run(self, count: int, shape: torch.Size) -> list[Tensor]:
+        plan, losses = self.mesh.plan, list[Tensor]()
+        self._config.pipeline_dtype = self._dtype
+        between = torch.empty(shape, dtype=self._dtype, device="meta")
+        chunks = [_Chunk(self._config, stage, between, n) for n, stage in enumerate(self.stages.values())]
 
-def _main_grad(parameter: nn.Parameter) -> Tensor:
-    found: Tensor = parameter.main_grad  # type: ignore[attr-defined]
-    return found
+        def forward(numbers: Iterator[int], chunk: _Chunk) -> tuple[Tensor, Any]:
+            number = next(numbers)
+            return chunk(number), partial(self._noted, losses, number)
 
+        whole = between.numel() * plan.tokens  # the schedules divide by the ranks that split tokens
+        _scheduled(
+            plan.pipeline, plan.virtual if plan.virtual > 1 else None, forward, [iter(range(count)) for _ in chunks],
+            list(chunks), count, self._groups, seq_length=whole,
+            p2p_communicator=P2PCommunicator(self._groups.pp, self._config),
+        )  # fmt: skip
+        return losses
 
-def sum_over_tensor(parts: Sequence[Tensor], group: dist.ProcessGroup) -> None:
-    """Add up parts of gradients over the tensor ranks."""
-    gradients.all_reduce(parts, group)
+    def _noted(self, losses: list[Tensor], number: int, output: Tensor) -> tuple[Tensor, Tensor, None]:
+        loss = self.loss(output, torch.tensor(number))
+        losses.append(loss.detach().clone())
+        return _three(loss)

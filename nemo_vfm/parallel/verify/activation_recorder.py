@@ -79,10 +79,9 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
         step = Step()
         with _listening(engine.model, step):
             step.loss = engine.step([rehearsal.own(plan, rank, index)], 1.0).loss
-        for name, parameter in engine.model.named_parameters():
-            if parameter.grad is not None:
-                step.gradients[name] = _kept(whole(parameter.grad))
-            step.weights[name] = _kept(whole(parameter))
+        step.gradients = {name: _kept(whole(one)) for name, one in engine.gradients().items()}
+        parts = engine.model.state_dict()
+        step.weights = {name: _kept(whole(parts[name])) for name, _ in engine.model.named_parameters()}
         found.append(step)
     return found
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures how far each layout's losses and gradients are from those of one device.
 
-Two steps are taken. The first shows the gradients; the loss of the second shows that the update was the same, too.
+Two steps are taken, or more. The first shows the gradients; the loss of the second shows that the update was the same.
 Every rank computes one device's numbers for itself and compares what it holds: no parameter is gathered.
 """
 
@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
@@ -31,7 +31,7 @@ _STEPS = 2
 NOT_PACKED = "this model takes no packed samples"
 _NORM = "the norm of all"
 _NOTHING = 1e-6  # of the norm of all gradients: a smaller one is compared with this, since it is rounding itself
-_ALONE: dict[tuple[str, bool], "_Seen"] = {}
+_ALONE: dict[tuple[str, bool, int], "_Seen"] = {}
 
 Verdict = Literal["equal", "differs", "refused", "failed", "seen", "not seen"]
 
@@ -98,11 +98,11 @@ def _loss_and_norm(rank: int, rehearsal: TinyTraining) -> tuple[list[float], flo
     return alone.losses, alone.norm
 
 
-def row(pool: Pool, rehearsal: TinyTraining, layout: Layout) -> Row:
-    """Measure one layout."""
+def row(pool: Pool, rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> Row:
+    """Measure one layout by so many steps."""
     ranks = layout.plan().world
     try:
-        found = pool.call(ranks, differences, rehearsal, layout)
+        found = pool.call(ranks, differences, rehearsal, layout, steps)
     except RankFailed as error:
         return Row(layout, ranks, "failed", reason=error.first_cause())
     if refusals := [one for one in found if isinstance(one, str)]:
@@ -141,14 +141,16 @@ def _judged(blank: Row, found: Sequence["tuple[float, dict[str, float]]"]) -> Ro
     )
 
 
-def differences(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
+def differences(
+    rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS
+) -> tuple[float, dict[str, float]] | str:  # fmt: skip
     """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
     try:
-        batches = _own(rehearsal, layout, rank)
+        batches = _own(rehearsal, layout, rank, steps)
         found = _seen(rehearsal.started(layout.plan()), batches)
     except (UserError, ValueError) as error:
         return str(error)
-    return _compared(found, _alone(rehearsal, layout.packed))
+    return _compared(found, _alone(rehearsal, layout.packed, steps))
 
 
 def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
@@ -165,38 +167,37 @@ def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, di
 
 @contextmanager
 def _left_out() -> Iterator[None]:
-    kept = gradients.sum_partial
-    gradients.sum_partial = lambda holding, mesh: None
+    kept = gradients.all_reduce
+    gradients.all_reduce = lambda tensors, group: None
     try:
         yield
     finally:
-        gradients.sum_partial = kept
+        gradients.all_reduce = kept
 
 
-def _seen(engine: TorchEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
+def _seen(engine: MeshEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
     """Take a step on each; one or more batches make a step."""
     first = engine.step(batches[0], 1.0)
-    kept = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
+    kept = {name: whole(one).clone() for name, one in engine.gradients().items()}
     return _Seen([first.loss, *(engine.step(one, 1.0).loss for one in batches[1:])], first.grad_norm, kept)
 
 
-def _own(rehearsal: TinyTraining, layout: Layout, rank: int) -> list[list[Batch]]:
+def _own(rehearsal: TinyTraining, layout: Layout, rank: int, steps: int = _STEPS) -> list[list[Batch]]:
     plan = layout.plan()
     if layout.packed and not rehearsal.takes_packed:
         raise UserError(NOT_PACKED)
-    return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(_STEPS)]
+    return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(steps)]
 
 
-def _alone(rehearsal: TinyTraining, packed: bool) -> _Seen:
+def _alone(rehearsal: TinyTraining, packed: bool, steps: int = _STEPS) -> _Seen:
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
     An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
     """
-    key = rehearsal.name, packed
+    key = rehearsal.name, packed, steps
     if greatest(float(key not in _ALONE))[0]:
-        alone = range(_STEPS)
-        batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in alone]
-        _ALONE[key] = _seen(rehearsal.started(ParallelPlan()), batches)
+        batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in range(steps)]
+        _ALONE[key] = _seen(rehearsal.by_torch().started(ParallelPlan()), batches)
     return _ALONE[key]
 
 

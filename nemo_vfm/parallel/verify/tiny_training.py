@@ -10,7 +10,6 @@ import copy
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
 from uuid import uuid4
 
 import torch
@@ -25,6 +24,7 @@ from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -44,7 +44,7 @@ class TinyTraining:
         optimizer: builds the optimizer.
         seed: of weights and samples.
         precision: of the arithmetic.
-        recompute: see `TorchEngine`.
+        engine: takes the steps; its gradients are never clipped.
         shapes: of one sample, see `HasDummyInputs`.
         takes_packed: whether the model does.
         vocab: of a model of tokens, how many there are.
@@ -56,22 +56,27 @@ class TinyTraining:
     optimizer: OptimizerFactory
     seed: int = 0
     precision: Precision = field(default_factory=lambda: Precision("fp32"))
-    recompute: Literal["none", "blocks"] = "none"
+    engine: MeshEngine = field(default_factory=TorchEngine)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     takes_packed: bool = False
     vocab: int = 0
     name: str = field(default_factory=lambda: uuid4().hex)
 
-    def started(self, plan: ParallelPlan) -> TorchEngine:
+    def started(self, plan: ParallelPlan) -> MeshEngine:
         """An engine on this rank, its model awake, its gradients never clipped.
 
         Raises:
-            UserError: the model does not allow the plan.
+            UserError: the model or the engine does not allow the plan.
         """
-        engine = TorchEngine(clip_norm=None, recompute=self.recompute)
+        engine = copy.copy(self.engine)
+        engine.clip_norm = None
         engine.start(EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
         wake(engine.model, self.seed)
         return engine
+
+    def by_torch(self) -> "TinyTraining":
+        """The same by plain PyTorch, whose numbers on one device every engine must give."""
+        return replace(self, engine=TorchEngine(recompute=self.engine.recompute))
 
     def batch(self, index: int, first: int = 0, last: int = SAMPLES, *, packed: bool = False) -> Batch:
         """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
@@ -139,7 +144,7 @@ def _documents(row: Batch) -> list[Batch]:
 
 def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
-    recompute: Literal["none", "blocks"] = "none",
+    engine: MeshEngine = TorchEngine(),
 ) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
     """The parts made ready, and the model without memory, to ask it.
 
@@ -159,9 +164,7 @@ def rehearsal_of(
         vars(mute)["text_encoder"] = Mute(*built.small_inputs()["text_BLD"][1:])
     packed = not inspect.signature(built.forward).parameters.keys().isdisjoint(LAID)
     shapes, vocab = built.small_inputs(), int(getattr(built, "vocab", 0))
-    ready = TinyTraining(
-        model, mute, optimizer, seed, recompute=recompute, shapes=shapes, takes_packed=packed, vocab=vocab
-    )
+    ready = TinyTraining(model, mute, optimizer, seed, engine=engine, shapes=shapes, takes_packed=packed, vocab=vocab)
     return ready, built
 
 
@@ -194,10 +197,11 @@ class Mute:
 @torch.no_grad()
 def wake(model: nn.Module, seed: int) -> None:
     """Move every weight by a number that is a function of (seed, name, place): the same on any layout."""
-    for name, parameter in model.named_parameters():
-        moved = torch.empty_like(parameter)
-        copy_own(moved, _MOVED * torch.randn(parameter.shape, generator=generator(seed, "awake", name)))
-        parameter.add_(moved)
+    parts = model.state_dict()  # they share the parameters' memory, and show of each which part it is
+    for name, _ in model.named_parameters():
+        moved = torch.empty_like(parts[name])
+        copy_own(moved, _MOVED * torch.randn(parts[name].shape, generator=generator(seed, "awake", name)))
+        parts[name].add_(moved)
 
 
 def at(rehearsal: TinyTraining, precision: Precision) -> TinyTraining:

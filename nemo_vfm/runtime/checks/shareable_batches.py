@@ -57,13 +57,13 @@ def unknown_until_begun(job: Job, step: str = "") -> Iterator[str]:
 
 
 def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
-    from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+    from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 
     try:
         job.require_even()
     except PartRefused as error:
         yield error.address, str(error)
-    if isinstance(job.engine, TorchEngine):
+    if isinstance(job.engine, MeshEngine):
         for plan in dict.fromkeys([phase.plan for phase in job.phases] or [job.parallel]):
             yield from ((("data", "buckets"), text) for text in _of(job, plan))
 

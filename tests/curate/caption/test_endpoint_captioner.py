@@ -12,7 +12,8 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointDenied
 from nemo_vfm.curate.caption.caption_types import Windows
@@ -28,6 +29,10 @@ from tests.support.chat_server import allowed, answer, chat_server, half, hang, 
 
 KEY = "canary-key-5531-x"
 LEVELS = [20, 60, 100, 140, 180, 220]
+
+
+def at_once(number, **changes):
+    return Pace(start=number, most=number, max_wait_s=0.01, **changes)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +75,9 @@ def by_looking(question):
 
 
 def captioner(server, **changes):
-    endpoint = Endpoint(
-        url=server.url, permissions=allowed(server.url, "CANARY_API_KEY"), timeout_s=5, tries=2, max_wait_s=0.01
-    )
-    return EndpointCaptioner(chat=Chat(endpoint=endpoint, model="tiny-vlm"), **changes)
+    endpoint = Endpoint(url=server.url, permissions=allowed(server.url, "CANARY_API_KEY"), timeout_s=5)
+    settings = {"tries": 2, "pace": at_once(8)} | changes
+    return EndpointCaptioner(chat=Chat(endpoint=endpoint, model="tiny-vlm"), **settings)
 
 
 def write(records, media, folder, **captioners):
@@ -83,7 +87,7 @@ def write(records, media, folder, **captioners):
 @pytest.mark.parametrize("send", ["frames", "video"])
 def test_each_clip_gets_the_words_about_its_own_pictures(server, media, tmp_path, send):
     records = [record(number) for number in range(6)]
-    told = write(records, media, tmp_path, vlm=captioner(server, send=send, concurrency=4))
+    told = write(records, media, tmp_path, vlm=captioner(server, send=send, pace=at_once(4)))
     assert [r.caption for r in records] == [f"a wall of grey {level}" for level in LEVELS]
     assert 1 < server.most_at_once <= 4 and told.tokens_in == 66
     assert len(list(pictures(server.questions[0]))) == (12 if send == "video" else 8)
@@ -115,8 +119,7 @@ def test_a_fault_costs_its_own_clip_only_and_is_not_taken_for_a_caption(server, 
 def test_passing_faults_leave_no_trace(server, media, tmp_path):
     server.faults = [status(500), half, status(429, b"", Retry_After="100000"), status(200, b"{")]
     records = [record(number) for number in range(6)]
-    vlm = captioner(server, concurrency=1)
-    vlm.chat.endpoint.tries = 5
+    vlm = captioner(server, pace=at_once(1), tries=5)
     assert not write(records, media, tmp_path, vlm=vlm).failures
     assert [r.caption for r in records] == [f"a wall of grey {level}" for level in LEVELS]
 
@@ -125,23 +128,29 @@ def test_a_key_that_is_revoked_in_the_middle_stops_the_run_and_what_was_paid_for
     server.faults = [None, None, None]
     server.always = status(401, f"key {KEY} was revoked".encode())
     with pytest.raises(EndpointDenied, match="401") as caught:
-        write([record(number) for number in range(6)], media, tmp_path, vlm=captioner(server, concurrency=1))
+        write([record(number) for number in range(6)], media, tmp_path, vlm=captioner(server, pace=at_once(1)))
     assert KEY not in repr(caught.value)
     server.always, asked = None, len(server.questions)
     write(records := [record(number) for number in range(6)], media, tmp_path, vlm=captioner(server))
     assert len(server.questions) - asked == 3 and [r.caption[-3:].strip() for r in records] == [f"{v}" for v in LEVELS]
 
 
-def test_a_dead_endpoint_ends_the_run_after_some_clips(server, media, tmp_path, monkeypatch):
+def test_an_endpoint_that_is_out_of_order_ends_the_run_after_some_clips(server, media, tmp_path, monkeypatch):
     monkeypatch.setattr("nemo_vfm.curate.caption.caption_writer.MAX_FAILURES_IN_A_ROW", 4)
+    server.always = status(500, b"out of memory")
+    with pytest.raises(DataError, match=r"4 times in a row.*500.*out of memory"):
+        write([record(number) for number in range(6)], media, tmp_path, vlm=captioner(server, pace=at_once(1)))
+
+
+def test_an_endpoint_that_takes_no_questions_ends_the_run(server, media, tmp_path):
     server.always = status(503, b"loading")
-    with pytest.raises(DataError, match=r"4 times in a row.*503.*loading"):
-        write([record(number) for number in range(6)], media, tmp_path, vlm=captioner(server, concurrency=1))
+    with pytest.raises(UserError, match=r"nothing but refusals.*503.*loading"):
+        write([record(0), record(1)], media, tmp_path, vlm=captioner(server, pace=at_once(1, patience_s=0.05)))
 
 
 def test_one_that_hangs_holds_up_nobody_else(server, media, tmp_path):
     server.faults = [hang(30)]
-    vlm = captioner(server, concurrency=2)
+    vlm = captioner(server, pace=at_once(2))
     vlm.chat.endpoint.timeout_s = 0.5
     began = time.monotonic()
     write(records := [record(number) for number in range(6)], media, tmp_path, vlm=vlm)
@@ -157,7 +166,7 @@ def test_a_clip_whose_file_is_damaged_is_a_failure_and_nothing_is_sent(server, m
 @pytest.mark.parametrize(
     ("change", "asks_again"),
     [({"prompt": "Say it briefly."}, True), ({"num_frames": 4}, True), ({"revision": "r2"}, True),
-     ({"send": "video"}, True), ({"concurrency": 1}, False)],
+     ({"send": "video"}, True), ({"pace": at_once(1)}, False)],
 )  # fmt: skip
 def test_only_what_could_change_the_words_asks_again(server, media, tmp_path, change, asks_again):
     write([record(0)], media, tmp_path, vlm=captioner(server))
@@ -169,8 +178,8 @@ def test_the_key_is_in_nothing_that_is_kept_or_written_even_if_the_model_repeats
     server.reply = lambda question: answer(f"a wall with the text {KEY} on it", model=KEY)
     server.faults = [status(500, KEY.encode()), status(400, KEY.encode())]
     records = [record(number) for number in range(3)]
-    told = write(records, media, tmp_path, vlm=captioner(server, concurrency=1))
-    kept = "".join(path.read_text() for path in tmp_path.rglob("*.json"))
+    told = write(records, media, tmp_path, vlm=captioner(server, pace=at_once(1)))
+    kept = (tmp_path / "answers.jsonl").read_text()
     shown = json.dumps([[clip_json(r) for r in records], told.to_json()]) + "".join(capfd.readouterr())
     assert "a wall with the text *** on it" in kept and KEY not in kept + shown
 
@@ -182,10 +191,10 @@ def test_what_the_model_says_is_data_and_one_line(server, media, tmp_path):
     write(records, media, tmp_path, vlm=captioner(server))
     expected = "cmd()|' /C calc'!A0 ../../etc/passwd ${env:HOME} {{7*7}} <script>alert(1)</script> [31mgnp.exe"
     assert one.caption == expected
-    assert {path.name for path in tmp_path.rglob("*.json")} == {f"{one.clip.id}-0-12.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"answers.jsonl", "answers.jsonl.lock"}
 
 
-@pytest.mark.parametrize("changes", [{"num_frames": 0}, {"concurrency": 0}, {"longest_px": 8}, {"prompt": " "}])
+@pytest.mark.parametrize("changes", [{"num_frames": 0}, {"tries": 0}, {"longest_px": 8}, {"prompt": " "}])
 def test_settings_that_cannot_be_are_refused(server, changes):
     with pytest.raises(ValueError, match="must"):
         captioner(server, **changes)

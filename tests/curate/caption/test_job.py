@@ -32,8 +32,9 @@ def run(videos, folder, *words):
 
 def endpoint(server, *more):
     place = "captions.vlm.chat.endpoint"
-    return ["captions=endpoint", f"{place}.url={server.url}", f"{place}.tries=1", "captions.vlm.chat.model=tiny-vlm",
-            *more, "--allow-host", f"{service_url(server.url).origin}=CANARY_API_KEY"]  # fmt: skip
+    return ["captions=endpoint", f"{place}.url={server.url}", "captions.vlm.tries=1",
+            "captions.vlm.chat.model=tiny-vlm", *more, "--allow-host",
+            f"{service_url(server.url).origin}=CANARY_API_KEY"]  # fmt: skip
 
 
 def told(folder):

@@ -35,8 +35,9 @@ def said(question):
 
 
 def rewriter(server, **changes):
-    endpoint = Endpoint(url=server.url, permissions=allowed(server.url), timeout_s=5, tries=1)
-    return Rewriter(writer=EndpointWriter(chat=Chat(endpoint=endpoint, model="tiny-lm")), **changes)
+    endpoint = Endpoint(url=server.url, permissions=allowed(server.url), timeout_s=5)
+    writer = EndpointWriter(chat=Chat(endpoint=endpoint, model="tiny-lm"), tries=1)
+    return Rewriter(writer=writer, **changes)
 
 
 def write(records, folder, editor):

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a model many questions, and yields each reply or failure as soon as it is there."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+
+from nemo_vfm.asking.attempt import Attempts
+from nemo_vfm.asking.budget import Budget, Price
+from nemo_vfm.asking.dispatch import Dispatch
+from nemo_vfm.asking.journal import Journal
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, HasPlace, Question, Reply
+
+
+class Asker:
+    """Asks one model. What was answered before is taken from the journal; every question ends as reply or failure.
+
+    Args:
+        chat: the model.
+        journal: where answers are kept; None keeps none, and every question is asked.
+        pace: how many questions are under way; waiting for their turn counts as nothing.
+        budget: what they may cost, over all calls of `ask`, and of all askers that share it; None limits nothing.
+        tries: attempts at a question on which the service fails: time-outs, broken connections, 408, other 5xx, half
+            answers and empty ones. Refusals (429, 503, 529) do not count: `pace.patience_s` limits them.
+    """
+
+    def __init__(
+        self, *, chat: ChatModel, journal: Journal | None = None, pace: Pace = Pace(), budget: Budget | None = None,
+        tries: int = 4,
+    ) -> None:  # fmt: skip
+        if tries < 1:
+            raise ValueError(f"tries is {tries}, but each question is asked at least once")
+        self.chat, self.journal, self.pace, self.tries = chat, journal, pace, tries
+        self.budget = Budget() if budget is None else budget
+        self._price = _price(self.budget, chat)
+        self._limit = pace.limit_of(chat.place()) if isinstance(chat, HasPlace) else pace.new_limit()
+
+    @property
+    def limit(self) -> int:
+        """How many questions may be under way now."""
+        return self._limit.limit
+
+    def ready(self) -> None:
+        """Raise UserError where nothing could be asked."""
+        self.chat.ready()
+
+    def ask(self, questions: Iterable[Question]) -> Iterator[Reply | Failure]:
+        """Replies and failures as they come, one a question. Read more from `questions` only as places get free.
+
+        Raises:
+            BudgetSpent: the next question might cost more than is left.
+            UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.
+        """
+        with nullcontext() if self.journal is None else self.journal.open() as journal:
+            attempts = Attempts(
+                self.chat, self._limit, journal, self.budget, self._price, self.tries, self.pace.patience_s
+            )
+            dispatch = Dispatch(self.chat, self._limit, journal, self.budget, self._price, attempts)
+            yield from dispatch.all(iter(questions))
+
+
+def _price(budget: Budget, chat: ChatModel) -> Price:
+    """The model's price; ValueError where the budget cannot be kept."""
+    if isinstance(chat, BudgetedModel):
+        return budget.price_of(chat.model_name())
+    if budget.limits:
+        raise ValueError(f"a budget needs to know the model and how long an answer can be, and {type(chat).__name__} "
+                         "has no model_name() and longest_answer_tokens()")  # fmt: skip
+    return Price(million_in=0.0, million_out=0.0)

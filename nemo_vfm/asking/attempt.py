@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes one attempt at a question, tells pace and budget how it went, and keeps an answer at once."""
+
+import time
+from dataclasses import asdict, dataclass, field
+
+from nemo_vfm.asking.budget import Budget, Cost, Price
+from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
+from nemo_vfm.asking.journal import OpenJournal
+from nemo_vfm.asking.question import ChatModel, Failure, Question, Reply
+from nemo_vfm.asking.recall import concealed
+from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout
+from nemo_vfm.core.network.secret import conceal
+
+_BACKOFF_S = 0.25  # after the first fault; doubled with each
+
+
+@dataclass(slots=True)
+class PendingQuestion:
+    """A question on its way.
+
+    Args:
+        question: what is asked.
+        key: what its answer is kept under.
+        faults: attempts that failed so far.
+        due_s: when it may be tried again.
+        cost: what is reserved for the present attempt.
+    """
+
+    question: Question
+    key: str
+    faults: int = 0
+    due_s: float = 0.0
+    cost: Cost = field(default_factory=Cost)
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An attempt after which another follows, at `due_s` of the question."""
+
+
+Outcome = Reply | Failure | Retry | BaseException
+
+
+class Attempts:
+    """Makes attempts; several threads may use it.
+
+    Args:
+        chat: the model.
+        limit: told of each attempt.
+        journal: gets answers; None keeps none.
+        budget: told what an attempt came to.
+        price: of the model.
+        tries: attempts at a question that the service took and failed on; refusals do not count.
+        patience_s: nothing but refusals for so long ends the run.
+    """
+
+    def __init__(
+        self, chat: ChatModel, limit: ConcurrencyLimit, journal: OpenJournal | None, budget: Budget, price: Price,
+        tries: int, patience_s: float,
+    ) -> None:  # fmt: skip
+        self._chat, self._limit, self._journal, self._budget, self._price = chat, limit, journal, budget, price
+        self._tries, self._patience_s = tries, patience_s
+
+    def make(self, asked: PendingQuestion, ticket: Ticket) -> Outcome:
+        """How it went; what concerns all questions comes back as the exception to raise."""
+        try:
+            messages = asked.question.built()
+        except NemoVfmError as error:
+            return self._over(asked, ticket, error)
+        try:
+            said = self._chat.say(messages)
+        except EndpointBusy as error:
+            return self._refused(asked, ticket, error)
+        except EndpointFault as error:
+            return self._fault(asked, ticket, error)
+        except BaseException as error:
+            return self._over(asked, ticket, error)
+        return self._said(asked, ticket, said)
+
+    def _said(self, asked: PendingQuestion, ticket: Ticket, said: Said) -> Outcome:
+        if said.ending != "blocked" and not said.text.strip():
+            return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
+        self._limit.answered(ticket, time.monotonic())
+        self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
+        if said.ending == "blocked":
+            return Failure(asked.question, "the model declined", asked.key, blocked=True)
+        known = concealed(said)
+        try:
+            if self._journal is not None:
+                self._journal.put(asked.key, asdict(known))
+        except UserError as error:
+            return error
+        return Reply(asked.question, known, asked.key)
+
+    def _refused(self, asked: PendingQuestion, ticket: Ticket, error: EndpointBusy) -> Outcome:
+        now_s = time.monotonic()
+        asked.due_s = now_s + self._limit.refused(ticket, now_s, error.retry_after_s)
+        self._budget.release(asked.cost)
+        refused_s = self._limit.refused_for_s(now_s)
+        if refused_s > self._patience_s:
+            return UserError(f"nothing but refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
+                             "Every answer is kept: run again when the service takes questions")  # fmt: skip
+        return Retry()
+
+    def _fault(self, asked: PendingQuestion, ticket: Ticket, error: EndpointFault) -> Outcome:
+        timed_out = isinstance(error, EndpointTimeout)
+        self._limit.timed_out(ticket) if timed_out else self._limit.failed(ticket)
+        # A time-out may well have been paid for: nobody says so.
+        self._budget.settle(asked.cost, Cost()) if timed_out else self._budget.release(asked.cost)
+        asked.faults += 1
+        if asked.faults >= self._tries:
+            return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
+        asked.due_s = time.monotonic() + (0.0 if timed_out else _BACKOFF_S * 2.0 ** (asked.faults - 1))
+        return Retry()
+
+    def _over(self, asked: PendingQuestion, ticket: Ticket, error: BaseException) -> Outcome:
+        self._limit.failed(ticket)
+        self._budget.release(asked.cost)
+        if isinstance(error, UserError) or not isinstance(error, NemoVfmError):
+            return error
+        return Failure(asked.question, conceal(str(error)), asked.key)

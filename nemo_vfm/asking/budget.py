@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Limits what questions may cost, in tokens and in money: reserved before asking, settled after."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nemo_vfm.asking.question import Messages
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.json_value import Json
+
+_BYTES_PER_TOKEN = 3  # fewer than the 4 of English text, so that a question rarely costs more than was reserved
+_MEDIA_TOKENS = 1500  # a picture or a window of video
+
+
+class BudgetSpent(UserError):
+    """The next question might cost more than is left. Every answer is kept; with more budget the run goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What questions and answers come to.
+
+    Args:
+        tokens_in: of questions.
+        tokens_out: of answers.
+        money: in the currency of the prices.
+    """
+
+    tokens_in: int = 0
+    tokens_out: int = 0
+    money: float = 0.0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(self.tokens_in + other.tokens_in, self.tokens_out + other.tokens_out, self.money + other.money)
+
+    def __sub__(self, other: "Cost") -> "Cost":
+        return Cost(self.tokens_in - other.tokens_in, self.tokens_out - other.tokens_out, self.money - other.money)
+
+    @property
+    def tokens(self) -> int:
+        """Both ways."""
+        return self.tokens_in + self.tokens_out
+
+
+class Price:
+    """What a model costs.
+
+    Args:
+        million_in: a million tokens of questions; 0 is a price, too.
+        million_out: a million tokens of answers.
+    """
+
+    def __init__(self, *, million_in: float, million_out: float) -> None:
+        if min(million_in, million_out) < 0:
+            raise ValueError(f"million_in {million_in} and million_out {million_out} must be at least 0")
+        self.million_in, self.million_out = million_in, million_out
+
+    def cost(self, tokens_in: int, tokens_out: int) -> Cost:
+        """(tokens_in million_in + tokens_out million_out) / 10^6, with the tokens."""
+        return Cost(tokens_in, tokens_out, (tokens_in * self.million_in + tokens_out * self.million_out) / 1e6)
+
+
+class Budget:
+    """What questions may cost, answers of earlier runs that are used again included. Without limits it only counts.
+
+    All askers that are given the same budget share it. Threads may, too.
+
+    Args:
+        tokens: of questions and answers together; None does not limit them.
+        money: in the currency of the prices; None does not limit it.
+        prices: by model, as its service calls it. Where money is limited, a model without one is refused.
+    """
+
+    def __init__(
+        self, *, tokens: int | None = None, money: float | None = None, prices: Mapping[str, Price] | None = None
+    ) -> None:
+        if any(value is not None and value < 0 for value in (tokens, money)):
+            raise ValueError(f"tokens {tokens} and money {money} must be at least 0")
+        self.tokens, self.money, self.prices = tokens, money, dict(prices or {})
+        self._spent, self._reserved, self._lock = Cost(), Cost(), threading.Lock()
+
+    @property
+    def limits(self) -> bool:
+        """Whether anything is limited."""
+        return self.tokens is not None or self.money is not None
+
+    @property
+    def spent(self) -> Cost:
+        """By all that was settled."""
+        return self._spent
+
+    def price_of(self, model: str) -> Price:
+        """The price of a model; nothing where there is none and money is not limited.
+
+        Raises:
+            ValueError: money is limited, and there is no price.
+        """
+        if model not in self.prices and self.money is not None:
+            known = ", ".join(sorted(self.prices)) or "none"
+            raise ValueError(f"money is limited to {self.money:g}, but prices has none for the model {model!r} (it has "
+                             f"{known}): give what a million tokens cost each way; 0 is a price, too")  # fmt: skip
+        return self.prices.get(model, _FREE)
+
+    def reserve(self, cost: Cost) -> bool:
+        """Set it aside; False, and nothing is, where spent, reserved and this would be too much."""
+        with self._lock:
+            if not self._allows(self._spent + self._reserved + cost):
+                return False
+            self._reserved += cost
+            return True
+
+    def settle(self, reserved: Cost, actual: Cost) -> None:
+        """Replace a reservation by what it came to; a service that counts nothing is taken to have used it all."""
+        with self._lock:
+            self._reserved -= reserved
+            self._spent += actual if actual.tokens else reserved
+
+    def release(self, reserved: Cost) -> None:
+        """Give a reservation back: the question was not answered, and cost nothing."""
+        with self._lock:
+            self._reserved -= reserved
+
+    def stop(self, next_one: Cost) -> BudgetSpent:
+        """The error that says what was spent, and what to do."""
+        money = "" if self.money is None else f", {self._spent.money:.4g} of {self.money:g} in money"
+        tokens = "" if self.tokens is None else f" of {self.tokens:,}"
+        return BudgetSpent(
+            f"the budget is spent: {self._spent.tokens:,}{tokens} tokens{money}, and the next question may take "
+            f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to go on"
+        )
+
+    def _allows(self, cost: Cost) -> bool:
+        # Sums of floats are off in the last digits, and the whole budget may be spent.
+        enough_money = self.money is None or cost.money <= self.money * (1 + 1e-9)
+        return (self.tokens is None or cost.tokens <= self.tokens) and enough_money
+
+
+_FREE = Price(million_in=0.0, million_out=0.0)
+
+
+def estimated_tokens(messages: Messages) -> int:
+    """About how many tokens messages have; a service counts them only afterwards."""
+    return sum(_tokens(message) + 4 for message in messages)
+
+
+def _tokens(part: Json) -> int:
+    if isinstance(part, str):
+        return -(-len(part.encode(errors="replace")) // _BYTES_PER_TOKEN)
+    if isinstance(part, dict):
+        if str(part.get("type", "")) in ("image_url", "video_url", "input_audio"):
+            return _MEDIA_TOKENS
+        return sum(map(_tokens, part.values()))
+    return sum(map(_tokens, part)) if isinstance(part, list | tuple) else 0

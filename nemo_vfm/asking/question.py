@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Defines what a model is asked and how that ends: with a reply, or with a failure that has a reason."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.types.json_value import Json
+
+Messages = Sequence[Json]
+
+
+class ChatModel(Protocol):
+    """A model that answers messages: `Chat` for an endpoint, a model in this process, or a made one."""
+
+    def ready(self) -> None:
+        """Raise UserError where nothing could be asked."""
+        ...
+
+    def say(self, messages: Messages) -> Said:
+        """One attempt at an answer; threads call it at the same time.
+
+        Raises:
+            EndpointBusy, EndpointFault: the same messages may be tried again.
+            UserError: no question will be answered.
+            NemoVfmError: this question has no answer.
+        """
+        ...
+
+    def identity(self) -> Json:
+        """All that the answers depend on but the messages: model and sampling."""
+        ...
+
+
+@runtime_checkable
+class HasPlace(Protocol):
+    """A model that others may ask, too."""
+
+    def place(self) -> str:
+        """Names service and model; whoever asks under the same name shares one pace."""
+        ...
+
+
+@runtime_checkable
+class BudgetedModel(Protocol):
+    """A model whose cost can be told before it is asked."""
+
+    def model_name(self) -> str:
+        """As its service calls it."""
+        ...
+
+    def longest_answer_tokens(self) -> int:
+        """At most so many tokens."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question to a model.
+
+    Args:
+        messages: as OpenAI's chat has them, or what makes them when it is their turn: pictures are large.
+        index: its place in the caller's order. Replies come as they are ready.
+        sample: which answer to the same messages, from 0.
+        template: version of the template that made the messages.
+        key: what its answer is kept under; empty takes a hash of all the above but `index`, and of the model.
+    """
+
+    messages: Messages | Callable[[], Messages]
+    index: int = 0
+    sample: int = 0
+    template: str = ""
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if callable(self.messages) and not self.key:
+            raise ValueError("messages that are made later cannot be hashed now: give the question a key")
+
+    def built(self) -> Messages:
+        """The messages."""
+        return self.messages() if callable(self.messages) else self.messages
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A question's answer.
+
+    Args:
+        question: as it was asked.
+        said: what the model said; `truncated` is an answer, too.
+        key: what it is kept under.
+        recalled: whether it was answered before, and nobody was asked now.
+    """
+
+    question: Question
+    said: Said
+    key: str
+    recalled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A question without an answer. It is not kept: the next run asks again.
+
+    Args:
+        question: as it was asked.
+        reason: a sentence, without secrets.
+        key: what an answer would be kept under.
+        blocked: whether the model declined.
+    """
+
+    question: Question
+    reason: str
+    key: str
+    blocked: bool = False

@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads an answer back from a journal, which may be damaged or written by something else."""
+
+from dataclasses import replace
+
+from nemo_vfm.asking.journal import OpenJournal
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.secret import conceal
+
+
+def concealed(said: Said) -> Said:
+    """An answer without secrets, which a model may repeat."""
+    return replace(said, text=conceal(said.text), model=conceal(said.model), revision=conceal(said.revision))
+
+
+def recalled(journal: OpenJournal, key: str) -> Said | None:
+    """What was said under this key; None where nothing was, or nothing that is an answer."""
+    match journal.get(key):
+        case {"text": str(text), "ending": ("success" | "truncated") as ending, "model": str(model),
+              "revision": str(revision), "tokens_in": int(tokens_in), "tokens_out": int(tokens_out),
+              "seconds": float(seconds)} if text.strip():  # fmt: skip
+            return Said(text, ending, model, revision, tokens_in, tokens_out, seconds)
+    return None

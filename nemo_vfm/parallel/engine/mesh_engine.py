@@ -1,0 +1,172 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds what engines do alike around their own arithmetic: samples into losses, clipping, evaluation, checkpoints."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.frozen_weights import learned_state
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.context.token_layout import Layout
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.ranks.gather import Gather
+
+Recompute = Literal["none", "blocks"]
+
+
+class RankOptimizer(Protocol):
+    """Updates the parameters of one rank."""
+
+    optimizer: torch.optim.Optimizer
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Its state as `parameter name/key`."""
+        ...
+
+    def load(self, tensors: Mapping[str, Tensor], ranks: Gather) -> None:
+        """The inverse of `tensors`."""
+        ...
+
+
+class MeshEngine:
+    """An engine on a mesh of ranks; a subclass starts it and takes the steps.
+
+    Args:
+        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
+        recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
+        nonfinite: what becomes of a step whose loss or gradient is not a number.
+    """
+
+    parts: EngineInputs
+    model: nn.Module
+    layout: Layout
+    _optimizer: RankOptimizer
+
+    def __init__(self, *, clip_norm: float | None, recompute: Recompute, nonfinite: NonFinite) -> None:
+        if clip_norm is not None and clip_norm <= 0:
+            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
+        if recompute not in ("none", "blocks"):
+            raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
+        self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
+        self.mesh: Mesh | None = None
+        self._pipeline: Pipeline | None = None
+
+    def start(self, parts: EngineInputs) -> nn.Module:
+        """See `Engine.start`."""
+        raise NotImplementedError
+
+    def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
+        """See `Engine.step`."""
+        raise NotImplementedError
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Those that the last step used, by parameter, this rank's part where others have more; all must call it."""
+        raise NotImplementedError
+
+    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+        """(sum of losses by their weights, sum of the weights); gradients are added to those that are there."""
+        pieces = batch.cut(self.parts.plan.microbatches)
+        if self._pipeline is None:
+            return self._backward_alone(pieces, shapes)
+        require_even(batch, self.parts.plan.microbatches)
+        prepared = [self._prepared(piece, training=True) for piece in pieces]
+        shapes.extend(one.shapes() for one in prepared)
+        loss = self._pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
+        return loss, sum(float(one.weight_B.sum()) for one in prepared)
+
+    def _backward_alone(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> tuple[float, float]:
+        """See `_backward`; no other rank has a part of this one's blocks."""
+        raise NotImplementedError
+
+    def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
+        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+
+    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
+        prepared = self._prepared(batch, training=training)
+        with self.parts.precision.autocast():
+            output = self.model(**prepared.inputs)
+        return prepared, self.parts.task.losses(output.float(), prepared)
+
+    def _clipped(self, norm: float) -> float:
+        """What the gradient is multiplied by."""
+        return 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """See `Engine.optimizer`."""
+        return self._optimizer.optimizer
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
+        """The loss of each sample with the model in evaluation mode."""
+        self.model.eval()
+        prepared, losses_B = self._forward(batch, training=False)
+        self.model.train()
+        return losses_B, prepared
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """The state of model and optimizer; a tensor may be this rank's part (DTensor) of a larger one.
+
+        Every rank must call it.
+        """
+        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
+
+        Raises:
+            CorruptCheckpoint: names or shapes are not this model's.
+        """
+        ranks = joined()
+        fill(learned_state(self.model), groups["model"], ranks)
+        self._optimizer.load(groups["optimizer"], ranks)
+
+
+def born(parts: EngineInputs) -> tuple[nn.Module, bool]:
+    """The model, and whether it is still without memory: so it is where it could be too large for one device."""
+    if parts.plan.world > 1:
+        with torch.device("meta"):
+            model = parts.model()
+        if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
+            return model, True
+    return build_model(parts.model, parts.seed), False
+
+
+def summed_over_ranks(plan: ParallelPlan, loss: float, weight: float, samples: int, *more: float) -> list[float]:
+    """(mean loss, weight, samples, further sums) over the global batch; ranks of the same samples all counted them."""
+    alike = plan.world / plan.data
+    sums = torch.tensor([loss / alike, weight / alike, samples / alike, *more], dtype=torch.float64, device=device())
+    if plan.world > 1:
+        torch.distributed.all_reduce(sums)
+    loss, weight, *others = sums.tolist()
+    whole = max(weight, 1e-12)
+    return [loss / whole, whole, *others]
+
+
+def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module]) -> list[str]:
+    """What is wrong with a plan on so many GPUs, for this model."""
+    notes, idle = [], num_gpus - plan.world
+    if idle > 0:
+        notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
+    elif idle < 0:
+        notes.append(f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start")
+    with torch.device("meta"):
+        built = model()
+    try:
+        apply_parallelism.require_divisible(built, plan)
+    except UserError as error:
+        notes.append(f"it would not start: {error}")
+    return notes
