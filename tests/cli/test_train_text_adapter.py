@@ -7,12 +7,15 @@ import json
 import pytest
 import torch
 
+from nemo_vfm.cli.serving.load_served import ServedSource, load_served
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.text.tokenize import TokenizeText
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
+
+from tests.support.language_models import scores  # noqa: E402
 
 RECIPE = """
 _target_: nemo_vfm.train.job.Train
@@ -53,3 +56,7 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
     with torch.no_grad():
         assert (base(words).logits - tuned(words).logits).abs().max() > 1e-3
     assert torch.equal(base.model.embed_tokens.weight, tuned.model.embed_tokens.weight), "it has no adapter"
+
+    served = load_served(ServedSource(kitchen.folder / "runs/tuned", precision="fp32"))
+    with torch.no_grad():
+        assert (scores(served.model, words) - tuned(words).logits).abs().max() < 1e-5

@@ -88,7 +88,7 @@ def convert_out(
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class KnownModel:
     """What a source says of itself.
 
     Args:
@@ -102,9 +102,9 @@ class _Known:
     tokenizer: Path | None
 
 
-def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Known:
+def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> KnownModel:
     if (source / INGREDIENT).is_file():
-        return _of_converted(source)
+        return converted_model(source)
     import torch
 
     from nemo_vfm.core.errors import UserError
@@ -122,7 +122,7 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> _Kn
     if not isinstance(model, GPT):
         raise UserError(f"{source} trained a {type(model).__name__}; folders of transformers are of language models")
     tokenizer = getattr(job.data, "tokenizer", None)
-    return _Known(model, getattr(job.data, "sequence_length", None),
+    return KnownModel(model, getattr(job.data, "sequence_length", None),
                   tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
 
 
@@ -132,7 +132,8 @@ def run_of(source: Path) -> Path:
     return within[0].parent if within else source
 
 
-def _of_converted(source: Path) -> _Known:
+def converted_model(source: Path) -> KnownModel:
+    """What `convert_in` wrote: the model without weights, and where its tokenizer lies."""
     import torch
 
     from nemo_vfm.config import read_values
@@ -148,7 +149,7 @@ def _of_converted(source: Path) -> _Known:
         model = GPT(**{name: settings[name] for name in settings if name != "_target_"},
                     rope=TextRope(theta=rope["theta"], share=rope["share"], long_context=kept))  # fmt: skip
     tokenizer = source / TOKENIZER
-    return _Known(
+    return KnownModel(
         model, read_json(source / "convert.json").get("most_tokens"), tokenizer if tokenizer.is_dir() else None
     )
 

@@ -6,7 +6,7 @@ Nothing is downloaded and no code of the folder is run. `tokenizer.json` is used
 tokens of transformers' AutoTokenizer; else `tokenizer.model`, which gives those of SentencePiece.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
@@ -63,11 +63,19 @@ class FolderTokenizer:
         Raises:
             ValueError: a token below 0.
         """
-        if any(token < 0 for token in tokens):
-            raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
+        return self.decoder()(tokens)
+
+    def decoder(self) -> Callable[[Sequence[int]], str]:
+        """`decode` with the files as they are now; they are not looked at again with every call."""
         loaded = self._loaded()
         most = loaded.vocab_size()
-        return loaded.decode([token for token in tokens if token < most])
+
+        def decode(tokens: Sequence[int]) -> str:
+            if any(token < 0 for token in tokens):
+                raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
+            return loaded.decode([token for token in tokens if token < most])
+
+        return decode
 
     def vocab_size(self) -> int:
         """See `Tokenizer`."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nemo_vfm.models.blocks.key_value import KeyValues
+from nemo_vfm.models.blocks.key_value import AttentionCache
 from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.apply.shared_heads import own_queries, whole_groups
@@ -70,7 +70,7 @@ class TextContext:
     cos: Tensor
     sin: Tensor
     lengths: tuple[int, ...] | None = None
-    cache: KeyValues | None = None
+    cache: AttentionCache | None = None
 
 
 def norm_of(sizes: Sizes) -> nn.Module:

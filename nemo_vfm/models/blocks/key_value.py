@@ -6,9 +6,19 @@ Texts of a batch end at the same place: shorter ones begin later, and positions 
 Shape letters: B batch, H heads of queries, G heads of keys and values, S new tokens, L room for all, E head dimension.
 """
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+
+class AttentionCache(Protocol):
+    """Keeps keys and values of a generation, and attends to them."""
+
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, /) -> Tensor:
+        """(B, H, S, E): attention of new tokens over themselves and what came before."""
+        ...
 
 
 class KeyValues:

@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a language model to serve: a run, a checkpoint, or a folder of transformers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from nemo_vfm.cli.conversion.language_model import converted_model, run_of
+from nemo_vfm.cli.conversion.model_folder import INGREDIENT
+
+if TYPE_CHECKING:
+    import torch
+
+    from nemo_vfm.core.precision import PrecisionName
+    from nemo_vfm.core.types.encoders import Tokenizer
+    from nemo_vfm.models.gpt import GPT
+    from nemo_vfm.serve.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class ServedSource:
+    """Which model, and what its files do not say.
+
+    Args:
+        folder: a run folder, a folder of checkpoints or a checkpoint below one, what `convert` wrote, or a folder of
+            transformers.
+        name: as clients call it; None takes the folder's.
+        tokenizer: its folder; None takes the one that the model's files name.
+        weights: of a checkpoint: ema or model; None takes ema where there is one.
+        context: tokens of a text at most; None takes what the model was trained on.
+        precision: auto, bf16 or fp32.
+        trust: see `--trust`.
+        allow_host: see `--allow-host`.
+    """
+
+    folder: Path
+    name: str | None = None
+    tokenizer: Path | None = None
+    weights: Literal["ema", "model"] | None = None
+    context: int | None = None
+    precision: "PrecisionName" = "auto"
+    trust: Sequence[str] = ()
+    allow_host: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    model: "GPT"
+    tokenizer: "Tokenizer | None"
+    context: int | None
+    revision: str
+
+
+def load_served(source: ServedSource) -> "ServedModel":
+    """The model, on this process's device.
+
+    Raises:
+        UserError: there is no language model, or no tokenizer is known.
+        DataError: its files are damaged.
+    """
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.precision import Precision
+    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from nemo_vfm.models.convert.gpt_source import is_language_model
+    from nemo_vfm.serve.served_folder import served_folder, served_model
+
+    if is_language_model(source.folder):
+        return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,
+                             context=source.context, precision=source.precision)  # fmt: skip
+    found = _of_ours(source, Precision(source.precision).resolved()[0])
+    tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
+    if tokenizer is None:
+        raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
+    return served_model(found.model, tokenizer, name=source.name or source.folder.resolve().name,
+                        context=source.context or found.context, revision=found.revision)  # fmt: skip
+
+
+def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
+    from nemo_vfm.parallel.checkpoint import checkpoint
+
+    known = _converted(source.folder) if (source.folder / INGREDIENT).is_file() else _trained(source)
+    saved = checkpoint.found(source.folder)
+    group = source.weights or ("ema" if "ema" in saved.groups else "model")
+    return _Loaded(_with_weights(known.model, source, group, dtype), known.tokenizer, known.context,
+                   f"step {saved.step}")  # fmt: skip
+
+
+def _converted(folder: Path) -> _Loaded:
+    from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+
+    known = converted_model(folder)
+    tokenizer = None if known.tokenizer is None else FolderTokenizer(folder=known.tokenizer)
+    return _Loaded(known.model, tokenizer, known.most_tokens, "")
+
+
+def _trained(source: ServedSource) -> _Loaded:
+    """The model of a run without its weights, and the tokenizer of the run's data."""
+    import torch
+
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.types.encoders import Tokenizer
+    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.models.gpt import GPT
+
+    job, _, _ = training(run_of(source.folder), source.trust, source.allow_host)
+    with torch.device("meta"):
+        model = job.model()
+    if not isinstance(model, GPT):
+        raise UserError(f"{source.folder} trained a {type(model).__name__}; only language models are served")
+    tokenizer = getattr(job.data, "tokenizer", None)
+    return _Loaded(model, tokenizer if isinstance(tokenizer, Tokenizer) else None,
+                   getattr(job.data, "sequence_length", None), "")  # fmt: skip
+
+
+def _with_weights(model: "GPT", source: ServedSource, group: str, dtype: "torch.dtype") -> "GPT":
+    """The model of the meta device, filled; adapters are merged into it."""
+    from nemo_vfm.cli.conversion.adapter import merged, trained
+    from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
+    from nemo_vfm.models.gpt import GPT
+    from nemo_vfm.parallel.checkpoint import checkpoint
+
+    if adapted_linears(model):
+        adapted = trained(source.folder, group, source.trust, source.allow_host)
+        weights = merged(adapted)
+        assert isinstance(adapted, GPT)
+        model = _without_adapters(adapted)
+    else:
+        weights = dict(checkpoint.weights_of(checkpoint.found(source.folder), group))
+    return _filled(model, weights, dtype)
+
+
+def _without_adapters(adapted: "GPT") -> "GPT":
+    import torch
+
+    from nemo_vfm.models.gpt import GPT
+
+    sizes = adapted.sizes
+    with torch.device("meta"):
+        return GPT(
+            vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads, mlp_hidden=sizes.mlp_hidden,
+            groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation, norm=sizes.norm, eps=sizes.eps,
+            rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias, qk_norm=sizes.qk_norm,
+        )  # fmt: skip
+
+
+def _filled(model: "GPT", weights: "dict[str, torch.Tensor]", dtype: "torch.dtype") -> "GPT":
+    import torch
+
+    from nemo_vfm.parallel.engine.engine import require_same_weights
+
+    model = model.to_empty(device="cpu").to(dtype)
+    if model.tied:
+        model.head.weight = model.embedding.weight
+    own = dict(model.named_parameters())
+    require_same_weights(own, {name: tensor for name, tensor in weights.items() if name in own or not model.tied})
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+    return model

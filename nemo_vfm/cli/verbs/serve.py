@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Serve a language model behind an OpenAI-compatible endpoint: a run, a checkpoint, or a transformers folder."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.cli.arguments import add_allow_host, add_trust
+
+if TYPE_CHECKING:
+    from nemo_vfm.serve.openai_api.http_server import Listen
+    from nemo_vfm.serve.served_model import ServedModel
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the model, the address and the limits."""
+    parser.add_argument("model", metavar="MODEL", type=Path,
+                        help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder")  # fmt: skip
+    parser.add_argument("--port", metavar="N", type=int, default=8000, help="0 takes a free one (default 8000)")
+    parser.add_argument("--host", metavar="HOST", default="127.0.0.1",
+                        help="address to listen on; beyond this machine it needs --api-key-env")  # fmt: skip
+    parser.add_argument("--api-key-env", metavar="VARIABLE",
+                        help="environment variable with the key that requests must bring")  # fmt: skip
+    parser.add_argument("--allow-name", metavar="NAME", action="append", default=[],
+                        help="another host name that requests may use, such as a proxy's")  # fmt: skip
+    parser.add_argument("--name", metavar="NAME", help="what clients call the model (default: the folder's name)")
+    parser.add_argument("--tokenizer", metavar="DIR", type=Path, help="tokenizer folder, if the model names none")
+    parser.add_argument("--weights", choices=("ema", "model"), help="of a checkpoint (default: ema, if saved)")
+    parser.add_argument("--context", metavar="TOKENS", type=int, help="longest text (default: as trained)")
+    parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto",
+                        help="of weights and arithmetic (default auto)")  # fmt: skip
+    parser.add_argument("--room-gb", metavar="GB", type=float, default=2.0,
+                        help="memory for keys and values, never exceeded (default 2)")  # fmt: skip
+    parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts written at once (default 16)")
+    parser.add_argument("--queue", metavar="N", type=int, default=256,
+                        help="texts that may wait; more are answered with 429 (default 256)")  # fmt: skip
+    parser.add_argument("--piece", metavar="TOKENS", type=int, default=128,
+                        help="of a prompt read between two tokens of running texts (default 128)")  # fmt: skip
+    parser.add_argument("--most-body-mb", metavar="MB", type=float, default=8.0, help="longest request (default 8)")
+    add_trust(parser, "the run's recipe may name")
+    add_allow_host(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Load the model, print the address, and answer until SIGTERM or Ctrl-C."""
+    _require_limits(arguments)
+    _require_packages()
+    from nemo_vfm.serve.memory_settings import collapse_pages, set_memory
+
+    set_memory()
+    from nemo_vfm.serve.continuous.batch_engine import BatchEngine
+    from nemo_vfm.serve.continuous.engine_thread import EngineThread
+    from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+    from nemo_vfm.serve.continuous.model_passes import ModelPasses
+    from nemo_vfm.serve.openai_api.http_server import HttpServer
+    from nemo_vfm.serve.openai_api.routes import application
+
+    listen = _listen(arguments)
+    served = _load(arguments)
+    passes = ModelPasses(served.model, KeyValueRoom(served.model, arguments.room_gb), arguments.at_once)
+    batch = BatchEngine(passes, most_running=arguments.at_once, piece=arguments.piece)
+    collapse_pages()
+    engine = EngineThread(batch, most_waiting=arguments.queue)
+    app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6))
+    server = HttpServer(app, listen)
+    _announce(served.name, server.address, engine.most_tokens())
+    server.run()
+    engine.close()
+    return 0
+
+
+def _require_limits(arguments: argparse.Namespace) -> None:
+    from nemo_vfm.core.errors import UserError
+
+    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "room_gb": 0, "most_body_mb": 0}
+    for name, lowest in lowest_of.items():
+        value = getattr(arguments, name)
+        if value is not None and not lowest <= value < 1 << 40:
+            raise UserError(f"--{name.replace('_', '-')} must be at least {lowest}, got {value}")
+    if not 0 <= arguments.port < 1 << 16:
+        raise UserError(f"--port must be from 0 to 65535, got {arguments.port}")
+
+
+def _require_packages() -> None:
+    from nemo_vfm.core.optional import require
+
+    for package in ("starlette", "uvicorn"):
+        require(package, install="nemo_vfm[serve]", purpose="Serving a model")
+
+
+def _listen(arguments: argparse.Namespace) -> "Listen":
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.network.secret import key_of
+    from nemo_vfm.serve.openai_api.http_server import Listen
+
+    try:
+        key = None if arguments.api_key_env is None else key_of(arguments.api_key_env)
+    except ValueError as error:
+        raise UserError(f"{error}; export it, then start the server again") from None
+    return Listen(arguments.host, arguments.port, key, tuple(arguments.allow_name))
+
+
+def _load(arguments: argparse.Namespace) -> "ServedModel":
+    from nemo_vfm.cli.serving.load_served import ServedSource, load_served
+
+    return load_served(ServedSource(
+        arguments.model, name=arguments.name, tokenizer=arguments.tokenizer, weights=arguments.weights,
+        context=arguments.context, precision=arguments.precision, trust=arguments.trust,
+        allow_host=arguments.allow_host,
+    ))  # fmt: skip
+
+
+def _announce(name: str, address: str, tokens: int) -> None:
+    from nemo_vfm.core.sanitize import printable
+
+    sys.stdout.write(f"{printable(name, 200)} at {address}, room for {tokens:,} tokens\n")
+    sys.stdout.flush()

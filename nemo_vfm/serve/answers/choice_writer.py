@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the text of one choice from its tokens, and publishes it whole or in pieces."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from nemo_vfm.serve.answers.stop_strings import StopStrings
+from nemo_vfm.serve.answers.token_text import TokenText
+from nemo_vfm.serve.continuous.text_request import TextEnding, TokenResult
+
+_BEFORE = 6  # tokens of the prompt that the first word's spelling may depend on
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenToken:
+    """A token, and where the text that it completes begins.
+
+    Args:
+        result: with log-probabilities where they were wanted.
+        offset: characters of the choice's new text before the text that it completes.
+    """
+
+    result: TokenResult
+    offset: int
+
+
+@dataclass(slots=True)
+class Piece:
+    """A part of a choice; the parts together are the choice.
+
+    Args:
+        text: new.
+        tokens: those whose text begins in it.
+        given: of the prompt, with log-probabilities; in the first part only.
+        ending: of the last part.
+        num_tokens: written so far, those of a stop string among them.
+    """
+
+    text: str = ""
+    tokens: list[WrittenToken] = field(default_factory=list)
+    given: list[TokenResult] = field(default_factory=list)
+    ending: TextEnding | None = None
+    num_tokens: int = 0
+
+
+class ChoiceWriter:
+    """A `TextListener` for one choice.
+
+    Args:
+        decode: of the tokenizer.
+        prompt: the tokens before the choice.
+        stops: strings that end it; they are no part of it.
+        publish: is given each part; one part is the whole unless `in_pieces`.
+        in_pieces: whether parts are given as soon as their text is certain.
+    """
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int], stops: Sequence[str],
+        publish: Callable[[Piece], None], *, in_pieces: bool,
+    ) -> None:  # fmt: skip
+        self._text, self._stops = TokenText(decode, prompt[-_BEFORE:]), StopStrings(stops)
+        self._publish, self._in_pieces = publish, in_pieces
+        self._next = Piece()
+        self._waiting: list[WrittenToken] = []
+        self._length, self._released = 0, 0  # characters that were decoded; characters that are certain
+        self._stopped = False
+
+    def prompt(self, results: list[TokenResult]) -> None:
+        """See `TextListener`."""
+        self._next.given += results
+
+    def token(self, result: TokenResult) -> bool:
+        """See `TextListener`; False after a stop string."""
+        self._next.num_tokens += 1
+        self._waiting.append(WrittenToken(result, self._length))
+        self._release(self._text.add(result.token))
+        if self._in_pieces and self._next.text and not self._stopped:
+            self._send()
+        return not self._stopped
+
+    def ended(self, ending: TextEnding) -> None:
+        """See `TextListener`."""
+        if not self._stopped:
+            self._release(self._text.rest())
+        if not self._stopped:
+            self._next.text += self._stops.rest()
+            self._next.tokens += self._waiting
+        self._next.ending = "stop" if self._stopped and ending == "length" else ending
+        self._send()
+
+    def _release(self, piece: str) -> None:
+        self._length += len(piece)
+        certain, self._stopped = self._stops.add(piece)
+        self._next.text += certain
+        self._released += len(certain)
+        begun = [token for token in self._waiting if token.offset < self._released]
+        self._next.tokens += begun
+        self._waiting = self._waiting[len(begun) :]
+
+    def _send(self) -> None:
+        sent, self._next = self._next, Piece(num_tokens=self._next.num_tokens)
+        self._publish(sent)

@@ -1,0 +1,223 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Continues many texts with one model; texts join and leave the running batch at any token.
+
+Each step reads a piece of the prompts that are new, and then gives every running text its next token. Texts are
+admitted in the order of their arrival, once their whole length fits into the room for keys and values. So no running
+text is ever turned out, and the room is never exceeded.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core import log
+from nemo_vfm.core.seed import generator
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.continuous.span_allocator import Span
+from nemo_vfm.serve.continuous.text_request import TextEnding, TextListener, TextRequest, TokenResult
+from nemo_vfm.serve.continuous.token_scores import chosen, finite_rows, token_results
+
+
+class ServedText:
+    """One text between its arrival and its end.
+
+    Args:
+        request: what is wanted.
+        listener: who is told.
+    """
+
+    def __init__(self, request: TextRequest, listener: TextListener) -> None:
+        self.request, self.listener = request, listener
+        self.span: Span | None = None
+        self.done, self.num_new, self.next_token = 0, 0, -1  # tokens that are in; tokens added; the one to read next
+        self.ended = False
+        self._chances: list[float] | None = None
+
+    def chance(self) -> float:
+        """The number from [0, 1) that draws the next token; all follow from the seed, as in `generate`."""
+        if self._chances is None:
+            draws = torch.rand(self.request.most_new, generator=generator(self.request.seed, "words"))
+            self._chances = draws.tolist()
+        return self._chances[self.num_new]
+
+
+class BatchEngine:
+    """Runs on one thread; `submit` and `cancel` belong to that thread, too.
+
+    Args:
+        passes: the model, with its room.
+        most_running: texts that are continued at once.
+        piece: tokens of a prompt that are read in one pass; a text's pieces do not depend on its neighbours. Running
+            texts wait for about one piece a step.
+
+    Raises:
+        ValueError: one of them is below 1.
+    """
+
+    def __init__(self, passes: ModelPasses, *, most_running: int = 16, piece: int = 128) -> None:
+        if min(most_running, piece) < 1:
+            raise ValueError(f"most_running ({most_running}) and piece ({piece}) must be at least 1")
+        self.passes, self.most_running, self.piece = passes, most_running, piece
+        self.num_tokens = 0  # that were read or written so far
+        self._waiting: deque[ServedText] = deque()
+        self._reading: deque[ServedText] = deque()
+        self._running: list[ServedText] = []
+
+    def submit(self, text: ServedText) -> None:
+        """Let a text wait for its room. It must fit into the room at all: see `fits`."""
+        self._waiting.append(text)
+
+    def fits(self, request: TextRequest) -> bool:
+        """Whether the empty room would hold it."""
+        return request.places <= self.passes.room.num_tokens
+
+    def cancel(self, text: ServedText, ending: TextEnding = "cancelled") -> None:
+        """End a text; its room is free at once."""
+        if text.ended:
+            return
+        for queue in (self._waiting, self._reading, self._running):
+            if text in queue:
+                queue.remove(text)
+        self._end(text, ending)
+
+    @torch.inference_mode()
+    def step(self) -> bool:
+        """Give every running text a token; False where there was nothing to do."""
+        self._admit()
+        worked = bool(self._reading or self._running)
+        groups, budget = self._groups(), self.piece
+        if groups and self._reading and self._can_join(groups[0]):
+            budget -= self._read_and_decode(groups.pop(0))
+        self._read_prompts(budget)
+        for group in groups:
+            self._decode(group)
+        self._running = [text for text in self._running if not text.ended]
+        return worked
+
+    def counts(self) -> tuple[int, int]:
+        """(texts that run, texts that wait)."""
+        return len(self._reading) + len(self._running), len(self._waiting)
+
+    def fail_all(self) -> None:
+        """End every text as failed."""
+        for text in (*self._waiting, *self._reading, *self._running):
+            self.cancel(text, "failed")
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._reading) + len(self._running) < self.most_running:
+            span = self.passes.room.spans.take(self._waiting[0].request.places)
+            if span is None:
+                return  # those behind wait, too: else short texts would keep a long one out for ever
+            text = self._waiting.popleft()
+            text.span = span
+            self._reading.append(text)
+
+    def _read_prompts(self, budget: int) -> None:
+        """Pieces of prompts until about `budget` tokens are read; a text that has been read runs from the next step."""
+        while self._reading and budget > 0:
+            text, tokens = self._next_piece()
+            assert text.span is not None, "a text is read after it was admitted"
+            self._take_piece(text, tokens, self.passes.prompt(text.span, text.done, tokens))
+            budget -= len(tokens)
+
+    def _can_join(self, group: list[ServedText]) -> bool:
+        return self.passes.can_join(len(group), len(self._next_piece()[1]))
+
+    def _read_and_decode(self, group: list[ServedText]) -> int:
+        """One pass for a piece of a prompt and the next token of each text that runs; the tokens of the piece."""
+        text, tokens = self._next_piece()
+        assert text.span is not None, "a text is read after it was admitted"
+        spans = [(one.span, one.done) for one in group if one.span is not None]
+        scores_NV, x_SD = self.passes.joint(spans, [one.next_token for one in group], text.span, text.done, tokens)
+        self._advance(group, scores_NV)
+        self._take_piece(text, tokens, x_SD)
+        return len(tokens)
+
+    def _next_piece(self) -> tuple[ServedText, tuple[int, ...]]:
+        text = self._reading[0]
+        return text, text.request.tokens[text.done : text.done + self.piece]
+
+    def _take_piece(self, text: ServedText, tokens: tuple[int, ...], x_SD: Tensor) -> None:
+        """Go on after a piece whose vectors are there."""
+        request = text.request
+        if request.score_prompt:
+            self._score_prompt(text, x_SD, tokens)
+        text.done += len(tokens)
+        self.num_tokens += len(tokens)
+        if text.done == len(request.tokens) and not text.ended:
+            self._begin(text, x_SD[-1])
+        if text.ended or text.done == len(request.tokens):
+            self._reading.popleft()
+            self._running += [] if text.ended else [text]
+
+    def _begin(self, text: ServedText, x_D: Tensor) -> None:
+        """The first new token, from the vector of the prompt's last."""
+        if text.request.most_new:
+            self._extend([text], self.passes.last_scores(x_D))
+        else:
+            self._end(text, "length")
+
+    def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
+        """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
+        following = text.request.tokens[text.done + 1 : text.done + len(tokens) + 1]
+        results = [TokenResult(tokens[0])] if text.done == 0 else []
+        if following:
+            scores = self.passes.scores(x_SD[: len(following)])
+            if not all(finite_rows(scores)):
+                return self._fail(text)
+            results += token_results(scores, following, text.request.num_top or 0)
+        text.listener.prompt(results)
+        return None
+
+    def _groups(self) -> list[list[ServedText]]:
+        most = self.passes.most_rows
+        return [self._running[start : start + most] for start in range(0, len(self._running), most)]
+
+    def _decode(self, texts: list[ServedText]) -> None:
+        spans = [(text.span, text.done) for text in texts if text.span is not None]
+        self._advance(texts, self.passes.decode(spans, [text.next_token for text in texts]))
+
+    def _advance(self, texts: list[ServedText], scores_NV: Tensor) -> None:
+        for text in texts:
+            text.done += 1
+        self._extend(texts, scores_NV)
+
+    def _extend(self, texts: list[ServedText], scores_NV: Tensor) -> None:
+        finite = finite_rows(scores_NV)
+        for text, is_finite in zip(texts, finite, strict=True):
+            if not is_finite:
+                self._fail(text)
+        if not all(finite):
+            texts = [text for text in texts if not text.ended]
+            scores_NV = scores_NV[finite]
+        tokens = chosen(scores_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
+        self.num_tokens += len(tokens)
+        for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
+            self._add(text, token, scores_NV[row : row + 1])
+
+    def _add(self, text: ServedText, token: int, scores_1V: Tensor) -> None:
+        request = text.request
+        if token in request.stop:
+            return self._end(text, "stop")
+        text.next_token, text.num_new = token, text.num_new + 1
+        num_top = request.num_top
+        result = TokenResult(token) if num_top is None else token_results(scores_1V, [token], num_top)[0]
+        if not text.listener.token(result):
+            self._end(text, "stop")
+        elif text.num_new == request.most_new:
+            self._end(text, "length")
+        return None
+
+    def _fail(self, text: ServedText) -> None:
+        log.warn("the scores of a text's next token are not finite; the model is not trained, or damaged")
+        self._end(text, "failed")
+
+    def _end(self, text: ServedText, ending: TextEnding) -> None:
+        text.ended = True
+        if text.span is not None:
+            self.passes.room.spans.give_back(text.span)
+            text.span = None
+        text.listener.ended(ending)

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a `BatchEngine` on a thread of its own, behind a queue of bounded length."""
+
+import math
+import threading
+import time
+from collections.abc import Sequence
+
+from nemo_vfm.core import log
+from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
+from nemo_vfm.serve.continuous.text_request import TextListener, TextRequest
+
+_LONGEST_RETRY_S = 60
+
+
+class QueueFull(Exception):
+    """So many texts wait that another has to be asked for later.
+
+    Args:
+        retry_after_s: about when there will be a place.
+    """
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(f"all places are taken; try again in about {retry_after_s} s")
+        self.retry_after_s = retry_after_s
+
+
+class EngineThread:
+    """Takes texts from any thread.
+
+    Args:
+        engine: used by this thread alone from now on.
+        most_waiting: texts that may wait for a place; None lets any number wait.
+    """
+
+    def __init__(self, engine: BatchEngine, *, most_waiting: int | None = 256) -> None:
+        self._engine, self.most_waiting = engine, most_waiting
+        self._changed = threading.Condition()
+        self._arrived: list[ServedText] = []
+        self._cancelled: list[ServedText] = []
+        self._live: set[ServedText] = set()
+        self._closing = False
+        self._pace = _Pace()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._thread.start()
+
+    def submit(self, requests: Sequence[tuple[TextRequest, TextListener]]) -> list[ServedText]:
+        """Take all of them, or none.
+
+        Raises:
+            ValueError: one is longer than the whole room.
+            QueueFull: there is no place in the queue.
+        """
+        for request, _ in requests:
+            if not self._engine.fits(request):
+                raise ValueError(f"the text needs room for {request.places:,} tokens, and there is room for "
+                                 f"{self.most_tokens():,} in all")  # fmt: skip
+        texts = [ServedText(request, listener) for request, listener in requests]
+        with self._changed:
+            self._require_place(len(texts))
+            self._live.update(texts)
+            self._arrived += texts
+            self._changed.notify()
+        return texts
+
+    def cancel(self, texts: Sequence[ServedText]) -> None:
+        """End texts nobody waits for any more; their room is free after the step that runs."""
+        with self._changed:
+            self._cancelled += texts
+            self._changed.notify()
+
+    def num_live(self) -> int:
+        """Texts that run or wait."""
+        with self._changed:
+            return len(self._live)
+
+    def most_tokens(self) -> int:
+        """Tokens of all texts that the empty room holds."""
+        return self._engine.passes.room.num_tokens
+
+    def free_tokens(self) -> int:
+        """Room for so many tokens is free now."""
+        return self._engine.passes.room.spans.free
+
+    def close(self) -> None:
+        """End every text and the thread."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _require_place(self, count: int) -> None:
+        if self.most_waiting is None:
+            return
+        live = [text for text in self._live if not text.ended]  # a client may ask again within the step that ended one
+        if len(live) + count > self.most_waiting + self._engine.most_running:
+            raise QueueFull(self._pace.seconds_for(sum(text.request.places for text in live)))
+
+    def _run(self) -> None:
+        worked = True
+        while self._take_changes(wait=not worked):
+            try:
+                worked = self._engine.step()
+                self._pace.count(self._engine.num_tokens)
+            except Exception as error:  # such as memory that is missing: the texts fail, the next ones may not
+                log.warn(f"the texts that ran have failed: {type(error).__name__}: {error}")
+                self._engine.fail_all()
+            with self._changed:
+                self._live = {text for text in self._live if not text.ended}
+        self._engine.fail_all()
+
+    def _take_changes(self, *, wait: bool) -> bool:
+        """Hand what came from other threads to the engine; False at the end."""
+        with self._changed:
+            while wait and not (self._arrived or self._cancelled or self._closing):
+                self._pace.rest()
+                self._changed.wait()
+            arrived, self._arrived = self._arrived, []
+            cancelled, self._cancelled = self._cancelled, []
+        for text in arrived:
+            self._engine.submit(text)
+        for text in cancelled:
+            self._engine.cancel(text)
+        return not self._closing
+
+
+class _Pace:
+    """Tokens a second of the current busy time."""
+
+    def __init__(self) -> None:
+        self._began, self._before, self._count = time.monotonic(), 0, 0
+
+    def rest(self) -> None:
+        """Begin anew: nothing is to be done."""
+        self._began, self._before = time.monotonic(), self._count
+
+    def count(self, num_tokens: int) -> None:
+        """So many were read and written since the start."""
+        self._count = num_tokens
+
+    def seconds_for(self, tokens: int) -> int:
+        """Whole seconds, from 1 to 60, that so many tokens take at most at this pace."""
+        rate = (self._count - self._before) / max(1e-3, time.monotonic() - self._began)
+        return min(_LONGEST_RETRY_S, math.ceil(tokens / max(rate, 1.0)) or 1)

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Allocates the keys and values of all texts once, and computes attention of each text over its own.
+
+Every text has an attention call of its own. Its shapes are those it has alone, so its result is bitwise the same.
+Shape letters: R rows (a token each), H heads of queries, G heads of keys and values, Q queries of a group, S new
+tokens of one text, L tokens of one text so far, E head dimension.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.serve.continuous.span_allocator import Span, SpanAllocator
+
+
+class KeyValueRoom:
+    """Keys and values of every layer, in one tensor that never grows.
+
+    Args:
+        model: says how many layers and heads there are, and gives dtype and device.
+        room_gb: its size, in 10^9 bytes.
+
+    Raises:
+        UserError: not even two tokens fit.
+    """
+
+    def __init__(self, model: GPT, room_gb: float) -> None:
+        sizes, weight = model.sizes, model.embedding.weight
+        per_token = bytes_per_token(model)
+        places = int(room_gb * 1e9) // per_token
+        if places < 2:
+            raise UserError(f"a room of {room_gb} GB for keys and values holds no text: one token takes {per_token:,} "
+                            f"bytes; give more")  # fmt: skip
+        shape = (model.depth, 2, sizes.groups, places, sizes.head_dim)
+        self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)
+        self.spans = SpanAllocator(places)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all texts that fit."""
+        return self.spans.places
+
+    def num_bytes(self) -> int:
+        """Of the tensor."""
+        return self.pool.numel() * self.pool.element_size()
+
+
+def bytes_per_token(model: GPT) -> int:
+    """Bytes that one token's keys and values take in all layers."""
+    sizes = model.sizes
+    return model.depth * 2 * sizes.groups * sizes.head_dim * model.embedding.weight.element_size()
+
+
+class PromptAttention:
+    """Attention of one text's next S tokens; the `cache` of a `TextContext`.
+
+    Args:
+        room: of the keys and values.
+        span: the text's.
+        done: tokens that are in already.
+        count: S.
+        rows: at least as many; the rest only fills up and attends to nothing.
+    """
+
+    def __init__(self, room: KeyValueRoom, span: Span, done: int, count: int, rows: int) -> None:
+        self._pool = room.pool
+        self._first, self._new = span.start, slice(span.start + done, span.start + done + count)
+        self._count, self._num_fill = count, rows - count
+        query = torch.arange(done, done + count, device=room.pool.device)[:, None]
+        self._mask_SL = torch.arange(done + count, device=room.pool.device) <= query if done else None
+
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens."""
+        keys, values = self._pool[layer]
+        keys[:, self._new], values[:, self._new] = k_1GRE[0, :, : self._count], v_1GRE[0, :, : self._count]
+        seen = slice(self._first, self._new.stop)
+        out_1HSE = F.scaled_dot_product_attention(
+            q_1HRE[:, :, : self._count], keys[None, :, seen], values[None, :, seen],
+            attn_mask=self._mask_SL, is_causal=self._mask_SL is None, enable_gqa=True,
+        )  # fmt: skip
+        return F.pad(out_1HSE, (0, 0, 0, self._num_fill))
+
+
+class JointAttention:
+    """New tokens of several texts, then a piece of another's prompt; the `cache` of a `TextContext`.
+
+    Args:
+        texts: of the first rows.
+        num_texts: how many these are.
+        prompt: of all other rows.
+    """
+
+    def __init__(self, texts: "DecodeAttention", num_texts: int, prompt: PromptAttention) -> None:
+        self._texts, self._num_texts, self._prompt = texts, num_texts, prompt
+
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+        """(1, H, R, E): each row's attention over its own text."""
+        first, rest = slice(None, self._num_texts), slice(self._num_texts, None)
+        texts = self._texts.attend(layer, q_1HRE[:, :, first], k_1GRE[:, :, first], v_1GRE[:, :, first])
+        prompt = self._prompt.attend(layer, q_1HRE[:, :, rest], k_1GRE[:, :, rest], v_1GRE[:, :, rest])
+        return torch.cat([texts, prompt], dim=2)
+
+
+class DecodeAttention:
+    """Attention of one new token of each of several texts; the `cache` of a `TextContext`.
+
+    Args:
+        room: of the keys and values.
+        texts: (span, tokens that are in already) of each.
+        rows: R, at least as many; the rest only fills up and attends to nothing.
+    """
+
+    def __init__(self, room: KeyValueRoom, texts: Sequence[tuple[Span, int]], rows: int) -> None:
+        # All views are made at once: of the time of a small model, slicing in every layer is a tenth.
+        by_layer = room.pool.flatten(0, 1)[:, None]
+        self._seen = [by_layer[:, :, :, span.start : span.start + done + 1].unbind() for span, done in texts]
+        self._new = [by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
+        self._num_fill = rows - len(texts)
+
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far."""
+        groups, head_dim = k_1GRE.shape[1], k_1GRE.shape[3]
+        # The queries of a group look at the same keys: as Q rows of one call they need no copy of these.
+        q_R = q_1HRE[0].transpose(0, 1).reshape(-1, 1, groups, q_1HRE.shape[1] // groups, head_dim).unbind()
+        new = zip(self._new, k_1GRE[0].unbind(1), v_1GRE[0].unbind(1), strict=False)
+        for places, k_GE, v_GE in new:
+            places[2 * layer].copy_(k_GE)
+            places[2 * layer + 1].copy_(v_GE)
+        out = [
+            F.scaled_dot_product_attention(q_1GQE, seen[2 * layer], seen[2 * layer + 1])
+            for q_1GQE, seen in zip(q_R, self._seen, strict=False)
+        ]
+        out += [torch.zeros_like(q_R[0])] * self._num_fill
+        return torch.cat(out).flatten(1, 2).transpose(0, 1)[None]

@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares what is asked about one text, and who is told about its tokens."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from nemo_vfm.language.token_choice import Choice
+
+#: stop (a stop token, or the listener has enough), length, cancelled (nobody listens any more), failed.
+TextEnding = Literal["stop", "length", "cancelled", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """One text to continue, to score, or both.
+
+    Args:
+        tokens: at least one.
+        most_new: tokens that are added at most; 0 only scores.
+        choice: how the next token is chosen.
+        seed: of the draws.
+        stop: tokens that end the text; they are no part of it.
+        score_prompt: whether the log-probabilities of the given tokens are wanted, too.
+        num_top: how many of the likeliest tokens are named at each place; None wants no log-probabilities at all.
+    """
+
+    tokens: tuple[int, ...]
+    most_new: int
+    choice: Choice
+    seed: int
+    stop: frozenset[int] = frozenset()
+    score_prompt: bool = False
+    num_top: int | None = None
+
+    @property
+    def places(self) -> int:
+        """Tokens whose keys and values are kept: the last new one is never read."""
+        return len(self.tokens) + max(0, self.most_new - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenResult:
+    """One token of a text.
+
+    Args:
+        token: its number.
+        logprob: natural logarithm of its probability at temperature 1; None for a text's first token, or where none
+            was wanted.
+        top: (token, log-probability) of the likeliest, in falling order.
+    """
+
+    token: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TextListener(Protocol):
+    """Is told about a text on the thread that computes, so it must be quick."""
+
+    def prompt(self, results: list[TokenResult]) -> None:
+        """The next of the given tokens, if `score_prompt`."""
+        ...
+
+    def token(self, result: TokenResult) -> bool:
+        """A new token; False ends the text."""
+        ...
+
+    def ended(self, ending: TextEnding) -> None:
+        """The last call."""
+        ...

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers messages with a model in this process: what `Chat` is for an endpoint, without HTTP."""
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.network.chat import Ending, Said
+from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
+from nemo_vfm.serve.continuous.batch_engine import BatchEngine
+from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.served_model import ServedModel
+
+_PIECE = 128
+
+
+class LocalChat:
+    """A model in this process. Threads that ask at the same time are answered as one batch.
+
+    Args:
+        model: loads it at the first use, such as `served_folder`; it needs a chat format.
+        max_tokens: longest answer, in tokens.
+        choice: how the next token is chosen.
+        seed: of the draws. The same messages asked again get draws of their own.
+        room_gb: memory for keys and values.
+        at_once: texts written at once; others wait.
+
+    Raises:
+        ValueError: a number below 1, or no room.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], ServedModel], max_tokens: int = 256, choice: Choice = Choice(temperature=0),
+        seed: int = 0, room_gb: float = 2.0, at_once: int = 16,
+    ) -> None:  # fmt: skip
+        if min(max_tokens, at_once) < 1 or room_gb <= 0:
+            raise ValueError(f"max_tokens ({max_tokens}) and at_once ({at_once}) must be at least 1, and room_gb "
+                             f"({room_gb}) above 0")  # fmt: skip
+        self.model, self.max_tokens, self.choice, self.seed = model, max_tokens, choice, seed
+        self.room_gb, self.at_once = room_gb, at_once
+        self._lock = threading.Lock()
+        self._loaded: tuple[ServedModel, EngineThread] | None = None
+        self._times: Counter[str] = Counter()
+
+    def ready(self) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: it has no chat format, or cannot be loaded.
+        """
+        self._engine()
+
+    def say(self, messages: Sequence[Json]) -> Said:
+        """What the model says.
+
+        Raises:
+            UserError: the messages do not fit the model's chat format, context or room.
+            NemoVfmError: the model has failed on them.
+        """
+        began, (served, engine) = time.monotonic(), self._engine()
+        request, done, pieces = self._request(served, messages), threading.Event(), list[Piece]()
+
+        def publish(piece: Piece) -> None:
+            pieces.append(piece)
+            done.set()
+
+        writer = ChoiceWriter(served.decode, request.tokens, (), publish, in_pieces=False)
+        try:
+            engine.submit([(request, writer)])
+        except ValueError as error:
+            raise UserError(f"{error}; raise room_gb, or lower max_tokens") from None
+        done.wait()
+        return self._said(served, request, pieces[0], time.monotonic() - began)
+
+    def identity(self) -> Json:
+        """All that the words depend on but the messages."""
+        served, choice = self._engine()[0], self.choice
+        settings = [choice.temperature, choice.top_k, choice.top_p, choice.min_p]
+        return ["local/1", served.name, served.revision, self.max_tokens, settings, self.seed]
+
+    def longest_answer_tokens(self) -> int:
+        """The limit on an answer."""
+        return self.max_tokens
+
+    def close(self) -> None:
+        """Give the memory back; the next question loads the model again."""
+        with self._lock:
+            if self._loaded is not None:
+                self._loaded[1].close()
+            self._loaded = None
+
+    def _engine(self) -> tuple[ServedModel, EngineThread]:
+        with self._lock:
+            if self._loaded is None:
+                served = self.model()
+                if served.chat is None:
+                    raise UserError(f"{served.name} has no chat format: there is no chat template in its folder")
+                passes = ModelPasses(served.model, KeyValueRoom(served.model, self.room_gb), self.at_once)
+                engine = BatchEngine(passes, most_running=self.at_once, piece=_PIECE)
+                self._loaded = served, EngineThread(engine, most_waiting=None)
+            return self._loaded
+
+    def _request(self, served: ServedModel, messages: Sequence[Json]) -> TextRequest:
+        assert served.chat is not None, "a model without a chat format is refused when it is loaded"
+        try:
+            tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
+        except ValueError as error:
+            raise UserError(f"messages: {error}") from error
+        if len(tokens) + self.max_tokens > served.context:
+            raise UserError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
+                            f"of {served.context:,}; shorten either")  # fmt: skip
+        stop = served.stop | frozenset(served.chat.stop_tokens())
+        return TextRequest(tokens, self.max_tokens, self.choice, self._seed_of(messages), stop)
+
+    def _seed_of(self, messages: Sequence[Json]) -> int:
+        text = json.dumps(list(messages), sort_keys=True)
+        with self._lock:
+            self._times[text] += 1
+            return derive(self.seed, "chat", text, self._times[text])
+
+    def _said(self, served: ServedModel, request: TextRequest, piece: Piece, seconds: float) -> Said:
+        if piece.ending not in ("stop", "length"):
+            raise NemoVfmError("the model has failed on these messages; the log says why")
+        ending: Ending = "truncated" if piece.ending == "length" else "success"
+        return Said(piece.text, ending, served.name, served.revision, len(request.tokens), piece.num_tokens, seconds)

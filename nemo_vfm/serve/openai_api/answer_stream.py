@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Brings the pieces of a request's choices from the engine's thread to the event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
+from nemo_vfm.serve.continuous.engine_thread import EngineThread, QueueFull
+from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPlan:
+    """What a request makes of the model.
+
+    Args:
+        texts: one for each choice.
+        stops: strings that end a choice.
+        stream: whether pieces are wanted as they come.
+    """
+
+    texts: tuple[TextRequest, ...]
+    stops: tuple[str, ...]
+    stream: bool
+
+
+class AnswerStream:
+    """The choices of one request; to be used in a `with`, at whose end what still runs is cancelled.
+
+    Args:
+        served: the model.
+        engine: runs it.
+        plan: of the request.
+
+    Raises:
+        ApiError: 400 where a text is too long for the room, 429 where the queue is full.
+    """
+
+    def __init__(self, served: ServedModel, engine: EngineThread, plan: AnswerPlan) -> None:
+        self._engine, self._count = engine, len(plan.texts)
+        self._loop = asyncio.get_running_loop()
+        self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
+        writers = [
+            ChoiceWriter(served.decode, text.tokens, plan.stops, partial(self._publish, number),
+                         in_pieces=plan.stream)
+            for number, text in enumerate(plan.texts)
+        ]  # fmt: skip
+        try:
+            self._texts = engine.submit(list(zip(plan.texts, writers, strict=True)))
+        except QueueFull as error:
+            raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
+        except ValueError as error:
+            raise ApiError(400, f"{error}; ask for fewer tokens (max_tokens)", param="max_tokens") from None
+
+    def __enter__(self) -> "AnswerStream":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._engine.cancel([text for text in self._texts if not text.ended])
+
+    async def pieces(self) -> AsyncIterator[tuple[int, Piece]]:
+        """(number of the choice, its next piece) until all have ended.
+
+        Raises:
+            ApiError: 500 where a text has failed.
+        """
+        missing = self._count
+        while missing:
+            number, piece = await self._pieces.get()
+            if piece.ending in ("failed", "cancelled"):
+                raise ApiError(500, "the model has failed on this text; the server's log says why")
+            missing -= piece.ending is not None
+            yield number, piece
+
+    async def whole(self) -> Sequence[Piece]:
+        """Every choice as one piece, in their order; for a plan that does not stream."""
+        found = {number: piece async for number, piece in self.pieces()}
+        return [found[number] for number in range(self._count)]
+
+    def _publish(self, number: int, piece: Piece) -> None:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._pieces.put_nowait, (number, piece))

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads a request for `/v1/chat/completions`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.request_fields import RequestFields
+from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling
+
+_MOST_TOKENS = 1 << 30
+#: Fields that OpenAI knows -> the values that ask for nothing.
+_NOT_HONOURED: dict[str, tuple[Json, ...]] = {
+    "tools": ([],), "tool_choice": ("none",), "functions": ([],), "function_call": ("none",),
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "metadata": ({},), "user": (),
+    "parallel_tool_calls": (), "audio": (), "prediction": (), "reasoning_effort": (), "service_tier": (),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """What is asked.
+
+    Args:
+        messages: each with a role and content.
+        max_tokens: of an answer; None lets it fill the model's context.
+        sampling: how tokens are chosen.
+        num_top: likeliest tokens named at each place; None for no log-probabilities.
+    """
+
+    messages: tuple[Mapping[str, Json], ...]
+    max_tokens: int | None
+    sampling: SamplingFields
+    num_top: int | None
+
+
+def read_chat(body: Mapping[str, Json]) -> ChatRequest:
+    """Read it; `model` has been read.
+
+    Raises:
+        ApiError: 400, naming the field.
+    """
+    fields = RequestFields(body)
+    fields.value("model")
+    for name, values in _NOT_HONOURED.items():
+        fields.neutral(name, *values)
+    request = ChatRequest(_messages(fields.value("messages")), _max_tokens(fields), read_sampling(fields),
+                          _num_top(fields))  # fmt: skip
+    fields.require_all_read()
+    return request
+
+
+def _messages(value: Json) -> tuple[Mapping[str, Json], ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
+        raise ApiError(400, "messages must be a list of objects with role and content, at least one", param="messages")
+    return tuple(value)
+
+
+def _max_tokens(fields: RequestFields) -> int | None:
+    """OpenAI's newer name is max_completion_tokens."""
+    older, newer = (fields.integer(name, None, 1, _MOST_TOKENS) for name in ("max_tokens", "max_completion_tokens"))
+    if older is not None and newer is not None and older != newer:
+        raise ApiError(400, "max_tokens and max_completion_tokens are one setting; give one of them",
+                       param="max_tokens")  # fmt: skip
+    return older if newer is None else newer
+
+
+def _num_top(fields: RequestFields) -> int | None:
+    wanted, count = fields.flag("logprobs"), fields.integer("top_logprobs", None, 0, MOST_TOP)
+    if count is not None and not wanted:
+        raise ApiError(400, "top_logprobs needs logprobs: true", param="top_logprobs")
+    return (count or 0) if wanted else None

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers `/v1/chat/completions`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.answers.choice_writer import Piece
+from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.openai_api.answer_names import AnswerNames
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
+from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.chat_answer import chat_choice, chat_delta
+from nemo_vfm.serve.openai_api.chat_request import ChatRequest, read_chat
+from nemo_vfm.serve.openai_api.completion_answer import usage
+from nemo_vfm.serve.openai_api.completions import require_countable, require_places
+from nemo_vfm.serve.openai_api.event_stream import EventStream, unless_gone
+from nemo_vfm.serve.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class _Chat:
+    """A request whose messages are tokens."""
+
+    request: ChatRequest
+    prompt: tuple[int, ...]
+    plan: AnswerPlan
+
+
+class Chats:
+    """The endpoint.
+
+    Args:
+        served: the model.
+        engine: runs it.
+    """
+
+    def __init__(self, served: ServedModel, engine: EngineThread) -> None:
+        self._served, self._engine = served, engine
+
+    async def answer(self, body: dict[str, Json], request: Request) -> Response:
+        """As JSON or as a stream.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        work = await asyncio.to_thread(self._read, body)
+        names = AnswerNames(request, self._served.name, self._served.revision)
+        stream = AnswerStream(self._served, self._engine, work.plan)
+        if work.plan.stream:
+            return EventStream(self._events(work, stream, names), stream, names.headers())
+        with stream:
+            pieces = await unless_gone(request.receive, stream.whole())
+        return JSONResponse(self._body(work, pieces, names), headers=names.headers())
+
+    def _read(self, body: dict[str, Json]) -> _Chat:
+        request = read_chat(body)
+        text = chat_text(self._served, self._engine, request)
+        require_countable(self._engine, request.sampling.num_choices)
+        texts = tuple(
+            TextRequest(text.tokens, text.most_new, text.choice, request.sampling.seed_of(number), text.stop,
+                        num_top=text.num_top)
+            for number in range(request.sampling.num_choices)
+        )  # fmt: skip
+        return _Chat(request, text.tokens, AnswerPlan(texts, request.sampling.stops, request.sampling.stream))
+
+    def _body(self, work: _Chat, pieces: Sequence[Piece], names: AnswerNames) -> dict[str, Json]:
+        with_logprobs, decode = work.request.num_top is not None, self._served.decode
+        choices = [chat_choice(number, piece, decode, with_logprobs=with_logprobs)
+                   for number, piece in enumerate(pieces)]  # fmt: skip
+        num_new = sum(piece.num_tokens for piece in pieces)
+        return {**names.body("chatcmpl", "chat.completion"), "choices": choices,
+                "usage": usage(len(work.prompt), num_new)}  # fmt: skip
+
+    async def _events(self, work: _Chat, stream: AnswerStream, names: AnswerNames) -> AsyncIterator[Json]:
+        head, counts = names.body("chatcmpl", "chat.completion.chunk"), dict[int, int]()
+        async for number, piece in stream.pieces():
+            choice = chat_delta(number, piece, self._served.decode, first=number not in counts,
+                                with_logprobs=work.request.num_top is not None)  # fmt: skip
+            counts[number] = piece.num_tokens
+            yield {**head, "choices": [choice]}
+        if work.request.sampling.include_usage:
+            yield {**head, "choices": [], "usage": usage(len(work.prompt), sum(counts.values()))}
+
+
+def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -> TextRequest:
+    """The text that the first choice of a chat continues.
+
+    Raises:
+        ApiError: 400 where the model has no chat format, the messages do not fit it, or they are too long.
+    """
+    if served.chat is None:
+        raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
+    try:
+        tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True))
+    except ValueError as error:
+        raise ApiError(400, f"messages: {error}", param="messages") from None
+    most = min(served.context, engine.most_tokens()) - len(tokens)
+    require_places(served, [tokens], request.max_tokens or 1)
+    stop = served.stop | frozenset(served.chat.stop_tokens())
+    return TextRequest(tokens, request.max_tokens or max(1, most), request.sampling.choice, request.sampling.seed, stop,
+                       num_top=request.num_top)  # fmt: skip

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the answer to a completion as OpenAI does: choices, log-probabilities, numbers of tokens."""
+
+from collections.abc import Callable, Sequence
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
+from nemo_vfm.serve.answers.token_text import TokenText
+from nemo_vfm.serve.continuous.text_request import TokenResult
+
+Decode = Callable[[Sequence[int]], str]
+
+
+def usage(num_prompt: int, num_new: int) -> dict[str, int]:
+    """Numbers of tokens; a prompt with several choices counts once."""
+    return {"prompt_tokens": num_prompt, "completion_tokens": num_new, "total_tokens": num_prompt + num_new}
+
+
+def echoed(decode: Decode, tokens: Sequence[int], results: Sequence[TokenResult]) -> tuple[str, list[WrittenToken]]:
+    """The text of a prompt's tokens, and where each begins.
+
+    Args:
+        decode: of the tokenizer.
+        tokens: the prompt.
+        results: with log-probabilities; empty where none were wanted.
+    """
+    text, offsets, writer = "", [], TokenText(decode)
+    for token in tokens:
+        offsets.append(len(text))
+        text += writer.add(token)
+    text += writer.rest()
+    return text, [WrittenToken(*pair) for pair in zip(results, offsets, strict=bool(results))] if results else []
+
+
+def completion_choice(
+    index: int, piece: Piece, decode: Decode, *, before: tuple[str, list[WrittenToken]] | None, shift: int,
+    with_logprobs: bool,
+) -> dict[str, Json]:  # fmt: skip
+    """One choice, or a part of it.
+
+    Args:
+        index: of the choice.
+        piece: its text and tokens.
+        decode: of the tokenizer.
+        before: the prompt's text and tokens, where they belong to this part.
+        shift: characters of the choice in front of its new text.
+        with_logprobs: whether they were wanted.
+    """
+    text, tokens = before or ("", [])
+    moved = [WrittenToken(token.result, token.offset + shift) for token in piece.tokens]
+    return {
+        "index": index, "text": text + piece.text, "finish_reason": piece.ending,
+        "logprobs": _logprobs([*tokens, *moved], decode) if with_logprobs else None,
+    }  # fmt: skip
+
+
+def _logprobs(tokens: Sequence[WrittenToken], decode: Decode) -> dict[str, Json]:
+    return {
+        "tokens": [decode([token.result.token]) for token in tokens],
+        "token_logprobs": [token.result.logprob for token in tokens],
+        "top_logprobs": [_likeliest(token.result, decode) for token in tokens],
+        "text_offset": [token.offset for token in tokens],
+    }
+
+
+def _likeliest(result: TokenResult, decode: Decode) -> dict[str, float] | None:
+    """By their text, likeliest first, the token itself among them; None where nothing came before it."""
+    if result.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for token, logprob in (*result.top, (result.token, result.logprob)):
+        found.setdefault(decode([token]), logprob)  # of two tokens with one text the likelier
+    return found

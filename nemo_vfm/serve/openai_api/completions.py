@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers `/v1/completions`."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
+from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.openai_api.answer_names import AnswerNames
+from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
+from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.completion_answer import completion_choice, echoed, usage
+from nemo_vfm.serve.openai_api.completion_request import CompletionRequest, read_completion
+from nemo_vfm.serve.openai_api.event_stream import EventStream, unless_gone
+from nemo_vfm.serve.served_model import ServedModel
+
+
+@dataclass(frozen=True, slots=True)
+class _Completion:
+    """A request whose prompts are tokens."""
+
+    request: CompletionRequest
+    prompts: list[tuple[int, ...]]
+    plan: AnswerPlan
+
+    def prompt_of(self, choice: int) -> tuple[int, ...]:
+        return self.prompts[choice // self.request.sampling.num_choices]
+
+
+class Completions:
+    """The endpoint.
+
+    Args:
+        served: the model.
+        engine: runs it.
+    """
+
+    def __init__(self, served: ServedModel, engine: EngineThread) -> None:
+        self._served, self._engine = served, engine
+
+    async def answer(self, body: dict[str, Json], request: Request) -> Response:
+        """As JSON or as a stream.
+
+        Raises:
+            ApiError: the request cannot be answered.
+        """
+        work = await asyncio.to_thread(self._read, body)
+        names = AnswerNames(request, self._served.name, self._served.revision)
+        stream = AnswerStream(self._served, self._engine, work.plan)
+        if work.plan.stream:
+            return EventStream(self._events(work, stream, names), stream, names.headers())
+        with stream:
+            pieces = await unless_gone(request.receive, stream.whole())
+        return JSONResponse(await asyncio.to_thread(self._body, work, pieces, names), headers=names.headers())
+
+    def _read(self, body: dict[str, Json]) -> _Completion:
+        served = self._served
+        request = read_completion(body, served.model.vocab)
+        require_countable(self._engine, len(request.prompts) * request.sampling.num_choices)
+        prompts = [self._tokens(prompt) for prompt in request.prompts]
+        require_places(served, prompts, request.max_tokens)
+        texts = tuple(
+            TextRequest(
+                tokens, request.max_tokens, request.sampling.choice, request.sampling.seed_of(number), served.stop,
+                score_prompt=request.echo and request.num_top is not None, num_top=request.num_top,
+            )
+            for tokens in prompts for number in range(request.sampling.num_choices)
+        )  # fmt: skip
+        return _Completion(request, prompts, AnswerPlan(texts, request.sampling.stops, request.sampling.stream))
+
+    def _tokens(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
+        """An empty text begins a document."""
+        if not isinstance(prompt, str):
+            return prompt
+        return tuple(self._served.tokenizer.encode([prompt])[0]) or (self._served.tokenizer.end(),)
+
+    def _body(self, work: _Completion, pieces: Sequence[Piece], names: AnswerNames) -> dict[str, Json]:
+        choices = [self._choice(work, number, piece, self._echo(work, number, piece))
+                   for number, piece in enumerate(pieces)]  # fmt: skip
+        return {**names.body("cmpl", "text_completion"), "choices": choices,
+                "usage": self._usage(work, sum(piece.num_tokens for piece in pieces))}  # fmt: skip
+
+    async def _events(self, work: _Completion, stream: AnswerStream, names: AnswerNames) -> AsyncIterator[Json]:
+        head, counts, shifts = names.body("cmpl", "text_completion"), dict[int, int](), dict[int, int]()
+        async for number, piece in stream.pieces():
+            before = None if number in shifts else await asyncio.to_thread(self._echo, work, number, piece)
+            shifts.setdefault(number, len(before[0]) if before else 0)
+            counts[number] = piece.num_tokens
+            yield {**head, "choices": [self._choice(work, number, piece, before, shifts[number])]}
+        if work.request.sampling.include_usage:
+            yield {**head, "choices": [], "usage": self._usage(work, sum(counts.values()))}
+
+    def _echo(self, work: _Completion, number: int, piece: Piece) -> tuple[str, list[WrittenToken]] | None:
+        if not work.request.echo:
+            return None
+        return echoed(self._served.decode, work.prompt_of(number), piece.given)
+
+    def _choice(
+        self, work: _Completion, number: int, piece: Piece, before: tuple[str, list[WrittenToken]] | None,
+        shift: int | None = None,
+    ) -> dict[str, Json]:  # fmt: skip
+        shift = shift if shift is not None else len(before[0]) if before else 0
+        return completion_choice(number, piece, self._served.decode, before=before, shift=shift,
+                                 with_logprobs=work.request.num_top is not None)  # fmt: skip
+
+    def _usage(self, work: _Completion, num_new: int) -> dict[str, int]:
+        return usage(sum(map(len, work.prompts)), num_new)
+
+
+def require_places(served: ServedModel, prompts: Sequence[Sequence[int]], max_tokens: int) -> None:
+    """Refuse a prompt that leaves no place in the model's context for so many new tokens."""
+    longest = max(map(len, prompts))
+    if longest + max_tokens > served.context:
+        raise ApiError(400, f"a prompt of {longest:,} tokens and max_tokens {max_tokens:,} exceed the model's context "
+                            f"of {served.context:,} tokens; shorten either", param="max_tokens")  # fmt: skip
+
+
+def require_countable(engine: EngineThread, count: int) -> None:
+    """Refuse a request that no queue of this server would ever take."""
+    if engine.most_waiting is not None and count > engine.most_waiting:
+        raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
+                            f"{engine.most_waiting:,}; send several", param="prompt")  # fmt: skip

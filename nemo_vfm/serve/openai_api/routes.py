@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the HTTP application: which path answers what."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from nemo_vfm.core import log
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.chats import Chats
+from nemo_vfm.serve.openai_api.completions import Completions
+from nemo_vfm.serve.openai_api.event_stream import ClientGone
+from nemo_vfm.serve.openai_api.request_body import json_body
+from nemo_vfm.serve.served_model import ServedModel
+
+_Answer = Callable[[dict[str, Json], Request], Awaitable[Response]]
+_CLIENT_GONE = 499  # nobody reads it
+
+
+def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: int) -> Starlette:
+    """The application, without the guard around it.
+
+    Args:
+        served: the model.
+        engine: runs it.
+        most_body_bytes: of a request.
+    """
+
+    def post(path: str, answer: _Answer) -> Route:
+        async def endpoint(request: Request) -> Response:
+            body = await json_body(request, most_body_bytes)
+            _require_model(body, served)
+            return await answer(body, request)
+
+        return Route(path, endpoint, methods=["POST"])
+
+    async def models(request: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [_described(served)]})
+
+    async def model(request: Request) -> Response:
+        _require_model({"model": request.path_params["name"]}, served)
+        return JSONResponse(_described(served))
+
+    async def health(request: Request) -> Response:
+        return JSONResponse({"status": "ok", "texts": engine.num_live(), "free_tokens": engine.free_tokens()})
+
+    return Starlette(
+        routes=[
+            post("/v1/completions", Completions(served, engine).answer),
+            post("/v1/chat/completions", Chats(served, engine).answer),
+            Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
+        ],
+        exception_handlers={ApiError: _told, ClientGone: _silent, HTTPException: _unknown, Exception: _failed},
+    )  # fmt: skip
+
+
+def _require_model(body: dict[str, Json], served: ServedModel) -> None:
+    name = body.get("model")
+    if not isinstance(name, str):
+        raise ApiError(400, f"model must be a text; this server has {served.name}", param="model")
+    if name != served.name:
+        raise ApiError(404, f"there is no model {name[:100]} here; this server has {served.name}", param="model")
+
+
+def _described(served: ServedModel) -> dict[str, Json]:
+    return {"id": served.name, "object": "model", "created": 0, "owned_by": "nemo_vfm",
+            "max_model_len": served.context}  # fmt: skip
+
+
+async def _told(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _silent(request: Request, error: Exception) -> Response:
+    return Response(status_code=_CLIENT_GONE)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    paths = "/v1/completions, /v1/chat/completions, /v1/models and /health"
+    return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    log.warn(f"a request to {request.url.path[:100]} has failed: {type(error).__name__}")
+    return ApiError(500, "the server has failed on this request; its log says why").response()

@@ -1,0 +1,80 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a model to serve from a folder of transformers."""
+
+from pathlib import Path
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.serve.served_model import ServedModel
+
+_UNKNOWN_CONTEXT = 4096
+
+
+def served_folder(
+    *, folder: Path, name: str | None = None, tokenizer: Path | None = None, context: int | None = None,
+    precision: PrecisionName = "auto",
+) -> ServedModel:  # fmt: skip
+    """The model of a folder, on this process's device.
+
+    Args:
+        folder: config.json, safetensors, and most often a tokenizer.
+        name: as clients call it; None takes the folder's.
+        tokenizer: another folder of a tokenizer; None takes that of `folder`.
+        context: tokens of a text at most; None takes what config.json says.
+        precision: of weights and arithmetic: auto, bf16 or fp32.
+
+    Raises:
+        UserError: there is no such folder, or no tokenizer in it.
+        DataError: it is damaged, or of another architecture.
+    """
+    folder = local(folder, "the folder of a language model")
+    config, generation = read_mapping(folder / "config.json"), folder / "generation_config.json"
+    settings = read_mapping(generation) if generation.is_file() else config
+    model = load_gpt(folder, Precision(precision).resolved()[0])
+    return served_model(
+        model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
+        context=context or config.get("max_position_embeddings"), stop=_numbers(settings.get("eos_token_id")),
+        revision=fingerprint_of(folder),
+    )  # fmt: skip
+
+
+def served_model(
+    model: GPT, tokenizer: Tokenizer, *, name: str, context: int | None, stop: frozenset[int] = frozenset(),
+    revision: str = "",
+) -> ServedModel:  # fmt: skip
+    """A loaded model, ready to be served.
+
+    Args:
+        model: with its weights.
+        tokenizer: the one that it was trained with; the token that ends a document ends a text.
+        name: as clients call it.
+        context: tokens of a text at most; None takes 4,096.
+        stop: further tokens that end a text.
+        revision: changes with the weights.
+    """
+    model = model.to(device()).eval().requires_grad_(False)
+    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), None, revision)
+
+
+def _numbers(value: Json) -> frozenset[int]:
+    """transformers names one token that ends a text, or a list, or none."""
+    return frozenset(one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
+
+
+def _end_of(tokenizer: Tokenizer) -> frozenset[int]:
+    """The token that ends a document; none where the tokenizer names none."""
+    tokenizer.vocab_size()  # what is damaged is said here
+    try:
+        return frozenset([tokenizer.end()])
+    except UserError:
+        return frozenset()

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Describes a model that is ready to be served: its network, its tokenizer, and how its chats are written."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.gpt import GPT
+
+
+class ChatTokens(Protocol):
+    """Messages to the tokens of a model's chat format."""
+
+    def tokens(self, messages: Sequence[Mapping[str, Json]], add_generation_prompt: bool = True) -> list[int]:
+        """The prompt after which the model answers; ValueError where the messages do not fit the format."""
+        ...
+
+    def stop_tokens(self) -> list[int]:
+        """Tokens that end an answer."""
+        ...
+
+
+@runtime_checkable
+class GivesDecoder(Protocol):
+    """A tokenizer that need not look at its files with every call."""
+
+    def decoder(self) -> Callable[[Sequence[int]], str]:
+        """Its `decode`, as it is now."""
+        ...
+
+
+@dataclass(frozen=True)
+class ServedModel:
+    """One model.
+
+    Args:
+        name: as clients call it.
+        model: on its device, in evaluation mode.
+        tokenizer: the one that it was trained with.
+        context: tokens of a text at most.
+        stop: tokens that end a text.
+        chat: None where the model has no chat format.
+        revision: changes with the weights; empty where it is not known.
+
+    Raises:
+        UserError: model and tokenizer do not fit.
+    """
+
+    name: str
+    model: GPT
+    tokenizer: Tokenizer
+    context: int
+    stop: frozenset[int]
+    chat: ChatTokens | None = None
+    revision: str = ""
+    decode: Callable[[Sequence[int]], str] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        decode = self.tokenizer.decoder() if isinstance(self.tokenizer, GivesDecoder) else self.tokenizer.decode
+        object.__setattr__(self, "decode", decode)
+        if self.tokenizer.vocab_size() > self.model.vocab:
+            raise UserError(f"the model knows {self.model.vocab} tokens and the tokenizer has "
+                            f"{self.tokenizer.vocab_size()}; they are not of each other")  # fmt: skip

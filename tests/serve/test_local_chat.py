@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a model in this process answers as the same model behind the endpoint."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.local_chat import LocalChat
+from nemo_vfm.serve.served_folder import served_folder
+from nemo_vfm.serve.served_model import ServedModel
+from tests.support.served_http import NAME, PlainChat, Running
+
+MESSAGES = [{"role": "user", "content": "the cat"}]
+
+
+def load(folder: Path) -> ServedModel:
+    served = served_folder(folder=folder, name=NAME, precision="fp32")
+    return replace(served, chat=PlainChat(served))
+
+
+def test_it_says_what_the_endpoint_says_to_any_number_of_threads(folder: tuple[Path, Any], server: Running) -> None:
+    chat = LocalChat(model=lambda: load(folder[0]), max_tokens=20, room_gb=0.01)
+    chat.ready()
+    asked = [[{"role": "user", "content": "the cat " * n}] for n in range(1, 9)]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(chat.say, asked))
+    for messages, said in zip(asked, answers, strict=True):
+        body = server.ask({"messages": messages, "max_tokens": 20, "temperature": 0}, "/v1/chat/completions")[2]
+        choice = body["choices"][0]
+        assert said.text == choice["message"]["content"] and said.model == NAME
+        assert (said.tokens_in, said.tokens_out) == (body["usage"]["prompt_tokens"], 20)
+        assert (said.ending, choice["finish_reason"], said.revision) == (
+            "truncated",
+            "length",
+            body["system_fingerprint"],
+        )
+    chat.close()
+
+
+def test_the_same_messages_again_get_draws_of_their_own(folder: tuple[Path, Any]) -> None:
+    def two(seed: int) -> list[str]:
+        chat = LocalChat(model=lambda: load(folder[0]), max_tokens=20, choice=Choice(), seed=seed, room_gb=0.01)
+        found = [chat.say(MESSAGES).text for _ in range(2)]
+        chat.close()
+        return found
+
+    first, second = two(1)
+    assert first != second and two(1) == [first, second] and two(2)[0] != first
+
+
+def test_what_cannot_be_answered_is_a_sentence(folder: tuple[Path, Any]) -> None:
+    with pytest.raises(UserError, match="no chat format"):
+        LocalChat(model=lambda: served_folder(folder=folder[0], precision="fp32")).ready()
+    with pytest.raises(ValueError, match="must be at least 1"):
+        LocalChat(model=lambda: load(folder[0]), max_tokens=0)
+    chat = LocalChat(model=lambda: load(folder[0]), max_tokens=1000, room_gb=1e-4)
+    with pytest.raises(UserError, match="there is room for"):
+        chat.say(MESSAGES)
+    with pytest.raises(UserError, match="a message has no content"):
+        chat.say([{"role": "user"}])
+    chat.max_tokens = 2048
+    with pytest.raises(UserError, match="exceed the context of 2,048"):
+        chat.say(MESSAGES)
+    chat.close()
+
+
+def test_the_identity_changes_with_all_that_the_words_depend_on(folder: tuple[Path, Any]) -> None:
+    def identity(**more: Any) -> str:
+        chat = LocalChat(model=lambda: load(folder[0]), room_gb=0.001, **more)
+        found = str(chat.identity())
+        chat.close()
+        return found
+
+    ways: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"seed": 1}, {"choice": Choice(top_k=3)}]
+    assert len({identity(**way) for way in ways}) == 4 and identity() == identity(at_once=3)

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a model made ready for serving is the function that it was, for every family that is converted."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.continuous.packed_modules import PackedLinear
+from nemo_vfm.serve.continuous.row_counts import joint_rows, prompt_rows
+from nemo_vfm.serve.memory_settings import _ANONYMOUS, collapse_pages
+from tests.support.language_models import FAMILIES, scores, words, written
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_pieces_of_a_prompt_and_single_tokens_have_the_scores_of_one_pass(family: str, tmp_path: Path) -> None:
+    written(tmp_path, family)
+    expected = scores(load_gpt(tmp_path), words())[0]
+    tokens = words()[0].tolist()
+    model = load_gpt(tmp_path).eval()
+    passes = ModelPasses(model, KeyValueRoom(model, 0.01), 4)
+    span = passes.room.spans.take(40)
+    assert span is not None
+    found = [passes.scores(passes.prompt(span, start, tokens[start : start + 9])) for start in (0, 9, 18)]
+    for place in range(27, 40):
+        found.append(passes.decode([(span, place)], [tokens[place]]))
+    torch.testing.assert_close(torch.cat(found), expected, rtol=1e-4, atol=1e-4)
+
+
+@torch.inference_mode()
+def test_a_pass_over_texts_and_a_prompt_has_the_bits_of_separate_passes(tmp_path: Path) -> None:
+    written(tmp_path, "qwen 3", hidden_size=528, num_attention_heads=6)
+    model = load_gpt(tmp_path).eval()
+    passes = ModelPasses(model, KeyValueRoom(model, 0.01), 8)
+    tokens = words()[0].tolist()
+    spans = [span for _ in range(4) if (span := passes.room.spans.take(40))]
+    for number, span in enumerate(spans):
+        passes.prompt(span, 0, tokens[: 5 + number])
+    texts, new = [(span, 5 + number) for number, span in enumerate(spans[:3])], [7, 8, 9]
+    assert passes.can_join(3, 20)
+    expected = passes.decode(texts, new), passes.prompt(spans[3], 8, tokens[8:28])
+    found = passes.joint(texts, new, spans[3], 8, tokens[8:28])
+    assert torch.equal(found[0], expected[0]) and torch.equal(found[1], expected[1])
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(0, 48), (32, 24), (8, 0), (48, 32)])
+def test_passes_are_joined_only_as_far_as_every_number_of_rows_rounds_alike(wrong: int, expected: int) -> None:
+    def probe(order: list[int]) -> torch.Tensor:
+        return torch.tensor(order)[:, None] + (0.5 if len(order) == wrong else 0)
+
+    assert joint_rows(probe, (2, 4, 6), 60) == expected
+
+
+@torch.inference_mode()
+def test_the_last_vector_of_a_prompt_has_its_scores(tmp_path: Path) -> None:
+    written(tmp_path, "llama")
+    model = load_gpt(tmp_path).eval()
+    passes = ModelPasses(model, KeyValueRoom(model, 0.01), 4)
+    span = passes.room.spans.take(7)
+    assert span is not None
+    x_SD = passes.prompt(span, 0, words()[0, :7].tolist())
+    torch.testing.assert_close(passes.last_scores(x_SD[-1])[0], passes.scores(x_SD)[-1], rtol=1e-5, atol=1e-5)
+
+
+def test_a_packed_linear_keeps_its_bias() -> None:
+    linear = torch.nn.Linear(24, 40)
+    x = torch.randn(3, 5, 24)
+    torch.testing.assert_close(PackedLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-5)
+
+
+def test_prompts_of_all_lengths_take_few_numbers_of_rows() -> None:
+    rows = [prompt_rows(tokens) for tokens in range(1, 129)]
+    assert all(tokens <= row < tokens + 16 for tokens, row in enumerate(rows, 1)) and len(set(rows)) == 10
+
+
+def test_large_pages_change_no_value() -> None:
+    tensor = torch.arange(3 << 20)
+    maps = Path("/proc/self/maps")
+    if not maps.is_file():
+        pytest.skip("this system does not list a process's memory")
+    ranges = [(int(found[1], 16), int(found[2], 16)) for found in _ANONYMOUS.finditer(maps.read_text())]
+    assert any(start <= tensor.data_ptr() < end for start, end in ranges)
+    collapse_pages()
+    assert torch.equal(tensor, torch.arange(3 << 20))
