@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.network.chat import Ending, Said
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
@@ -115,12 +115,12 @@ class LocalChat:
         assert served.chat is not None, "a model without a chat format is refused when it is loaded"
         try:
             tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
-        except ValueError as error:
+        except DataError as error:
             raise UserError(f"messages: {error}") from error
         if len(tokens) + self.max_tokens > served.context:
             raise UserError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
                             f"of {served.context:,}; shorten either")  # fmt: skip
-        stop = served.stop | frozenset(served.chat.stop_tokens())
+        stop = served.stop | served.chat.stop_tokens()
         return TextRequest(tokens, self.max_tokens, self.choice, self._seed_of(messages), stop)
 
     def _seed_of(self, messages: Sequence[Json]) -> int:

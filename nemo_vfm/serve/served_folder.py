@@ -10,6 +10,8 @@ from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.chat.chat_format import ChatFormat
+from nemo_vfm.data.chat.chat_template import has_template
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.convert.weight_files import read_mapping
@@ -63,7 +65,10 @@ def served_model(
         revision: changes with the weights.
     """
     model = model.to(device()).eval().requires_grad_(False)
-    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), None, revision)
+    chat = None
+    if isinstance(tokenizer, FolderTokenizer) and has_template(tokenizer.folder):
+        chat = ChatFormat(tokenizer=tokenizer)
+    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), chat, revision)
 
 
 def _numbers(value: Json) -> frozenset[int]:

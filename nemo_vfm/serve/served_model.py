@@ -15,11 +15,11 @@ from nemo_vfm.models.gpt import GPT
 class ChatTokens(Protocol):
     """Messages to the tokens of a model's chat format."""
 
-    def tokens(self, messages: Sequence[Mapping[str, Json]], add_generation_prompt: bool = True) -> list[int]:
-        """The prompt after which the model answers; ValueError where the messages do not fit the format."""
+    def tokens(self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool) -> list[int]:
+        """The prompt after which the model answers; DataError where the messages do not fit the format."""
         ...
 
-    def stop_tokens(self) -> list[int]:
+    def stop_tokens(self) -> frozenset[int]:
         """Tokens that end an answer."""
         ...
 

@@ -14,14 +14,13 @@ from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.serve.served_folder import served_folder
 from nemo_vfm.serve.served_model import ServedModel
-from tests.support.served_http import NAME, PlainChat, Running
+from tests.support.served_http import NAME, Running
 
 MESSAGES = [{"role": "user", "content": "the cat"}]
 
 
 def load(folder: Path) -> ServedModel:
-    served = served_folder(folder=folder, name=NAME, precision="fp32")
-    return replace(served, chat=PlainChat(served))
+    return served_folder(folder=folder, name=NAME, precision="fp32")
 
 
 def test_it_says_what_the_endpoint_says_to_any_number_of_threads(folder: tuple[Path, Any], server: Running) -> None:
@@ -56,7 +55,7 @@ def test_the_same_messages_again_get_draws_of_their_own(folder: tuple[Path, Any]
 
 def test_what_cannot_be_answered_is_a_sentence(folder: tuple[Path, Any]) -> None:
     with pytest.raises(UserError, match="no chat format"):
-        LocalChat(model=lambda: served_folder(folder=folder[0], precision="fp32")).ready()
+        LocalChat(model=lambda: replace(load(folder[0]), chat=None)).ready()
     with pytest.raises(ValueError, match="must be at least 1"):
         LocalChat(model=lambda: load(folder[0]), max_tokens=0)
     chat = LocalChat(model=lambda: load(folder[0]), max_tokens=1000, room_gb=1e-4)

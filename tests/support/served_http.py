@@ -7,7 +7,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,32 +23,22 @@ from tests.support.language_models import written
 from tests.support.tiny_tokenizers import byte_level
 
 NAME = "tiny"
+#: Each message between two marks.
+TEMPLATE = (
+    "{% for m in messages %}{% if m.content is not defined %}{{ raise_exception('a message has no content') }}"
+    "{% endif %}[{{ m.role }}]{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+)
 
 
 def model_folder(folder: Path) -> Any:
     """A Llama as transformers writes it, with a byte-level tokenizer; the model itself is returned."""
     model = written(folder, "llama", vocab_size=400, max_position_embeddings=2048, initializer_range=0.3)
     byte_level(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
     # The likeliest token is never the one that ends a text: tests then know how long an answer is.
     model.lm_head.weight.data[[1, 2]] = 0  # of the tokenizer, and of the config
     model.save_pretrained(folder)
     return model
-
-
-class PlainChat:
-    """A chat format of two marks: each message is its content between them."""
-
-    def __init__(self, served: ServedModel) -> None:
-        self._tokenizer = served.tokenizer
-
-    def tokens(self, messages: Any, add_generation_prompt: bool = True) -> list[int]:
-        if any("content" not in message for message in messages):
-            raise ValueError("a message has no content")
-        text = "".join(f"[{message['role']}]{message['content']}\n" for message in messages)
-        return self._tokenizer.encode([text + "[assistant]" * add_generation_prompt])[0]
-
-    def stop_tokens(self) -> list[int]:
-        return []
 
 
 @dataclass(frozen=True)
@@ -89,7 +79,6 @@ def running(
 ) -> Iterator[Running]:  # fmt: skip
     """A server of the folder's model; drained and ended at the end."""
     served = load_served(ServedSource(folder, name=NAME, precision="fp32"))
-    served = replace(served, chat=PlainChat(served))
     room = KeyValueRoom(served.model, (room_tokens + 0.5) * bytes_per_token(served.model) / 1e9)
     engine = EngineThread(
         BatchEngine(ModelPasses(served.model, room, at_once), most_running=at_once, piece=16), most_waiting=most_waiting

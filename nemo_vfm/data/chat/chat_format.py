@@ -3,6 +3,7 @@
 """Turns messages into tokens by a model's own template, and says which of them the assistant said."""
 
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -48,6 +49,7 @@ class ChatFormat:
 
     def __init__(self, *, tokenizer: FolderTokenizer, template: Path | None = None, name: str = "default") -> None:
         self.tokenizer, self.template, self.name = tokenizer, template, name
+        self._lock = threading.Lock()
 
     @cached_property
     def _template(self) -> ChatTemplate:
@@ -116,14 +118,18 @@ class ChatFormat:
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         marked = [self._control.marked(_with_text(message)) for message in messages]
-        special = self.tokenizer.special_names()
-        return self._template.rendered(
-            marked, tools=None if tools is None else self._control.marked(list(tools)), add_generation_prompt=prompt,
-            special=special,
-        )  # fmt: skip
+        with self._lock:  # the limits are of one rendering at a time
+            return self._template.rendered(
+                marked, tools=None if tools is None else self._control.marked(list(tools)),
+                add_generation_prompt=prompt, special=self.tokenizer.special_names(),
+            )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end the assistant's turn: the folder's end of text, and what the template writes after a turn."""
+        return self._stops
+
+    @cached_property
+    def _stops(self) -> frozenset[int]:
         found = {self.tokenizer.end()}
         try:
             turn = self._plain(_TURN, None, False)

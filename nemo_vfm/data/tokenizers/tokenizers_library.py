@@ -3,6 +3,7 @@
 """Loads a folder's tokenizer.json with the `tokenizers` library."""
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -39,13 +40,16 @@ class HuggingFace:
             text: to encode.
             names: whether the name of a special token becomes that token.
         """
-        # The library keeps this as a setting of the tokenizer, and others that use it expect names to count.
-        self._made.encode_special_tokens = not names
-        try:
-            found = self._made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
-        finally:
-            self._made.encode_special_tokens = False
+        made = self._made if names else self._nameless
+        found = made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
         return list(found.ids), [(int(first), int(last)) for first, last in found.offsets]
+
+    @cached_property
+    def _nameless(self) -> Json:
+        """A copy to which names are text: it is a setting of the whole tokenizer, and threads share the other one."""
+        made = type(self._made).from_str(self._made.to_str())
+        made.encode_special_tokens = True
+        return made
 
     def added(self) -> list[special_tokens.Added]:
         """Tokens that are found in a text as a whole."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
@@ -99,10 +100,10 @@ def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -
         raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
     try:
         tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True))
-    except ValueError as error:
+    except DataError as error:
         raise ApiError(400, f"messages: {error}", param="messages") from None
     most = min(served.context, engine.most_tokens()) - len(tokens)
     require_places(served, [tokens], request.max_tokens or 1)
-    stop = served.stop | frozenset(served.chat.stop_tokens())
+    stop = served.stop | served.chat.stop_tokens()
     return TextRequest(tokens, request.max_tokens or max(1, most), request.sampling.choice, request.sampling.seed, stop,
                        num_top=request.num_top)  # fmt: skip
