@@ -66,6 +66,25 @@ def measured(value: Any) -> Any:
     return value
 
 
+def weighed(value: Any) -> Any:
+    """The value, if all that it holds is not too much: a list of a list twice, and so on, is written out in full.
+
+    Raises:
+        TemplateTooLong: it is.
+    """
+    waiting, count = [value], 0
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            waiting += [*one.keys(), *one.values()]
+        elif isinstance(one, list | tuple | set):
+            waiting += one
+        count += 1
+        if max(count, len(waiting)) > MOST_ROUNDS:
+            raise TemplateTooLong(f"the chat template made a list of more than {MOST_ROUNDS:,} parts")
+    return value
+
+
 def _require_small(arguments: tuple[Any, ...]) -> None:
     for one in arguments:
         if isinstance(one, int) and abs(one) > _MOST_ARGUMENT:
@@ -117,10 +136,30 @@ class _Counting(CodeGenerator):
         node.body.insert(0, _count(node))
         super().visit_For(node, frame)
 
+    def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
+        """As jinja2's, of what is not too much."""
+        node.expr = _weighed(node.expr)
+        for operand in node.ops:
+            operand.expr = _weighed(operand.expr)
+        super().visit_Compare(node, frame)
+
+    def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
+        """As jinja2's, with keys that are not too much."""
+        for pair in node.items:
+            pair.key = _weighed(pair.key)
+        super().visit_Dict(node, frame)
+
     def macro_body(self, node: Any, frame: Frame) -> tuple[Frame, MacroRef]:
         """As jinja2's, with a count in each call."""
         node.body.insert(0, _count(node))
         return super().macro_body(node, frame)
+
+
+def _weighed(node: nodes.Expr) -> nodes.Expr:
+    if isinstance(node, nodes.Const):
+        return node
+    call = nodes.EnvironmentAttribute("weigh", lineno=node.lineno)
+    return nodes.Call(call, [node], [], None, None, lineno=node.lineno)
 
 
 def _count(node: nodes.Node) -> nodes.Node:
@@ -155,10 +194,14 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             extensions=[GenerationTag, "jinja2.ext.loopcontrols"],
             cache_size=0,
             optimized=False,
+            finalize=weighed,
         )
         for unwanted in ("lipsum", "cycler", "joiner"):
             del self.globals[unwanted]
-        self.filters = {name: self._bounded(name, one) for name, one in self.filters.items()}
+        self.filters = {name: self.bounded(name, one) for name, one in self.filters.items()}
+        tests: dict[str, Any] = dict(self.tests)
+        self.tests = {name: self.bounded(name, one) for name, one in tests.items()}
+        self.weigh = weighed
         self.limits = Limits()
 
     def begin(self) -> None:
@@ -173,7 +216,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def joined(self, parts: tuple[Any, ...]) -> str:
         """`a ~ b`."""
         self.limits.tick()
-        texts = [str(part) for part in parts]
+        texts = [str(weighed(part)) for part in parts]
         if sum(map(len, texts)) > MOST_LETTERS:
             raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} letters")
         return "".join(texts)
@@ -188,16 +231,24 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         """See jinja2's sandbox: its names, so that a template may name its own arguments as it likes."""
         __self.limits.tick()
         _require_small((*args, *kwargs.values()))
+        weighed([one for one in (*args, *kwargs.values()) if isinstance(one, list | tuple | dict)])
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox has a `format` of its own around that of texts
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
         if isinstance(owner, str):
             _require_sane_method(owner, name, args)
         return measured(super().call(__context, __obj, *args, **kwargs))
 
-    def _bounded(self, name: str, filtered: Callable[..., Any]) -> Callable[..., Any]:
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        """See jinja2's sandbox."""
+        return super().getitem(obj, weighed(argument))
+
+    def bounded(self, name: str, filtered: Callable[..., Any]) -> Callable[..., Any]:
+        """A filter or a test that is counted, and whose arguments and result are measured."""
+
         def bounded(*args: Any, **kwargs: Any) -> Any:
             self.limits.tick()
             _require_small((*args, *kwargs.values()))
+            weighed([one for one in args if isinstance(one, list | tuple | dict)])
             own = [one for one in args if not isinstance(one, Context | nodes.EvalContext) and one is not self]
             if own and isinstance(own[0], str):
                 _require_sane_method(own[0], name, tuple(own[1:]))

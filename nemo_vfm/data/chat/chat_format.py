@@ -158,7 +158,7 @@ def _with_text(message: Message) -> dict[str, Json]:
     """
     content = message.get("content")
     if not isinstance(content, list):
-        return dict(message)
+        return {key: value for key, value in message.items() if value is not None or key == "content"}
     if other := next((part for part in content if not isinstance(part, dict) or part.get("type") != "text"), None):
         raise DataError(f"a message has a part that is no text: {str(other)[:80]}")
     return {**message, "content": "".join(str(part["text"]) for part in content)}

@@ -77,7 +77,7 @@ class ChatTemplate:
 
     def __init__(self, text: str) -> None:
         self.text, self.environment = text, BoundedEnvironment()
-        self.environment.filters["tojson"] = _json
+        self.environment.filters["tojson"] = self.environment.bounded("tojson", _json)
         self.environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         try:
             self._made = self.environment.from_string(text)

@@ -11,6 +11,12 @@ from nemo_vfm.data.chat.chat_template import ChatTemplate
 MESSAGES = [{"role": "user", "content": "{{ 7 * 7 }}"}]
 
 
+DOUBLED = (
+    "{% set n = namespace(x=(1,), y=(1,)) %}{% for i in range(60) %}"
+    "{% set n.x = (n.x, n.x) %}{% set n.y = (n.y, n.y) %}{% endfor %}"
+)
+
+
 def rendered(template: str) -> str:
     return ChatTemplate(template).rendered(MESSAGES, special={"eos_token": "</s>"})
 
@@ -47,6 +53,10 @@ def test_python_and_files_are_out_of_reach(template: str) -> None:
     "{{ '{:1000000000}'.format(1) }}", "{{ 'a' | indent(10**9) }}", "{{ (['a' * 10**6] * 10**4) | join }}",
     "{{ ('a' * 10**6).join(['b'] * 10**4) }}", "{{ messages | tojson(indent=10**9) }}",
     "{% for i in range(99999) %}{{ 'a' * 9999 }}{% endfor %}",
+    *(DOUBLED + last for last in (
+        "{{ n.x }}", "{{ n.x ~ '' }}", "{{ n.x == n.y }}", "{{ n.x | tojson }}", "{{ n.x | string }}", "{{ {n.x: 1} }}",
+        "{{ dict(n.x) }}", "{{ {}[n.x] }}", "{{ n.x | join }}", "{{ 'a' in [n.x, n.y] }}",
+    )),
 ])  # fmt: skip
 def test_time_and_memory_are_bounded(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_jinja, "MOST_ROUNDS", 1 << 17)  # a test need not go all the way
