@@ -152,6 +152,29 @@ def test_the_interleaved_schedules_own_settings_would_be_wrong_at_two_stages(one
     assert on_ranks(2, by_defaults)[0] != pytest.approx(one_device["dit"]["loss"], rel=1e-5)
 
 
+def by_pairs(rank: int, degrees: dict[str, Any]) -> tuple[list[float], list[float]]:
+    """Norms where the schedule is given a pair, as its documentation shows, in the place of a triple; and losses."""
+    with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
+        from nemo_vfm.parallel.megatron import schedule
+
+        patch.setattr(schedule, "_three", lambda loss: (loss, None))
+        found = trained(MegatronEngine(), rank, degrees, *MODELS["gpt"])
+        return found["norm"], found["loss"]
+
+
+@pytest.mark.parametrize(("count", "degrees", "factor"), [
+    (2, {"context": 2}, 2.0),  # multiplied by the context ranks
+    (1, {"microbatches": 2}, 0.5),  # divided by the microbatches
+], ids=["context", "microbatches"])  # fmt: skip
+def test_a_pairs_loss_would_be_scaled_and_what_is_logged_is_not(
+    one_device: dict[str, Any], count: int, degrees: dict[str, Any], factor: float
+) -> None:
+    """Megatron-Core scales it in place: as long as this holds, ours must stay a triple, and the logged loss a copy."""
+    norms, losses = on_ranks(count, by_pairs, degrees)[0]
+    assert norms[0] == pytest.approx(factor * one_device["gpt"]["norm"][0], rel=1e-4)
+    assert losses[0] == pytest.approx(one_device["gpt"]["loss"][0], rel=1e-5)
+
+
 def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: int, last: int) -> list[float]:
     """Some steps from the newest checkpoint, if there is one, and a checkpoint."""
     with megatron_on_cpu() if kind == "megatron" else nullcontext():
