@@ -48,6 +48,8 @@ class Asker:
     def ask(self, questions: Iterable[Question]) -> Iterator[Reply | Failure]:
         """Replies and failures as they come, one a question. Read more from `questions` only as places get free.
 
+        `questions` may have none for now: it is asked again after each reply, as long as any is under way.
+
         Raises:
             BudgetSpent: the next question might cost more than is left.
             UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip or a step of a run."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step."""
 
 import argparse
 import json
@@ -24,11 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to explain."""
     parser.add_argument("name", metavar="NAME", nargs="?",
                         help="DiT, nemo_vfm.models.dit.DiT, model=dit_s or model; a list if left out; or a folder of "
-                             "shards, a .tar or s3://bucket/folder; or the run folder of a curation; or RUN@STEP, "
-                             "a step of a training")  # fmt: skip
+                             "shards, a .tar or s3://bucket/folder; or the run folder of a curation or of a synthesis; "
+                             "or RUN@STEP, a step of a training")  # fmt: skip
     parser.add_argument("key", metavar="KEY", nargs="?",
                         help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
-                             "that begins, FILE:FRAME or FILE@SECONDS, or a file")  # fmt: skip
+                             "that begins, FILE:FRAME or FILE@SECONDS, or a file; or a row, by its id")  # fmt: skip
     parser.add_argument(
         "--out", metavar="FILE.png", type=Path, help="for shards and clips: write their thumbnails here"
     )
@@ -51,8 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
             return tell_of_step(*step, trust=arguments.trust, allow_host=arguments.allow_host, as_json=arguments.json,
                                 losses=not arguments.no_losses)  # fmt: skip
         from nemo_vfm.explain.clip.curation_folder import names_run
+        from nemo_vfm.explain.row_page import names_rows, tell_of_row
         from nemo_vfm.explain.shards.shard_subject import is_folder_of_shards, shards_named
 
+        if names_rows(arguments.name):
+            return tell_of_row(Path(arguments.name), arguments.key, as_json=arguments.json)
         if names_run(arguments.name, arguments.key) and not is_folder_of_shards(Path(arguments.name)):
             from nemo_vfm.explain.clip.write_report import tell_of
 

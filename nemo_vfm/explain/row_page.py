@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prints a row that a synthesis made: what it says, what it was made from, and each answer on the way."""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.runtime.terminal import Terminal
+
+_ROWS, _ANSWERS = "rows.jsonl", "answers.jsonl"
+
+
+def names_rows(word: str) -> bool:
+    """Whether a word is the run folder of a synthesis."""
+    return (Path(word) / _ROWS).is_file()
+
+
+def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
+    """Print what is known of a row.
+
+    Raises:
+        UserError: there is no such row.
+    """
+    found = next((line for line in _lines(run / _ROWS) if line.get("id") == row), None)
+    if found is None:
+        ids = [str(line.get("id")) for line in _lines(run / _ROWS)]
+        raise UserError(f"{run} has {len(ids):,} rows and none named {row}: name one by its id, such as nemo-vfm "
+                        f"explain {run} {ids[0] if ids else 'ID'}")  # fmt: skip
+    wanted = {asked["key"] for asked in found["asked"]}
+    kept = [line for line in _lines(run / _ANSWERS) if line.get("key") in wanted and "value" in line]
+    answers = {line["key"]: line["value"] for line in kept}
+    if as_json:
+        story = [{**asked, "answer": answers.get(asked["key"])} for asked in found["asked"]]
+        sys.stdout.write(json.dumps({**found, "asked": story}, indent=1, ensure_ascii=False) + "\n")
+        return 0
+    _write(Terminal(), found, answers)
+    return 0
+
+
+def _lines(path: Path) -> Iterator[dict[str, Json]]:
+    """The whole lines of a file that may still be written to."""
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue  # torn
+            if isinstance(value, dict):
+                yield value
+
+
+def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]) -> None:
+    paper.line(f"row {row['id']}", "bold")
+    for message in row["messages"]:
+        paper.line(f"\n{message['role']}", "bold")
+        paper.prose(str(message["content"]), 2)
+    paper.line("\nmade from", "bold")
+    facts = {**row["parents"], **row["scores"], "generator": json.dumps(row["generator"]), "seed": row["seed"]}
+    for name, value in facts.items():
+        paper.prose(f"{name}: {value}", 2)
+    for number, asked in enumerate(row["asked"], start=1):
+        answer = answers.get(asked["key"])
+        paper.line(f"\nanswer {number}: prompt {asked['prompt']}", "bold")
+        paper.prose("no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}", 2)

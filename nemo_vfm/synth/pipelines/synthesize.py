@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes rows of conversations by a pipeline; nothing that was answered is asked again."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.budget import Budget
+from nemo_vfm.asking.journal import Journal
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.asking.question import ChatModel
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.storage import files
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.pipelines.program_runner import Ended, ProgramRunner, reason_of, row_of
+from nemo_vfm.synth.pipelines.prompt_template import Prompt
+from nemo_vfm.synth.pipelines.row_program import Draft, Dropped, Pipeline
+
+_MOST_REASONS = 200
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What came of candidates."""
+
+    kept: dict[int, dict[str, Json]] = field(default_factory=dict)
+    dropped: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def count(self) -> int:
+        return len(self.kept) + self.dropped.total() + self.failed.total()
+
+
+class Synthesize:
+    """Writes `rows.jsonl`, `rows.parquet` and `ledger.json`; answers are kept in `answers.jsonl`.
+
+    Args:
+        pipeline: what rows are made of, and how.
+        prompts: its words, by name.
+        generator: the model that is asked.
+        rows: accepted rows that are wanted.
+        min_yield: accepted rows over candidates; below it the run ends with an error, after everything is written.
+        pace: how many questions are under way.
+        budget: what they may cost; None limits nothing.
+        tries: attempts at a question on which the service fails.
+        licence: of the data, as every row says it.
+    """
+
+    def __init__(
+        self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel, rows: int = 50,
+        min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4, licence: str = "",
+    ) -> None:  # fmt: skip
+        if rows < 1 or not 0 <= min_yield <= 1:
+            raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
+        if rows > pipeline.most_rows():
+            raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {pipeline.most_rows():,}; raise its "
+                             f"numbers")  # fmt: skip
+        _require_prompts(pipeline, prompts)
+        self.pipeline, self.prompts, self.generator, self.rows = pipeline, prompts, generator, rows
+        self.min_yield, self.pace, self.budget, self.tries, self.licence = min_yield, pace, budget, tries, licence
+
+    def run(self, run: Run) -> Outcome:
+        """Ask what is not answered yet, and write all rows.
+
+        Raises:
+            NemoVfmError: too few candidates became rows, or none.
+            UserError: the budget is spent, the service refuses us, or another run has the journal.
+        """
+        self.generator.ready()
+        asker = Asker(chat=self.generator, journal=Journal(file=run.folder / "answers.jsonl"), pace=self.pace,
+                      budget=self.budget, tries=self.tries)  # fmt: skip
+        runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
+        for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows):
+            self._note(rows, ended, run.seed)
+            if rows.count % 1000 == 0:
+                log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
+        lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
+        self._write(run, lines, rows, runner.requests)
+        return self._outcome(run, rows, runner.requests)
+
+    def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
+        if isinstance(ended.result, Draft):
+            facts = {"generator": self.generator.identity(), "seed": seed, "licence": self.licence}
+            rows.kept[ended.number] = row_of(ended, ended.result, facts)
+        else:
+            counts = rows.dropped if isinstance(ended.result, Dropped) else rows.failed
+            counts[reason_of(ended.result)[:_MOST_REASONS]] += 1
+
+    def _write(self, run: Run, lines: list[dict[str, Json]], rows: _Rows, requests: Mapping[str, int]) -> None:
+        text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+        files.write_text(run.folder / "rows.jsonl", text)
+        with files.atomic_path(run.folder / "rows.parquet") as path:
+            pq.write_table(pa.Table.from_pylist([_columns(line) for line in lines]), path)
+        ledger = {
+            "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
+                     "failed": dict(sorted(rows.failed.items()))},
+            "requests": {"in": requests["in"], "kept": requests["kept"] + requests["recalled"],
+                         "failed": requests["failed"]},
+        }  # fmt: skip
+        files.write_json(run.folder / "ledger.json", ledger)
+
+    def _outcome(self, run: Run, rows: _Rows, requests: Mapping[str, int]) -> Outcome:
+        share = len(rows.kept) / max(1, rows.count)
+        said = (f"{len(rows.kept):,} rows of {rows.count:,} candidates in {run.folder / 'rows.jsonl'}; "
+                f"{requests['kept']:,} answers asked for, {requests['recalled']:,} known before")  # fmt: skip
+        if not rows.kept or share < self.min_yield:
+            common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
+            raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
+        figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests["in"]}
+        return Outcome(said, figures, did_nothing=not requests["kept"] and not requests["failed"])
+
+
+def _require_prompts(pipeline: Pipeline, prompts: Mapping[str, Prompt]) -> None:
+    for name, places in pipeline.prompts().items():
+        if name not in prompts:
+            raise ValueError(f"the pipeline asks by a prompt named {name}; prompts has {', '.join(sorted(prompts))}")
+        if unknown := sorted(prompts[name].names() - places):
+            raise ValueError(f"the prompt {name} has a place {{{unknown[0]}}}, which the pipeline does not fill; it "
+                             f"fills {', '.join(sorted(places))}")  # fmt: skip
+
+
+def _columns(line: Mapping[str, Json]) -> dict[str, Json]:
+    """Texts as they are, and as JSON what is of another form in each pipeline."""
+    plain = ("id", "messages", "seed", "licence", "truncated")
+    other = {name: value for name, value in line.items() if name not in plain}
+    texts = {name: json.dumps(value, sort_keys=True, ensure_ascii=False) for name, value in other.items()}
+    return {name: line[name] for name in plain} | texts

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that rows are the same whatever the order of answers, that nothing is asked twice, and that counts add up."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from nemo_vfm.asking.pace import Pace
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import build, compose
+from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.synth.pipelines.embedded_responder import EmbeddedResponder
+from nemo_vfm.synth.pipelines.open_qa import OpenQa
+from nemo_vfm.synth.pipelines.prompt_template import Prompt
+from nemo_vfm.synth.pipelines.synthesize import Synthesize
+from tests.support.repository import ROOT
+
+RECIPE = str(ROOT / "recipes/synthetic/open_qa.yaml")
+
+
+def job(*changes: str) -> Any:
+    """The recipe's."""
+    return build(compose(RECIPE, list(changes)))
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+
+
+def ledger(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "ledger.json").read_text())
+    for counts in found.values():
+        parts = [sum(value.values()) if isinstance(value, Mapping) else value for value in counts.values()]
+        assert parts[0] == sum(parts[1:]), counts
+    return found
+
+
+class Shuffled(EmbeddedResponder):
+    """Answers in another order each time; says how often it was asked, and may stop the run after so many answers."""
+
+    def __init__(self, stop_after: int | None = None, error_rate: float = 0.0) -> None:
+        super().__init__(error_rate=error_rate)
+        self.asked, self.stop_after, self.lock = 0, stop_after, threading.Lock()
+
+    def say(self, messages: Any) -> Said:
+        with self.lock:
+            self.asked += 1
+            if self.stop_after is not None and self.asked > self.stop_after:
+                raise KeyboardInterrupt
+        time.sleep(random.random() / 200)
+        return super().say(messages)
+
+
+def by(generator: EmbeddedResponder, count: int = 30, **more: Any) -> Synthesize:
+    """The recipe's job with another model."""
+    made = job(f"rows={count}")
+    return Synthesize(
+        pipeline=made.pipeline, prompts=made.prompts, generator=generator, rows=count, min_yield=0.1, tries=1, **more
+    )
+
+
+def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: Path) -> None:
+    job("rows=12", "generator.error_rate=0").run(Run(tmp_path))
+    found = rows(tmp_path)
+    assert len(found) == 12 and len({row["id"] for row in found}) == 12
+    for row in found:
+        assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
+        assert all(message["content"].strip() for message in row["messages"])
+        assert row["parents"].keys() == {"topic", "subtopic", "question"} and row["generator"][0] == "embedded/1"
+        assert [asked["prompt"] for asked in row["asked"]] == ["revise/1", "answer/1"]
+    keys = {json.loads(line)["key"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()}
+    assert {asked["key"] for row in found for asked in row["asked"]} <= keys
+    table = pq.read_table(tmp_path / "rows.parquet").to_pylist()
+    assert [row["id"] for row in table] == [row["id"] for row in found]
+    assert table[0]["messages"] == found[0]["messages"] and json.loads(table[0]["parents"]) == found[0]["parents"]
+    assert ledger(tmp_path)["rows"] == {"in": 12, "kept": 12, "dropped": {}, "failed": {}}
+
+
+def test_a_row_is_explained_with_every_answer_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job("rows=3", "generator.error_rate=0").run(Run(tmp_path))
+    row = rows(tmp_path)[1]
+    assert main(["explain", str(tmp_path), row["id"], "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [asked["answer"]["text"] for asked in told["asked"]] == [one["content"] for one in row["messages"]]
+    assert main(["explain", str(tmp_path), row["id"]]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for words in (*row["parents"].values(), "prompt revise/1", "embedded/1: ", row["messages"][1]["content"]):
+        assert words in shown
+    assert main(["explain", str(tmp_path), "9-9"]) == 2
+    assert f"has 3 rows and none named 9-9: name one by its id, such as nemo-vfm explain {tmp_path} 0-0" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_the_order_of_answers_decides_nothing(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        by(Shuffled(error_rate=0.1)).run(Run(tmp_path / name))
+    assert (tmp_path / "one/rows.jsonl").read_bytes() == (tmp_path / "other/rows.jsonl").read_bytes()
+    one, other = (ledger(tmp_path / name) for name in ("one", "other"))
+    assert one == other and one["rows"]["failed"] and one["rows"]["kept"] == 30
+
+
+def test_a_run_that_was_ended_asks_only_what_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    whole = Shuffled()
+    by(whole).run(Run(tmp_path / "whole"))
+    ended, folder = Shuffled(stop_after=40), tmp_path / "ended"
+    folder.mkdir()
+    with pytest.raises(KeyboardInterrupt):
+        by(ended, pace=Pace(start=4, most=4)).run(Run(folder))
+    again = Shuffled()
+    by(again).run(Run(folder, resume=True))
+    assert (folder / "rows.jsonl").read_bytes() == (tmp_path / "whole/rows.jsonl").read_bytes()
+    assert whole.asked - 40 <= again.asked <= whole.asked - 40 + 4, "what was under way may be lost"
+    more = Shuffled()
+    by(more, 40).run(Run(folder))
+    assert 0 < more.asked == 2 * 10, "a question and an answer for each of ten rows more"
+
+
+def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
+    first = Shuffled()
+    by(first).run(Run(tmp_path))
+    changed, again = by(Shuffled()), Shuffled()
+    changed.generator = again
+    changed.prompts = {**changed.prompts, "answer": Prompt(text="In short: {question}", version=2)}
+    changed.run(Run(tmp_path))
+    assert again.asked == 30
+
+
+@pytest.mark.parametrize("answer", ["", "I will not write lists."])
+def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path, answer: str) -> None:
+    class Prose(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            return Said(answer, "success", "prose", "", 1, 1, 0.0)
+
+    with pytest.raises(NemoVfmError, match=r"wrote none: 'I will not|the model returned nothing"):
+        by(Prose()).run(Run(tmp_path))
+
+
+def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path) -> None:
+    class Echo(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            asked = messages[-1]["content"]
+            return super().say(messages) if "list of" in asked else Said(asked[-60:], "success", "echo", "", 1, 1, 0.0)
+
+    with pytest.raises(NemoVfmError, match=r"only 0 rows of 1\d\d candidates.*below min_yield 0.1. Most often: echo"):
+        by(Echo()).run(Run(tmp_path))
+    assert ledger(tmp_path)["rows"]["dropped"]["echo"] > 100 and rows(tmp_path) == []
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    ({"rows": 5000}, "makes at most 128"),
+    ({"prompts": {}}, "a prompt named topics"),
+    ({"prompts": dict.fromkeys(OpenQa().prompts(), Prompt(text="{other}"))}, "a place {other}"),
+    ({"min_yield": 2}, "from 0 to 1"),
+])  # fmt: skip
+def test_what_cannot_be_is_refused_when_it_is_built(more: dict[str, Any], said: str) -> None:
+    made = job()
+    given = {"pipeline": made.pipeline, "prompts": made.prompts, "generator": made.generator, **more}
+    with pytest.raises(ValueError, match=said):
+        Synthesize(**given)
+
+
+def test_data_are_never_places_of_a_prompt() -> None:
+    prompt = Prompt(text="On {topic}: {question} {1} {X}")
+    assert prompt.names() == {"topic", "question"}
+    assert Prompt(text="{a}{b}").filled({"a": "{b}", "b": "{a}"}) == "{b}{a}"
