@@ -83,9 +83,12 @@ class ProgramRunner:
 
     def question(self, ask: Ask, index: int) -> Question:
         """What is sent."""
-        prompt = self._prompts[ask.prompt]
-        messages = [*ask.before, {"role": "user", "content": prompt.filled(ask.values)}]
-        return Question(messages, index, ask.sample, f"{ask.prompt}/{prompt.version}/{self._seed}")
+        before = [self._message(one) if isinstance(one, Ask) else one for one in ask.before]
+        version = self._prompts[ask.prompt].version
+        return Question([*before, self._message(ask)], index, ask.sample, f"{ask.prompt}/{version}/{self._seed}")
+
+    def _message(self, ask: Ask) -> Json:
+        return {"role": "user", "content": self._prompts[ask.prompt].filled(ask.values)}
 
 
 class _Questions:

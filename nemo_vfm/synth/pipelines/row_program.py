@@ -18,13 +18,13 @@ class Ask:
     Args:
         prompt: the name of the prompt.
         values: what stands in its places.
-        before: messages before it.
+        before: messages before it; a question stands for the message that it is sent as.
         sample: which answer to the same question, from 0.
     """
 
     prompt: str
     values: Mapping[str, str]
-    before: Sequence[Json] = ()
+    before: "Sequence[Json | Ask]" = ()
     sample: int = 0
 
 

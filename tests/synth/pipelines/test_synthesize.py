@@ -20,9 +20,9 @@ from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.synth.pipelines.embedded_responder import EmbeddedResponder
-from nemo_vfm.synth.pipelines.open_qa import OpenQa
 from nemo_vfm.synth.pipelines.prompt_template import Prompt
 from nemo_vfm.synth.pipelines.synthesize import Synthesize
+from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from tests.support.repository import ROOT
 
 RECIPE = str(ROOT / "recipes/synthetic/open_qa.yaml")
@@ -76,7 +76,7 @@ def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: P
     for row in found:
         assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
         assert all(message["content"].strip() for message in row["messages"])
-        assert row["parents"].keys() == {"topic", "subtopic", "question"} and row["generator"][0] == "embedded/1"
+        assert row["parents"].keys() == {"topic", "subtopic", "task"} and row["generator"][0] == "embedded/1"
         assert [asked["prompt"] for asked in row["asked"]] == ["revise/1", "answer/1"]
     keys = {json.loads(line)["key"] for line in (tmp_path / "answers.jsonl").read_text().splitlines()}
     assert {asked["key"] for row in found for asked in row["asked"]} <= keys
@@ -84,6 +84,39 @@ def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: P
     assert [row["id"] for row in table] == [row["id"] for row in found]
     assert table[0]["messages"] == found[0]["messages"] and json.loads(table[0]["parents"]) == found[0]["parents"]
     assert ledger(tmp_path)["rows"] == {"in": 12, "kept": 12, "dropped": {}, "failed": {}}
+
+
+@pytest.mark.parametrize("recipe", ["open_qa", "writing", "math", "two_turn"])
+def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: str) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        changes = ["generator.error_rate=0.01", "tries=1"]
+        build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), changes)).run(Run(tmp_path / name))
+    one, other = (tmp_path / name / "rows.jsonl" for name in ("one", "other"))
+    assert one.read_bytes() == other.read_bytes() and ledger(tmp_path / "one")["rows"]["kept"] == 50
+    found = rows(tmp_path / "one")
+    assert {len(row["messages"]) for row in found} == {4 if recipe == "two_turn" else 2}
+    if recipe == "math":
+        assert len({row["parents"]["level"] for row in found}) == 3
+
+
+def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_side(tmp_path: Path) -> None:
+    asked: list[Any] = []
+
+    class Noting(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            asked.append(messages)
+            return super().say(messages)
+
+    made = build(compose(str(ROOT / "recipes/synthetic/two_turn.yaml"), ["rows=1"]))
+    made.generator = Noting(error_rate=0)
+    made.run(Run(tmp_path))
+    first, answer, second, _ = rows(tmp_path)[0]["messages"]
+    follow_up = next(messages for messages in asked if "what you say next" in messages[-1]["content"])
+    assert [(one["role"], one["content"]) for one in follow_up[:-1]] == [
+        ("assistant", first["content"]), ("user", answer["content"])
+    ]  # fmt: skip
+    assert asked[-1] == [first, answer, second]
 
 
 def test_a_row_is_explained_with_every_answer_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +166,7 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     by(first).run(Run(tmp_path))
     changed, again = by(Shuffled()), Shuffled()
     changed.generator = again
-    changed.prompts = {**changed.prompts, "answer": Prompt(text="In short: {question}", version=2)}
+    changed.prompts = {**changed.prompts, "answer": Prompt(text="In short: {task}", version=2)}
     changed.run(Run(tmp_path))
     assert again.asked == 30
 
@@ -144,8 +177,25 @@ def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path,
         def say(self, messages: Any) -> Said:
             return Said(answer, "success", "prose", "", 1, 1, 0.0)
 
-    with pytest.raises(NemoVfmError, match=r"wrote none: 'I will not|the model returned nothing"):
+    with pytest.raises(NemoVfmError, match="none of its answers was a list"):
         by(Prose()).run(Run(tmp_path))
+
+
+def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: Path) -> None:
+    corrected: list[Any] = []
+
+    class Chatty(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            if "Write that as a numbered list" in messages[-1]["content"]:
+                corrected.append(messages)
+                return super().say(messages)
+            prose = "list of" in messages[-1]["content"] and "broad topics" in messages[-1]["content"]
+            return Said("Gladly!", "success", "chatty", "", 1, 1, 0.0) if prose else super().say(messages)
+
+    by(Chatty(error_rate=0), 3).run(Run(tmp_path))
+    ((asked, answer, _),) = corrected
+    assert "broad topics" in asked["content"] and answer == {"role": "assistant", "content": "Gladly!"}
+    assert len(rows(tmp_path)) == 3
 
 
 def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path) -> None:
@@ -162,7 +212,7 @@ def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path
 @pytest.mark.parametrize(("more", "said"), [
     ({"rows": 5000}, "makes at most 128"),
     ({"prompts": {}}, "a prompt named topics"),
-    ({"prompts": dict.fromkeys(OpenQa().prompts(), Prompt(text="{other}"))}, "a place {other}"),
+    ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a place {other}"),
     ({"min_yield": 2}, "from 0 to 1"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_when_it_is_built(more: dict[str, Any], said: str) -> None:

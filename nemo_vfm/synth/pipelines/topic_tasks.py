@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tasks and their answers from topics: subtopics, tasks, revisions and turns (2406.11704, 3.2.1 to 3.2.3)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.pipelines.list_questions import lists_of
+from nemo_vfm.synth.pipelines.row_program import Ask, Draft, Dropped, Program, RowFailed, answered
+
+
+class TopicTasks:
+    """Tasks about nothing given: open questions, things to write, problems to solve; the prompts say which.
+
+    Args:
+        topics: how many broad ones are asked for.
+        subtopics: of each topic.
+        tasks: of each subtopic and level.
+        levels: words for how hard a task is; the prompt `tasks` has a place {level}.
+        revise: whether a task is written again with more detail before it is answered.
+        turns: of the user: after an answer the model plays the user (prompt `follow_up`), and answers again.
+    """
+
+    def __init__(
+        self, *, topics: int = 8, subtopics: int = 4, tasks: int = 4, levels: Sequence[str] = ("",),
+        revise: bool = True, turns: int = 1,
+    ) -> None:  # fmt: skip
+        if min(topics, subtopics, tasks, turns, len(levels)) < 1:
+            raise ValueError(f"topics {topics}, subtopics {subtopics}, tasks {tasks}, turns {turns} and the number of "
+                             f"levels {len(levels)} must be at least 1")  # fmt: skip
+        self.topics, self.subtopics, self.tasks, self.levels = topics, subtopics, tasks, tuple(levels)
+        self.revise, self.turns = revise, turns
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        always = {
+            "topics": ("count",), "subtopics": ("count", "topic"), "tasks": ("count", "topic", "subtopic", "level"),
+            "answer": ("task",), "again": ("count",),
+        }  # fmt: skip
+        more = {"revise": ("task",)} if self.revise else {}
+        later = {"follow_up": ("task",)} if self.turns > 1 else {}
+        return {name: frozenset(places) for name, places in (always | more | later).items()}
+
+    def most_rows(self) -> int:
+        """See `Pipeline`."""
+        return self.topics * self.subtopics * self.tasks * len(self.levels)
+
+    def candidates(self) -> Program[Sequence["TopicTask"]]:
+        """Tasks, each once; a topic whose list cannot be read is passed over."""
+        ((*topics,),) = yield from lists_of([Ask("topics", {"count": str(self.topics)})], self.topics)
+        if not topics:
+            raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
+        asks = [Ask("subtopics", {"count": str(self.subtopics), "topic": topic}) for topic in topics]
+        lists = yield from lists_of(asks, self.subtopics)
+        places = [
+            {"topic": topic, "subtopic": subtopic, "level": level}
+            for topic, subtopics in zip(topics, lists, strict=True) for subtopic in subtopics for level in self.levels
+        ]  # fmt: skip
+        lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
+        every: dict[str, TopicTask] = {}
+        for place, tasks in zip(places, lists, strict=True):
+            for task in tasks:
+                every.setdefault(task, TopicTask(task, place, self.revise, self.turns))
+        return list(every.values())
+
+
+@dataclass(frozen=True, slots=True)
+class TopicTask:
+    """One task.
+
+    Args:
+        task: as it was found.
+        place: topic, subtopic and level.
+        revise: whether it is written again.
+        turns: of the user.
+    """
+
+    task: str
+    place: Mapping[str, str]
+    revise: bool
+    turns: int
+
+    def row(self) -> Program[Draft | Dropped]:
+        """The task, perhaps revised, and answers turn by turn."""
+        said, messages = self.task, list[Json]()
+        if self.revise:
+            (said,) = answered((yield [Ask("revise", {"task": said})]))
+        for turn in range(self.turns):
+            if turn:
+                # The model sees the conversation from the other side, and writes what its user would.
+                (said,) = answered((yield [Ask("follow_up", {"task": self.task}, before=_swapped(messages))]))
+            (answer,) = answered((yield [Ask("answer", {"task": said}, before=tuple(messages))]))
+            if answer.strip() == said.strip():
+                return Dropped("echo")
+            messages += [_message("user", said), _message("assistant", answer)]
+        place = {name: value for name, value in self.place.items() if value}
+        return Draft(messages, {**place, "task": self.task})
+
+
+def _message(role: str, text: str) -> dict[str, Json]:
+    return {"role": role, "content": text.strip()}
+
+
+def _swapped(messages: Sequence[Json]) -> tuple[Json, ...]:
+    """The user's turns as the assistant's, and the other way round."""
+    other = {"user": "assistant", "assistant": "user"}
+    return tuple({**message, "role": other[message["role"]]} for message in messages)
