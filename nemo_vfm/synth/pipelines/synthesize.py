@@ -79,12 +79,14 @@ class Synthesize:
         asker = Asker(chat=self.generator, journal=Journal(file=run.folder / "answers.jsonl"), pace=self.pace,
                       budget=self.budget, tries=self.tries)  # fmt: skip
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
-        for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows):
-            self._note(rows, ended, run.seed)
-            if rows.count % 1000 == 0:
-                log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
-        lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
-        self._write(run, lines, rows, runner.requests)
+        try:
+            for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows):
+                self._note(rows, ended, run.seed)
+                if rows.count % 1000 == 0:
+                    log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
+        finally:  # also where the budget is spent or the service is gone: what was asked so far is counted
+            lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
+            self._write(run, lines, rows, runner.requests)
         return self._outcome(run, rows, runner.requests)
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:

@@ -179,6 +179,8 @@ def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path,
 
     with pytest.raises(NemoVfmError, match="none of its answers was a list"):
         by(Prose()).run(Run(tmp_path))
+    told = ledger(tmp_path)
+    assert told["requests"]["in"] == 3 and told["rows"]["in"] == 0 and rows(tmp_path) == []
 
 
 def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: Path) -> None:
