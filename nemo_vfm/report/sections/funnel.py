@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws ledger.json as a funnel of files, clips, images and seconds, from input to kept, row by row."""
+"""Draws ledger.json as a funnel, from input to kept: of files, clips and seconds, or of rows and requests."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from nemo_vfm.report.section import Card, Section, fragment
 
 ORDER = 10
 BUDGET_MB = 0.0
-MEASURES = ("files", "clips", "images", "seconds")
+MEASURES = ("files", "clips", "images", "seconds", "rows", "requests")
 MAX_FAILURES, MAX_NAMES = 12, 20
 Spans = Mapping[str, tuple[float, float]]  # by measure: where a bar begins, and how long it is
 
@@ -75,7 +75,8 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
     lead += _sound(mapping(ledger.get("audio")))
-    return Section("From files to clips", body, lead, step.name, _cards(parts))
+    title = "From candidates to rows" if "rows" in parts else "From files to clips"
+    return Section(title, body, lead, step.name, _cards(parts))
 
 
 def _sound(audio: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs many programs at once over one asker: questions of all of them are under way together."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,11 +49,14 @@ class ProgramRunner:
         asker: of the model.
         prompts: by name.
         seed: chooses other answers to the same questions.
+
+    `asked` and `recalled` count answers that were asked for now and those known before; `failed` counts by reason.
     """
 
     def __init__(self, asker: Asker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
         self._asker, self._prompts, self._seed = asker, prompts, seed
-        self.requests = {"in": 0, "kept": 0, "recalled": 0, "failed": 0}
+        self.asked = self.recalled = 0
+        self.failed: Counter[str] = Counter()
 
     def finished(self, program: Program[Any]) -> Any:
         """The result of one program.
@@ -122,15 +125,14 @@ class _Questions:
     def take(self, end: Reply | Failure) -> None:
         """Give an answer to the program that waits for it."""
         running, place = self._of.pop(end.question.index)
-        counts = self._runner.requests
-        counts["in"] += 1
         if isinstance(end, Reply):
             running.answers[place] = end.said.text
             running.ended.truncated += end.said.ending == "truncated"
-            counts["recalled" if end.recalled else "kept"] += 1
+            self._runner.asked += not end.recalled
+            self._runner.recalled += end.recalled
         else:
             running.answers[place] = NoAnswer(end.reason)
-            counts["failed"] += 1
+            self._runner.failed[end.reason] += 1
         running.noted[place]["key"] = end.key
         if None not in running.answers:
             running.ended.asked += running.noted

@@ -86,8 +86,8 @@ class Synthesize:
                     log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
         finally:  # also where the budget is spent or the service is gone: what was asked so far is counted
             lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
-            self._write(run, lines, rows, runner.requests)
-        return self._outcome(run, rows, runner.requests)
+            self._write(run, lines, rows, runner)
+        return self._outcome(run, rows, runner)
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
@@ -97,28 +97,30 @@ class Synthesize:
             counts = rows.dropped if isinstance(ended.result, Dropped) else rows.failed
             counts[reason_of(ended.result)[:_MOST_REASONS]] += 1
 
-    def _write(self, run: Run, lines: list[dict[str, Json]], rows: _Rows, requests: Mapping[str, int]) -> None:
+    def _write(self, run: Run, lines: list[dict[str, Json]], rows: _Rows, runner: ProgramRunner) -> None:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
             pq.write_table(pa.Table.from_pylist([_columns(line) for line in lines]), path)
+        known = runner.asked + runner.recalled
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
                      "failed": dict(sorted(rows.failed.items()))},
-            "requests": {"in": requests["in"], "kept": requests["kept"] + requests["recalled"],
-                         "failed": requests["failed"]},
+            "requests": {"in": known + runner.failed.total(), "kept": known, "dropped": {},
+                         "failed": dict(sorted(runner.failed.items()))},
         }  # fmt: skip
         files.write_json(run.folder / "ledger.json", ledger)
 
-    def _outcome(self, run: Run, rows: _Rows, requests: Mapping[str, int]) -> Outcome:
+    def _outcome(self, run: Run, rows: _Rows, runner: ProgramRunner) -> Outcome:
         share = len(rows.kept) / max(1, rows.count)
         said = (f"{len(rows.kept):,} rows of {rows.count:,} candidates in {run.folder / 'rows.jsonl'}; "
-                f"{requests['kept']:,} answers asked for, {requests['recalled']:,} known before")  # fmt: skip
+                f"{runner.asked:,} answers asked for, {runner.recalled:,} known before")  # fmt: skip
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
-        figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests["in"]}
-        return Outcome(said, figures, did_nothing=not requests["kept"] and not requests["failed"])
+        requests = runner.asked + runner.recalled + runner.failed.total()
+        figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
+        return Outcome(said, figures, did_nothing=not runner.asked and not runner.failed)
 
 
 def _require_prompts(pipeline: Pipeline, prompts: Mapping[str, Prompt]) -> None:

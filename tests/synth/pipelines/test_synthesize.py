@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from markupsafe import escape
 
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
@@ -19,6 +20,8 @@ from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.report.page import all_sections
+from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.synth.pipelines.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.prompt_template import Prompt
 from nemo_vfm.synth.pipelines.synthesize import Synthesize
@@ -96,6 +99,7 @@ def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: s
     assert one.read_bytes() == other.read_bytes() and ledger(tmp_path / "one")["rows"]["kept"] == 50
     found = rows(tmp_path / "one")
     assert {len(row["messages"]) for row in found} == {4 if recipe == "two_turn" else 2}
+    assert len({row["parents"]["topic"] for row in found}) >= 5, "rows are on all topics, or nearly"
     if recipe == "math":
         assert len({row["parents"]["level"] for row in found}) == 3
 
@@ -117,6 +121,15 @@ def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_si
         ("assistant", first["content"]), ("user", answer["content"])
     ]  # fmt: skip
     assert asked[-1] == [first, answer, second]
+
+
+def test_the_report_shows_conversations_and_what_became_of_candidates(tmp_path: Path) -> None:
+    job("rows=20", "generator.error_rate=0.2", "tries=1").run(Run(tmp_path))
+    found = {section.title: section for section in all_sections(RunFolder.open(tmp_path))}
+    row, shown = rows(tmp_path)[0], found["Conversations"]
+    assert escape(row["messages"][1]["content"]) in shown.body and row["parents"]["topic"] in shown.body
+    assert {card.label: card.value for card in shown.cards}["rows"] == "20"
+    assert "the model returned nothing" in found["From candidates to rows"].body
 
 
 def test_a_row_is_explained_with_every_answer_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shows rows that a synthesis made: how many of how many, how they spread over topics, how different they are."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number
+from nemo_vfm.report.run_values import RunFolder, Step
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 4
+BUDGET_MB = 0.0
+MAX_SHOWN, MAX_LETTERS, MAX_TOPICS = 6, 700, 12
+_GRAM = 3
+
+_BODY = """
+<div class="texts">{% for row in rows %}
+<article class="prompt"><h3>{{ row.place }}</h3>{% for role, text in row.messages %}
+<figure style="grid-column:1/-1"><figcaption>{{ role }}</figcaption><blockquote>{{ text }}</blockquote></figure>
+{% endfor %}
+</article>{% endfor %}
+</div>
+{% if topics %}<h3>Topics</h3>
+<div class="scroll"><table><thead><tr><th scope="col">topic</th><th scope="col">rows</th></tr></thead><tbody>
+{% for name, count in topics %}<tr><th scope="row">{{ name }}</th><td>{{ count }}</td></tr>
+{% endfor %}</tbody></table></div>{% endif %}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that made rows."""
+    for step in run.having("rows.jsonl"):
+        if rows := run.read_lines(step.folder / "rows.jsonl"):
+            yield _section(run, step, rows)
+
+
+def _section(run: RunFolder, step: Step, rows: Sequence[Mapping[str, Any]]) -> Section:
+    if len(rows) > MAX_SHOWN:
+        run.note(f"{MAX_SHOWN} of {len(rows):,} rows are shown, evenly spread.")
+    shown = [rows[place * len(rows) // min(MAX_SHOWN, len(rows))] for place in range(min(MAX_SHOWN, len(rows)))]
+    topics = Counter(clean(str(mapping(row.get("parents")).get("topic", ""))) for row in rows)
+    topics.pop("", None)
+    ledger = mapping(run.read_json(step.folder / "ledger.json"))
+    lead = f"{exact(len(rows))} rows on {exact(len(topics))} topics. Distinct {_GRAM}-grams are the share that differ."
+    values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
+    return Section("Conversations", fragment(_BODY, values), lead, step.name, _cards(rows, mapping(ledger.get("rows"))))
+
+
+def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
+    parents = mapping(row.get("parents"))
+    place = [str(parents[name]) for name in ("topic", "subtopic", "level") if parents.get(name)]
+    return {"place": clean(", ".join(place) or str(row.get("id", "")), 160), "messages": _messages(row)}
+
+
+def _messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    found = map(mapping, listing(row.get("messages")))
+    return [(clean(str(one.get("role")), 40), clean(str(one.get("content")), MAX_LETTERS)) for one in found]
+
+
+def _cards(rows: Sequence[Mapping[str, Any]], ledger: Mapping[str, Any]) -> tuple[Card, ...]:
+    tried = number(ledger.get("in")) or 0.0
+    of = f"of {exact(tried)} candidates" if tried else ""
+    distinct = Card(f"distinct {_GRAM}-grams", f"{_distinct(rows):.0%}", "of the answers")
+    return Card("rows", exact(len(rows)), of), distinct
+
+
+def _distinct(rows: Sequence[Mapping[str, Any]]) -> float:
+    """Different n-grams of words over all of them."""
+    grams: Counter[tuple[str, ...]] = Counter()
+    for row in rows:
+        for role, text in _messages(row):
+            if role == "assistant":
+                words = text.casefold().split()
+                grams.update(zip(*(words[n:] for n in range(_GRAM)), strict=False))
+    return len(grams) / max(1, grams.total())
