@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Computes MinHash signatures of texts, and the bands that bring texts of a given Jaccard similarity together.
+
+The share of equal numbers in two signatures estimates the Jaccard similarity of their shingles (Broder 1997). Two
+texts of similarity s share one of b bands of r numbers with probability 1 - (1 - s^r)^b.
+Shape letters: N texts, P numbers of a signature, S shingles, B bands.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.dedup.texts.shingles import Shingles, window_hashes
+
+TARGET = 0.99  #: least probability that a pair right at the threshold shares a band
+_CHARACTERS = 1 << 17  # of one chunk; its hashes stay in the cache of a core while P numbers are made of them
+
+
+@dataclass(frozen=True, slots=True)
+class Bands:
+    """How a signature is cut: `count` bands of `rows` numbers; what is left over at the end is in none."""
+
+    count: int
+    rows: int
+
+    def recall(self, similarity: float) -> float:
+        """The probability that two texts of this Jaccard similarity share a band."""
+        return 1 - (1 - similarity**self.rows) ** self.count
+
+
+def bands_for(threshold: float, num_hashes: int) -> Bands:
+    """The longest bands, so the fewest needless candidates, that keep `TARGET` at the threshold.
+
+    Raises:
+        ValueError: where even bands of one number miss too many pairs.
+    """
+    for rows in range(num_hashes, 0, -1):
+        bands = Bands(num_hashes // rows, rows)
+        if bands.recall(threshold) >= TARGET:
+            return bands
+    raise ValueError(
+        f"{num_hashes} hashes find only {Bands(num_hashes, 1).recall(threshold):.0%} of the pairs at a threshold of "
+        f"{threshold}; take more hashes or a higher threshold"
+    )
+
+
+def signatures(texts: Sequence[str], shingles: Shingles, num_hashes: int, seed: int) -> NDArray[np.uint32]:
+    """(N, P) signatures of normalized texts: for each of P permutations of hashes the least one of a text."""
+    numbers = np.random.default_rng(seed)
+    flips_P = numbers.integers(1 << 32, size=num_hashes, dtype=np.uint32)
+    # An odd factor permutes the numbers of 32 bits.
+    factors_P = numbers.integers(1 << 32, size=num_hashes, dtype=np.uint32) | np.uint32(1)
+    found_NP = np.empty((len(texts), num_hashes), dtype=np.uint32)
+    done = 0
+    for chunk in _chunks(texts):
+        hashes, starts = shingles.hashes(chunk)
+        hashes_S = (hashes >> np.uint64(32)).astype(np.uint32)
+        for p, (flip, factor) in enumerate(zip(flips_P, factors_P, strict=True)):
+            found_NP[done : done + len(chunk), p] = np.minimum.reduceat((hashes_S ^ flip) * factor, starts)
+        done += len(chunk)
+    return found_NP
+
+
+def buckets(signatures_NP: NDArray[np.uint32], bands: Bands) -> NDArray[np.int32]:
+    """(N, B) the bucket of each text in each band, counted over all bands; -1 where a text is alone in it."""
+    found_NB = np.full((len(signatures_NP), bands.count), -1, dtype=np.int32)
+    used = 0
+    for band in range(bands.count):
+        numbers = np.ascontiguousarray(signatures_NP[:, band * bands.rows : (band + 1) * bands.rows], dtype=np.uint64)
+        keys = window_hashes(numbers.ravel(), bands.rows)[:: bands.rows]
+        _, owner, sizes = np.unique(keys, return_inverse=True, return_counts=True)
+        shared = sizes > 1
+        numbered = np.where(shared, np.cumsum(shared) - 1 + used, -1)
+        found_NB[:, band] = numbered[owner]
+        used += int(shared.sum())
+    return found_NB
+
+
+def _chunks(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Runs of texts of about `_CHARACTERS` together; a longer text stands alone."""
+    first = size = 0
+    for place, text in enumerate(texts):
+        if size and size + len(text) > _CHARACTERS:
+            yield texts[first:place]
+            first, size = place, 0
+        size += len(text) + 1
+    if first < len(texts):
+        yield texts[first:]

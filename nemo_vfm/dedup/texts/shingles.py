@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Cuts normalized texts into overlapping n-grams of characters or words, as sets and as hashes.
+
+Shape letters: U units (characters or words) of several texts in one line, S shingles, N texts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.bounds import require_between
+from nemo_vfm.dedup.texts.normalize_text import words
+
+_MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 over the golden ratio, odd
+_MIX = np.uint64(0xFF51AFD7ED558CCD)  # of MurmurHash3's finalizer
+_SHIFT = np.uint64(33)
+_LONGEST = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shingles:
+    """Which n-grams of a text are compared.
+
+    Args:
+        unit: "characters" suits short texts and every script. In long documents most 5-grams of characters of a
+            language occur anyway, so there "words" tells texts apart better; punctuation is then ignored.
+        size: units of one n-gram. A text with fewer units is one shingle.
+
+    Raises:
+        ValueError: where size is below 1 or above 1,000.
+    """
+
+    unit: Literal["characters", "words"] = "characters"
+    size: int = 5
+
+    def __post_init__(self) -> None:
+        if self.unit not in ("characters", "words"):
+            raise ValueError(f'unit is {self.unit!r}; take "characters" or "words"')
+        require_between(1, _LONGEST, size=self.size)
+
+    def units(self, text: str) -> Sequence[str]:
+        """The characters or words of a normalized text."""
+        return text if self.unit == "characters" else words(text)
+
+    def of(self, text: str) -> set[str]:
+        """The set of shingles of a normalized text; one that is shorter than `size` is one shingle."""
+        units, join = self.units(text), "" if self.unit == "characters" else " "
+        count = max(1, len(units) - self.size + 1)
+        return {join.join(units[first : first + self.size]) for first in range(count)}
+
+    def hashes(self, texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+        """(S,) hashes of the shingles of all normalized texts, one text after another, and (N,) where each begins."""
+        units = [self.units(text) for text in texts]
+        line_U = _characters(units, self.size) if self.unit == "characters" else _words(units, self.size)
+        lengths = np.array([len(each) for each in units], dtype=np.int64)
+        counts = np.maximum(lengths - self.size + 1, 1)
+        in_line, starts = _before(lengths + self.size), _before(counts)
+        places_S = np.repeat(in_line - starts, counts) + np.arange(counts.sum())
+        return window_hashes(line_U, self.size)[places_S], starts
+
+
+def jaccard(a: set[str], b: set[str]) -> float:
+    """|a and b| / |a or b| of two sets that are not empty."""
+    both = len(a & b)
+    return both / (len(a) + len(b) - both)
+
+
+def window_hashes(line_U: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
+    """The hash of each window of `size` numbers, (max(U - size + 1, 0),)."""
+    count = max(len(line_U) - size + 1, 0)
+    found = np.zeros(count, dtype=np.uint64)
+    for offset in range(size):
+        found *= _MULTIPLIER
+        found += line_U[offset : offset + count]
+    return _mixed(found)
+
+
+@lru_cache(maxsize=1 << 17)
+def word_hash(word: str) -> int:
+    """64 bits, the same on every machine and in every process (unlike `hash`)."""
+    return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def _characters(texts: Iterable[Sequence[str]], size: int) -> NDArray[np.uint64]:
+    """Code points, with `size` zeros after each text, so that a window may begin at any character of it."""
+    line = "".join("".join(text) + "\0" * size for text in texts)
+    return np.frombuffer(line.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint64)
+
+
+def _words(texts: Iterable[Sequence[str]], size: int) -> NDArray[np.uint64]:
+    """The same of hashes of words."""
+    gap = [0] * size
+    return np.array([number for text in texts for number in [*map(word_hash, text), *gap]], dtype=np.uint64)
+
+
+def _before(counts_N: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The sum of the counts before each."""
+    return np.cumsum(counts_N) - counts_N
+
+
+def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Spread every bit over all bits, in place."""
+    for _ in range(2):
+        numbers ^= numbers >> _SHIFT
+        numbers *= _MIX
+    numbers ^= numbers >> _SHIFT
+    return numbers
