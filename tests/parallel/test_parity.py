@@ -121,7 +121,7 @@ def test_a_control_that_is_not_seen_is_not_as_it_should_be(rehearsal: TinyTraini
     assert found.verdict == "not seen" and not found.is_good
 
 
-def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout) -> Any:
+def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = 2) -> Any:
     """One linear's weights differ on one tensor rank by a thousandth."""
     kept = apply_parallelism.split_linears
 
@@ -132,7 +132,7 @@ def off_by_a_little(rank: int, rehearsal: TinyTraining, layout: Layout) -> Any:
 
     apply_parallelism.split_linears = mistaken
     try:
-        return parity.differences(rank, rehearsal, layout)
+        return parity.differences(rank, rehearsal, layout, steps)
     finally:
         apply_parallelism.split_linears = kept
 
@@ -149,10 +149,10 @@ def test_a_layout_that_the_model_cannot_take_is_refused_with_the_reason():
     assert found.verdict == "refused" and found.is_good and "3 attention heads cannot be divided by 2" in found.reason
 
 
-def dies(rank: int, rehearsal: TinyTraining, layout: Layout) -> Any:
+def dies(rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = 2) -> Any:
     if rank == 1:
         raise RuntimeError("out of order")
-    return parity.differences(rank, rehearsal, layout)
+    return parity.differences(rank, rehearsal, layout, steps)
 
 
 def test_a_rank_that_raises_fails_its_row_with_its_words_and_the_next_row_is_measured(
