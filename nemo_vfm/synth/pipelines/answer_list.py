@@ -27,12 +27,6 @@ def items_of(answer: str, most: int) -> list[str]:
     return list(_each_once(filter(None, map(_plain, found))))[:most]
 
 
-def said_in(answer: str, items: Iterable[str]) -> list[str]:
-    """The items that an answer really holds: a model that reads a list for us may add some of its own."""
-    words = _words(answer)
-    return [item for item in items if _words(item) and _words(item) in words]
-
-
 def _json_items(text: str) -> list[str]:
     begin, end = text.find("["), text.rfind("]")
     if begin < 0 or end < begin:
