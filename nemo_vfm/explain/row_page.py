@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.terminal import Terminal
@@ -31,8 +32,7 @@ def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
         raise UserError(f"{run} has {len(ids):,} rows and none named {row}: name one by its id, such as nemo-vfm "
                         f"explain {run} {ids[0] if ids else 'ID'}")  # fmt: skip
     wanted = {asked["key"] for asked in found["asked"]}
-    kept = [line for line in _lines(run / _ANSWERS) if line.get("key") in wanted and "value" in line]
-    answers = {line["key"]: line["value"] for line in kept}
+    answers = _answers(run / _ANSWERS, wanted)
     if as_json:
         story = [{**asked, "answer": answers.get(asked["key"])} for asked in found["asked"]]
         sys.stdout.write(json.dumps({**found, "asked": story}, indent=1, ensure_ascii=False) + "\n")
@@ -42,17 +42,17 @@ def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
 
 
 def _lines(path: Path) -> Iterator[dict[str, Json]]:
-    """The whole lines of a file that may still be written to."""
-    if not path.is_file():
-        return
     with path.open("rb") as file:
-        for line in file:
-            try:
-                value = json.loads(line)
-            except ValueError:
-                continue  # torn
-            if isinstance(value, dict):
-                yield value
+        yield from map(json.loads, file)
+
+
+def _answers(path: Path, keys: set[str]) -> dict[str, Json]:
+    """Those that the journal still has."""
+    if not path.is_file():
+        return {}
+    with path.open("rb") as file:
+        journal = JournalIndex(path, file.fileno())
+        return {key: journal.get(key) for key in keys if key in journal}
 
 
 def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]) -> None:

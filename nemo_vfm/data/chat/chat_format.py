@@ -114,7 +114,7 @@ class ChatFormat:
 
     def _plain(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
-        return self._control.encoded(text)[2]
+        return unmarked(text)
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         marked = [self._control.marked(_with_text(message)) for message in messages]
