@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
@@ -21,7 +21,7 @@ from nemo_vfm.serve.openai_api.chat_answer import chat_choice, chat_delta
 from nemo_vfm.serve.openai_api.chat_request import ChatRequest, read_chat
 from nemo_vfm.serve.openai_api.completion_answer import usage
 from nemo_vfm.serve.openai_api.completions import require_countable, require_places
-from nemo_vfm.serve.openai_api.event_stream import EventStream, unless_gone
+from nemo_vfm.serve.openai_api.respond import respond
 from nemo_vfm.serve.served_model import ServedModel
 
 
@@ -54,11 +54,10 @@ class Chats:
         work = await asyncio.to_thread(self._read, body)
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)
-        if work.plan.stream:
-            return EventStream(self._events(work, stream, names), stream, names.headers())
-        with stream:
-            pieces = await unless_gone(request.receive, stream.whole())
-        return JSONResponse(self._body(work, pieces, names), headers=names.headers())
+        events = self._events(work, stream, names) if work.plan.stream else None
+        return await respond(
+            request, stream, names.headers(), events=events, body=lambda pieces: self._body(work, pieces, names)
+        )
 
     def _read(self, body: dict[str, Json]) -> _Chat:
         request = read_chat(body)

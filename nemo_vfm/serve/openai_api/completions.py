@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
@@ -18,7 +18,7 @@ from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.completion_answer import completion_choice, echoed, usage
 from nemo_vfm.serve.openai_api.completion_request import CompletionRequest, read_completion
-from nemo_vfm.serve.openai_api.event_stream import EventStream, unless_gone
+from nemo_vfm.serve.openai_api.respond import respond
 from nemo_vfm.serve.served_model import ServedModel
 
 
@@ -54,11 +54,10 @@ class Completions:
         work = await asyncio.to_thread(self._read, body)
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)
-        if work.plan.stream:
-            return EventStream(self._events(work, stream, names), stream, names.headers())
-        with stream:
-            pieces = await unless_gone(request.receive, stream.whole())
-        return JSONResponse(await asyncio.to_thread(self._body, work, pieces, names), headers=names.headers())
+        events = self._events(work, stream, names) if work.plan.stream else None
+        return await respond(
+            request, stream, names.headers(), events=events, body=lambda pieces: self._body(work, pieces, names)
+        )
 
     def _read(self, body: dict[str, Json]) -> _Completion:
         served = self._served
