@@ -27,6 +27,6 @@ def test_a_random_model_behind_our_server_makes_no_row_and_all_is_counted(tmp_pa
         with pytest.raises(NemoVfmError, match="none of its answers was a list"):
             made.run(Run(tmp_path / "run"))
     told = json.loads((tmp_path / "run/ledger.json").read_text())
-    assert told["requests"] == {"in": 3, "kept": 3, "dropped": {}, "failed": {}} and told["rows"]["kept"] == 0
+    assert told["requests"] == {"in": 4, "kept": 4, "dropped": {}, "failed": {}} and told["rows"]["kept"] == 0
     answers = [json.loads(line) for line in (tmp_path / "run/answers.jsonl").read_text().splitlines()]
-    assert len(answers) == 3 and all(one["value"]["ending"] == "truncated" for one in answers)
+    assert len(answers) == 4 and all(one["value"]["ending"] == "truncated" for one in answers)
