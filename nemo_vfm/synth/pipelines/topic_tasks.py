@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.programs.judgement import transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 from nemo_vfm.synth.programs.task_source import Task
@@ -40,7 +41,7 @@ class TopicTasks:
             "answer": ("task",),
         }  # fmt: skip
         more = {"revise": ("task",)} if self.revise else {}
-        later = {"follow_up": ("task",)} if self.turns > 1 else {}
+        later = {"follow_up": ("transcript",)} if self.turns > 1 else {}
         return LIST_PROMPTS | {name: frozenset(places) for name, places in (always | more | later).items()}
 
     def roles(self) -> Sequence[str]:
@@ -104,8 +105,7 @@ class TopicTask:
             (task,) = answered((yield [Ask("revise", {"task": task})]))
         for turn in range(self.turns):
             if turn:
-                # The model sees the conversation from the other side, and writes what its user would.
-                (task,) = answered((yield [Ask("follow_up", {"task": self.task}, before=swapped(messages))]))
+                (task,) = answered((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
             (answer,) = answered((yield [Ask("answer", {"task": task}, before=tuple(messages))]))
             if answer.strip() == task.strip():
                 return Dropped("echo")
@@ -115,9 +115,3 @@ class TopicTask:
 
 def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:
     return {**{name: value for name, value in place.items() if value}, "task": task}
-
-
-def swapped(messages: Sequence[Json]) -> tuple[Json, ...]:
-    """The user's turns as the assistant's, and the other way round."""
-    other = {"user": "assistant", "assistant": "user"}
-    return tuple({**message, "role": other[message["role"]]} for message in messages)

@@ -100,10 +100,10 @@ class Synthesize:
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
-            judges = {one["model"] for one in ended.asked} & self.models.keys()
+            asked = {one["model"] for one in ended.asked} & self.models.keys()
             facts = {
                 "generator": self.generator.identity(), "seed": seed, "licence": self.licence,
-                "judges": {role: self.models[role].identity() for role in sorted(judges)},
+                "models": {role: self.models[role].identity() for role in sorted(asked)},
             }  # fmt: skip
             rows.kept[ended.number] = row_of(ended, ended.result, facts)
         else:

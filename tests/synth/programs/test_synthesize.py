@@ -90,7 +90,7 @@ def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: P
     assert ledger(tmp_path)["rows"] == {"in": 12, "kept": 12, "dropped": {}, "failed": {}}
 
 
-@pytest.mark.parametrize("recipe", ["open_qa", "writing", "math", "two_turn"])
+@pytest.mark.parametrize("recipe", ["open_qa", "writing", "math", "two_turn", "preferences", "ratings", "dialogues"])
 def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: str) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -99,13 +99,14 @@ def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: s
     one, other = (tmp_path / name / "rows.jsonl" for name in ("one", "other"))
     assert one.read_bytes() == other.read_bytes() and ledger(tmp_path / "one")["rows"]["kept"] == 50
     found = rows(tmp_path / "one")
-    assert {len(row["messages"]) for row in found} == {4 if recipe == "two_turn" else 2}
+    turns = {"two_turn": 4, "preferences": 1, "dialogues": 6}
+    assert {len(row["messages"]) for row in found} == {turns.get(recipe, 2)}
     assert len({row["parents"]["topic"] for row in found}) >= 5, "rows are on all topics, or nearly"
     if recipe == "math":
         assert len({row["parents"]["level"] for row in found}) == 3
 
 
-def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_side(tmp_path: Path) -> None:
+def test_for_its_next_question_the_model_is_shown_the_conversation(tmp_path: Path) -> None:
     asked: list[Any] = []
 
     class Noting(EmbeddedResponder):
@@ -117,11 +118,9 @@ def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_si
     made.generator = Noting(error_rate=0)
     made.run(Run(tmp_path))
     first, answer, second, _ = rows(tmp_path)[0]["messages"]
-    follow_up = next(messages for messages in asked if "what you say next" in messages[-1]["content"])
-    assert [(one["role"], one["content"]) for one in follow_up[:-1]] == [
-        ("assistant", first["content"]), ("user", answer["content"])
-    ]  # fmt: skip
-    assert asked[-1] == [first, answer, second]
+    ((follow_up,),) = [messages for messages in asked if "what you say next" in messages[-1]["content"]]
+    shown = f"[user]\n{first['content']}\n\n[assistant]\n{answer['content']}\n</conversation>"
+    assert shown in follow_up["content"] and asked[-1] == [first, answer, second]
 
 
 def test_the_report_shows_conversations_and_what_became_of_candidates(tmp_path: Path) -> None:
@@ -279,7 +278,7 @@ def test_filters_drop_rows_and_the_order_of_answers_decides_nothing(tmp_path: Pa
     assert (tmp_path / "one/rows.jsonl").read_bytes() == (tmp_path / "other/rows.jsonl").read_bytes()
     found = rows(tmp_path / "one")
     assert len({row["messages"][1]["content"].split()[0] for row in found}) == len(found) == 8
-    assert all(row["judges"] == {"judge": ["judge", 0]} for row in found)
+    assert all(row["models"] == {"judge": ["judge", 0]} for row in found)
     assert one["uses"]["judge"]["asked"] == one["rows"]["in"]
     assert not set(one["rows"]["dropped"]) & {""} and one["uses"]["generator"]["tokens_out"] > 100
 
