@@ -135,7 +135,7 @@ class Synthesize:
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
         requests = asked + known + runner.failed.total()
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
-        return Outcome(said, figures, did_nothing=not asked and not runner.failed)
+        return Outcome(said, figures, did_nothing=bool(known) and not asked and not runner.failed)
 
 
 def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:
