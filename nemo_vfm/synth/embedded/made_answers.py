@@ -32,7 +32,18 @@ def _instructions(found: re.Match[str], messages: Sequence[Json], draw: WordDraw
     return "\n".join(f"{place}. Say what stands there on {draw.thing()}." for place in range(1, int(found[1]) + 1))
 
 
+def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
+    """The first words of the caption; now and then far too many, or one that the caption lacks."""
+    given = _GIVEN.search(found.string)
+    words = re.findall(r"\w+", given[2].lower()) if given else []
+    wrong = draw.share()
+    if wrong < 0.05:
+        return " ".join(words)
+    return " ".join([*words[: 4 + draw.number(4)], *(["in", draw.thing()] if wrong > 0.95 else [])])
+
+
 FORMS = (
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) instructions"), _instructions),
+    AnswerForm(re.compile(r"Write what they typed"), _typed),
     AnswerForm(re.compile(r"in \"?double quotation marks"), _quoting),
 )
