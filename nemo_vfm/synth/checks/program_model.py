@@ -65,8 +65,8 @@ class ProgramModel:
         """Raise UserError where no program can be run."""
         if self.strict and not ((found := protections()).files and found.network and found.processes):
             raise UserError(
-                "programs that a model wrote are run only where files, network and processes can be limited, and of "
-                f"these protections there are here: {', '.join(found.layers) or 'none'}; take a Linux with Landlock and "
+                "programs that a model wrote are run where files, network and processes can be limited, and of the "
+                f"protections there are here: {', '.join(found.layers) or 'none'}; take a Linux with Landlock and "
                 "seccomp, or set strict: false inside a machine that may be lost"
             )
 
