@@ -41,8 +41,18 @@ class ProgramEnd:
 
 
 def end_in(answer: str) -> ProgramEnd:
-    """What an answer of `ProgramModel` says."""
-    return ProgramEnd(**json.loads(answer))
+    """What an answer of `ProgramModel` says.
+
+    Raises:
+        UserError: another model gave it.
+    """
+    try:
+        return ProgramEnd(**json.loads(answer))
+    except (ValueError, TypeError, RecursionError):
+        raise UserError(
+            f"a program was to be run, and the answer is no account of that: {answer[:80]!r}; give "
+            f"models.python = {ProgramModel.__module__}.ProgramModel"
+        ) from None
 
 
 class ProgramModel:
