@@ -29,6 +29,12 @@ class _Below(ctypes.Structure):
     _fields_ = [("rights", ctypes.c_uint64), ("parent", ctypes.c_int32)]
 
 
+def version() -> int:
+    """Of Landlock in this kernel; 0 or less where there is none."""
+    found: int = ctypes.CDLL(None).syscall(_CREATE, None, 0, 1)
+    return found
+
+
 def limit_files(readable: list[str], writable: list[str]) -> bool:
     """Allow this process to open these files and what is in these folders, and nothing else, for ever.
 
@@ -42,11 +48,11 @@ def limit_files(readable: list[str], writable: list[str]) -> bool:
         OSError: the kernel has it and refuses.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if (version := libc.syscall(_CREATE, None, 0, 1)) < 1:
+    if (here := version()) < 1:
         return False
-    known = _KNOWN[min(version, max(_KNOWN))]
-    attributes = _Ruleset(known, 3 if version >= 4 else 0, 3 if version >= 6 else 0)
-    size = 8 if version < 4 else 16 if version < 6 else 24
+    known = _KNOWN[min(here, max(_KNOWN))]
+    attributes = _Ruleset(known, 3 if here >= 4 else 0, 3 if here >= 6 else 0)
+    size = 8 if here < 4 else 16 if here < 6 else 24
     ruleset = _checked(libc.syscall(_CREATE, ctypes.byref(attributes), size, 0))
     for rights, paths in ((_READABLE, readable), (_WRITABLE, writable)):
         for path in paths:

@@ -173,7 +173,7 @@ class _Child:
         self._limits, self._begun = limits, time.monotonic()
         self._report, report = os.pipe()
         # No preexec_fn: with threads around it may never return. The child limits itself.
-        words = [sys.executable, "-P", "-s", "-S", "-X", "utf8", "-c", _START.format(report)]
+        words = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _START.format(report)]
         try:
             self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and lines
                 [*words, str(Path(nemo_vfm.__file__).resolve().parents[1])], stdin=order, stdout=subprocess.PIPE,

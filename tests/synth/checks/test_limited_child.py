@@ -2,31 +2,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks the limited child, by programs such as a model might write."""
 
+import ctypes
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.synth.checks import landlock
 from nemo_vfm.synth.checks.limited_child import Limits, protections, run_python
 
 CANARY = "sk-canary-0123456789"
 SHORT = Limits(cpu_s=1, wall_s=5.0)
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs are run on Linux alone")
+#: Asked of the kernel, not of our code: a fault in it must turn these tests red and not have them skipped.
+CAN_LIMIT = (
+    sys.platform.startswith("linux")
+    and os.uname().machine in ("x86_64", "aarch64")
+    and Path("/proc/sys/kernel/seccomp/actions_avail").exists()
+    and ctypes.CDLL(None).syscall(444, None, 0, 1) > 0  # the version of Landlock
+)
+pytestmark = pytest.mark.skipif(not CAN_LIMIT, reason="this machine cannot limit a program")
 
 
-@pytest.fixture(autouse=True)
-def _strict_runs_are_possible(request):
+def test_what_the_kernel_offers_is_used():
     here = protections()
-    if not (here.files and here.network and here.processes):
-        pytest.skip(f"this machine cannot limit a program: {here}")
+    assert here.files and here.network and here.processes, here
+    if shutil.which("unshare") is None:
+        pytest.skip("there is no unshare to compare with")
+    alone = subprocess.run(["unshare", "--user", "--net", "--mount", "--map-root-user", "true"], capture_output=True)
+    assert ("namespaces" in here.layers) == here.disk == (alone.returncode == 0)
 
 
 def test_a_program_reads_stdin_and_its_files_and_says_that_it_reached_its_end():
@@ -69,10 +80,9 @@ def test_a_traceback_shows_the_program_and_nothing_of_ours():
     ],
 )
 def test_a_program_that_takes_too_much_is_ended(source, ending):
-    begun = time.monotonic()
     done = run_python(source, limits=SHORT)
     assert done.ending == ending, done
-    assert time.monotonic() - begun < 4 and len(done.stdout) <= SHORT.output_kb * 1024
+    assert len(done.stdout) + len(done.stderr) <= SHORT.output_kb * 1024
 
 
 def test_a_program_that_sleeps_or_closes_its_outputs_is_ended_by_wall_time():
@@ -80,7 +90,7 @@ def test_a_program_that_sleeps_or_closes_its_outputs_is_ended_by_wall_time():
     closing = "import os, time\nos.close(1)\nos.close(2)\ntime.sleep(60)"
     for source in ("import time\ntime.sleep(60)", closing, "import signal\nsignal.pause()"):
         done = run_python(source, limits=limits)
-        assert done.ending == "timeout" and done.seconds < 3
+        assert done.ending == "timeout" and done.seconds < 30
 
 
 FORKS = """
@@ -228,12 +238,24 @@ def test_nothing_reaches_a_server_on_this_machine_through_any_one_layer(without)
     assert done.ending == "ok" and done.stdout.strip().endswith("Error")
 
 
+@pytest.mark.skipif(landlock.version() < 6, reason="this kernel's Landlock knows neither the network nor signals")
+def test_landlock_alone_keeps_a_program_from_servers_and_from_other_processes():
+    layers = ("seccomp", "namespaces")
+    with socket.create_server(("127.0.0.1", 0)) as server, subprocess.Popen(["sleep", "60"]) as victim:
+        done = run_python(CONNECTS.format(port=server.getsockname()[1]), without=layers, strict=False)
+        assert done.stdout == "PermissionError\n"
+        done = run_python(f"import os\nos.kill({victim.pid}, 9)", without=layers, strict=False)
+        assert "PermissionError" in done.stderr and victim.poll() is None
+        victim.kill()
+
+
 def test_the_same_program_reaches_the_server_where_nothing_is_limited():
     with socket.create_server(("127.0.0.1", 0)) as server:
         source, layers = CONNECTS.format(port=server.getsockname()[1]), ("seccomp", "namespaces", "landlock")
         assert run_python(source, without=layers, strict=False).stdout == "connected\n"
 
 
+#: Everybody, and the group of the tests themselves, are only asked for (signal 0): a fault here must not kill them.
 KILLS = """
 import ctypes, fcntl, os, resource, signal
 libc = ctypes.CDLL(None)
@@ -241,7 +263,7 @@ r, w = os.pipe()
 def by_owner():
     fcntl.fcntl(r, fcntl.F_SETOWN, {parent})
     fcntl.fcntl(r, 10, signal.SIGKILL)
-ways = [lambda: os.kill({parent}, 9), lambda: os.kill(-1, 9), lambda: os.killpg({group}, 9), by_owner,
+ways = [lambda: os.kill({parent}, 9), lambda: os.kill(-1, 0), lambda: os.killpg({group}, 0), by_owner,
         lambda: signal.pidfd_send_signal(os.pidfd_open({parent}), 9), lambda: os.setpriority(0, {parent}, 19),
         lambda: resource.prlimit({parent}, resource.RLIMIT_NOFILE, (3, 3))]
 for number, way in enumerate(ways):
@@ -273,7 +295,7 @@ def test_a_program_may_still_abort_itself():
 
 def test_empty_stdin_ends_input_at_once():
     done = run_python("input()")
-    assert done.ending == "error" and "EOFError" in done.stderr and done.seconds < 3
+    assert done.ending == "error" and "EOFError" in done.stderr
 
 
 def test_a_parent_with_no_stdin_and_stdout_of_its_own_gets_the_same():
