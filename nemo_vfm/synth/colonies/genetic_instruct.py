@@ -1,108 +1,111 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Splits prompts of users into two halves that share none, for fine-tuning and for preferences (2406.11704, 3.2.2)."""
+"""Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from hashlib import blake2b, sha256
-from typing import Literal
+import re
+from collections.abc import Mapping, Sequence
 
-from nemo_vfm.dedup.texts.normalize_text import normalize, words
-from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.row_filter import AskingFilter
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.dedup.texts.exact_texts import exact_duplicates
+from nemo_vfm.dedup.texts.near_texts import near_duplicates
+from nemo_vfm.synth.colonies.code_fitness import FITNESS_PROMPTS, MOST_SCORE, Bar, fitness, heard
+from nemo_vfm.synth.colonies.colony import Breeding, Colony, Offspring
+from nemo_vfm.synth.pipelines.text_bank import TextBank
+from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed
 
-Half = Literal["sft", "preference"]
+_LABEL = re.compile(r"^\W*(?:new |harder )?(?:programming )?task\W*:\s*", re.IGNORECASE)
 
 
-class RealPrompts:
-    """One half of given prompts. Which half a prompt is in follows from its words alone, in any run and any file.
+class GeneticInstruct:
+    """Programming tasks that descend from seeds.
 
-    Prompts that differ in capitals, punctuation and white space only are in the same half, and so are conversations
-    that begin alike. About 100 bytes of each distinct prompt are kept in memory.
+    In each generation a colony makes tasks from its population: from several examples, or by making one harder. Those
+    enter the population whose solution passes tests, and that the judge gives good scores. A step of a generation is
+    asked for all colonies at once; nobody's next step begins before all answers are there. A generation without a
+    single fit task is the last: the next would ask the same of the same tasks.
 
     Args:
-        tasks: the prompts.
-        half: `sft`: the generator answers them, and what is flagged is dropped; `preference`: they stay tasks, for
-            several models to answer, and flagged ones are among them, in the column `flagged`.
-        sft_share: of all prompts that is in the half `sft`.
-        guard: tells what is unsafe, beside the flags of the data; None asks nobody.
-        salt: another text makes other halves.
+        seeds: tasks to begin with. They are not rows.
+        mutations: ways to make a task harder, in words.
+        mutation_share: of offspring that are made harder; the others are made from examples.
+        colonies: how many.
+        generations: of each.
+        offspring: of a colony in a generation.
+        population: tasks of a colony at most; the fittest stay.
+        examples: that a new task is made from.
+        least_score: that the judge, in the role `judge`, gives to a fit task and to its solution, from 0 to 4.
+        least_tests: assertions of a fit task.
+        most_jaccard: similarity of a task to an earlier one of any colony (n-grams of five letters) at which it is
+            dropped; 1 drops equal ones alone.
     """
 
     def __init__(
-        self, *, tasks: TaskSource, half: Half, sft_share: float = 0.5, guard: AskingFilter | None = None,
-        salt: str = "",
+        self, *, seeds: TextBank, mutations: Sequence[str], mutation_share: float = 0.5, colonies: int = 4,
+        generations: int = 3, offspring: int = 8, population: int = 16, examples: int = 3, least_score: float = 3.0,
+        least_tests: int = 3, most_jaccard: float = 0.8,
     ) -> None:  # fmt: skip
-        if not 0 < sft_share < 1:
-            raise ValueError(f"sft_share is above 0 and below 1, got {sft_share:g}")
-        self.tasks, self.half, self.sft_share, self.guard, self.salt = tasks, half, sft_share, guard, salt
+        if min(colonies, generations, offspring, population, examples, least_tests, len(mutations)) < 1:
+            raise ValueError(f"colonies {colonies}, generations {generations}, offspring {offspring}, population "
+                             f"{population}, examples {examples}, least_tests {least_tests} and the number of "
+                             f"mutations {len(mutations)} must be at least 1")  # fmt: skip
+        if not 0 <= mutation_share <= 1 or not 0 <= least_score <= MOST_SCORE or not 0.1 <= most_jaccard <= 1:
+            raise ValueError(f"mutation_share {mutation_share} is from 0 to 1, least_score {least_score} from 0 to "
+                             f"{MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
+        self.seeds, self.colonies, self.generations = seeds, colonies, generations
+        self.breeding = Breeding(tuple(mutations), mutation_share, examples, offspring, population)
+        self.bar, self.most_jaccard = Bar(least_score, least_tests), most_jaccard
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
-        return {**self.tasks.prompts(), **({} if self.guard is None else self.guard.prompts())}
+        return {"instruct": frozenset({"examples"}), "harder": frozenset({"task", "how"}), **FITNESS_PROMPTS}
 
     def roles(self) -> Sequence[str]:
         """See `Pipeline`."""
-        return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
+        return ["judge", "python"]
 
-    def most_rows(self) -> int | None:
+    def most_rows(self) -> int:
         """See `Pipeline`."""
-        return self.tasks.most_rows()
+        return self.colonies * self.generations * self.breeding.offspring
 
-    def candidates(self) -> Program[Iterable["RealPrompt"]]:
-        """Every prompt, also those of the other half and copies: the ledger counts them."""
-        tasks = yield from self.tasks.all_tasks()
-        return self._each(tasks)
+    def candidates(self) -> Program[Sequence[Offspring]]:
+        """All offspring by generation, then by colony: those that are fit, and the others with what they lack."""
+        seeds = self.seeds.all()
+        # A seed has what a task needs to be fit, and no more: descendants soon displace it.
+        colonies = [Colony(place, seeds, 2 * self.bar.score, self.breeding) for place in range(self.colonies)]
+        every: list[Offspring] = []
+        for generation in range(self.generations):
+            broods = [colony.offspring(generation) for colony in colonies]
+            yield from _born(colonies, broods)
+            born = [one for brood in broods for one in brood]
+            yield from fitness(born, self.bar)
+            for colony, brood in zip(colonies, broods, strict=True):
+                colony.admit(brood)
+            every += born
+            if not any(isinstance(one.end, Draft) for one in born):
+                break
+        self._drop_alike(every)
+        return every
 
-    def _each(self, tasks: Iterable[Task]) -> Iterator["RealPrompt"]:
-        seen = set[bytes]()
-        for task in tasks:
-            digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
-            yield RealPrompt(self, task, digest in seen)
-            seen.add(digest)
+    def _drop_alike(self, every: Sequence[Offspring]) -> None:
+        """Of the fit ones, those that are like an earlier fit one."""
+        fit = [one for one in every if isinstance(one.end, Draft)]
+        tasks = [one.task for one in fit]
+        copies = exact_duplicates(tasks)
+        near = near_duplicates(tasks, threshold=self.most_jaccard) if tasks and self.most_jaccard < 1 else {}
+        for place in sorted({*copies, *near}):
+            fit[place].end = Dropped("an earlier task again" if place in copies else "nearly an earlier task")
 
 
-def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
-    """By a hash of the words of the first turn of the user, without capitals, punctuation and white space."""
-    first = next(str(message["content"]) for message in task.messages if message["role"] == "user")
-    digest = sha256(f"{salt}\n{' '.join(words(first))}".encode()).digest()
-    return "sft" if int.from_bytes(digest[:8], "big") < sft_share * 2**64 else "preference"
-
-
-@dataclass(frozen=True, slots=True)
-class RealPrompt:
-    """One prompt.
-
-    Args:
-        pipeline: with its settings.
-        task: the prompt.
-        is_copy: whether it was there before.
-    """
-
-    pipeline: RealPrompts
-    task: Task
-    is_copy: bool
-
-    def row(self) -> Program[Draft | Dropped]:
-        """With an answer in the half `sft`."""
-        half, task = self.pipeline.half, self.task
-        if self.is_copy:
-            return Dropped("copy of an earlier prompt")
-        if half_of(task, self.pipeline.sft_share, self.pipeline.salt) != half:
-            return Dropped("prompt of the other half")
-        rule = "flagged in the data" if task.flagged else (yield from self._unsafe())
-        more = {"flagged": rule or "", "generator": None} if half == "preference" else {}
-        draft = Draft(task.messages, {**task.parents, "half": half}, licence=task.licence, more=more)
-        if half == "preference":
-            return draft
-        if rule:
-            return Dropped(rule)
-        (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
-        return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
-
-    def _unsafe(self) -> Program[str | None]:
-        if self.pipeline.guard is None:
-            return None
-        return (yield from self.pipeline.guard.rule_program(Draft(self.task.messages)))
+def _born(colonies: Sequence[Colony], broods: Sequence[Sequence[Offspring]]) -> Program[None]:
+    """The tasks of a generation."""
+    answers = iter((yield [one.birth for brood in broods for one in brood]))
+    for colony, brood in zip(colonies, broods, strict=True):
+        for one, answer in zip(brood, answers, strict=False):
+            try:
+                one.task = _LABEL.sub("", heard(one, answer).strip()).strip()
+            except RowFailed as error:
+                one.end = str(error)
+                continue
+            if not one.task:
+                one.end = "the model wrote no task"
+            elif not colony.is_new(one.task):
+                one.end = Dropped("an earlier task of its colony again")

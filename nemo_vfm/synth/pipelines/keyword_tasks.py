@@ -71,8 +71,8 @@ class KeywordTasks:
             answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
             keywords = [word for word, answer in zip(keywords, answers, strict=True) if _says_yes(answer)]
             if not keywords:
-                raise RowFailed("the model was asked of each keyword whether it is about the subject, and said yes to "
-                                "none")  # fmt: skip
+                raise RowFailed("the model was asked of each keyword whether it is about the subject, and none of its "
+                                "answers was a yes")  # fmt: skip
         count = len(self.levels)  # each run of rows has all keywords and all levels
         places = [{"keyword": keyword, "level": self.levels[(place + shift) % count]}
                   for shift in range(count) for place, keyword in enumerate(keywords)]  # fmt: skip

@@ -60,7 +60,7 @@ def test_an_answer_whose_code_does_not_compile_is_dropped_and_so_is_one_without_
 
 
 def test_a_model_that_says_yes_to_nothing_or_writes_no_list_ends_the_run(tmp_path: Path) -> None:
-    with pytest.raises(NemoVfmError, match="said yes to none"):
+    with pytest.raises(NemoVfmError, match="none of its answers was a yes"):
         ran(tmp_path, "python", "rows=1", generator=ToldModel(lambda messages: "Perhaps."))
     (tmp_path / "other").mkdir()
     with pytest.raises(NemoVfmError, match="none of its answers was a list"):
