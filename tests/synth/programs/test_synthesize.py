@@ -4,6 +4,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -130,6 +131,22 @@ def test_the_report_shows_conversations_and_what_became_of_candidates(tmp_path: 
     assert escape(row["messages"][1]["content"]) in shown.body and row["parents"]["topic"] in shown.body
     assert {card.label: card.value for card in shown.cards}["rows"] == "20"
     assert "the model returned nothing" in found["From candidates to rows"].body
+
+
+def test_the_report_shows_scores_preferences_and_what_asking_cost(tmp_path: Path) -> None:
+    build(compose(str(ROOT / "recipes/synthetic/preferences.yaml"), ["rows=10", "tries=1"])).run(Run(tmp_path))
+    found = {section.title: section for section in all_sections(RunFolder.open(tmp_path))}
+    made, uses = rows(tmp_path), json.loads((tmp_path / "ledger.json").read_text())["uses"]
+    mean = sum(row["scores"]["chosen"] for row in made) / 10
+    assert f">{mean:.2f}</td>" in found["Scores by source"].body
+    won = sum(row["parents"]["chosen_by"] == "other" for row in made)
+    shares = re.findall(r"<td[^>]*>([^<]*)</td>", found["Preferences"].body)
+    assert shares[3:6] == [str(won), str(10 - won), f"{won / 10:.0%}"], "after the generator's"
+    tokens = sum(use["tokens_in"] + use["tokens_out"] for use in uses.values())
+    assert found["What it cost"].cards[0].value == f"{tokens:,}" and f"{uses['judge']['asked']}</td>" in (
+        found["What it cost"].body
+    )
+    assert escape(made[0]["rejected"][0]["content"]) in found["Conversations"].body
 
 
 def test_a_row_is_explained_with_every_answer_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
