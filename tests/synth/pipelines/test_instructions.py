@@ -47,6 +47,7 @@ def test_rows_in_three_forms_hold_answers_that_obey_and_say_so(tmp_path: Path) -
         assert row["verifier"] == f"instructions/1: {len(answers)} of {len(answers)} answers obey: {', '.join(kinds)}"
         assert form == "one_turn" or "repeat_prompt" not in kinds
     assert ledger_of(tmp_path)["kept"] == 18
+    assert len({str(row["instructions"]) for row in rows}) >= 15, "each task has others"
 
 
 @pytest.mark.parametrize("form", ["one_turn", "all_turns", "revise"])
@@ -120,6 +121,13 @@ def test_a_task_that_no_instruction_fits_fails_and_a_conversation_keeps_its_turn
     turns = [said("user", "u"), said("assistant", "a"), said("user", "Why?")]
     (ask,) = next(InstructedTask(pipeline, Task(turns), "one_turn").row())
     assert ask.before[:2] == tuple(turns[:2]) and ask.before[2]["content"].startswith("Why?\n\n")
+
+
+def test_what_suits_one_turn_alone_is_not_asked_of_several() -> None:
+    pipeline = Instructions(tasks=TopicTasks(), kinds=["no_commas", "repeat_prompt"], most=2)
+    first = [next(InstructedTask(pipeline, Task([said("user", f"Why {n}?")]), "all_turns").row()) for n in range(8)]
+    told = [ask.before[0]["content"] for (ask,) in first]
+    assert all("comma" in text and "request above" not in text for text in told)
 
 
 def test_the_recipe_makes_the_same_fifty_rows_whatever_the_order_of_answers(tmp_path: Path) -> None:
