@@ -9,6 +9,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded.answer_form import AnswerForm
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
+#: Of conf/templates/closed_qa.yaml; an instruction may ask for quotation marks, too.
+_ASKS_FOR_QUOTATIONS = re.compile(
+    r"passages that you rely on|what your answer rests on|without changing a word|so that I find the places"
+)
 _GIVEN = re.compile(r"<(document|text|article|caption)>\n(.*?)\n</\1>", re.DOTALL)
 
 
@@ -45,5 +49,5 @@ def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> st
 FORMS = (
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) instructions"), _instructions),
     AnswerForm(re.compile(r"Write what they typed"), _typed),
-    AnswerForm(re.compile(r"in \"?double quotation marks"), _quoting),
+    AnswerForm(_ASKS_FOR_QUOTATIONS, _quoting),
 )
