@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that every recipe of given rows makes its fifty rows, the same bytes twice, and that its rules are seen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.config import build, compose
+from nemo_vfm.core.types.job import Run
+from tests.support.repository import ROOT
+from tests.support.told_models import ledger_of
+
+RULES = {
+    "closed_qa": {"a quotation does not stand in the document", "the answer quotes too little"},
+    "filter_rows": {"exact copy", "near copy", "fewer than 4 words in a turn"},
+    "real_prompts": {"prompt of the other half", "flagged in the data", "copy of an earlier prompt"},
+    "upsampler": {
+        "a caption of fewer than 20 words", "a prompt of fewer than 2 or more than 12 words",
+        "a prompt that names what its caption lacks",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("recipe", RULES)
+def test_a_recipe_makes_its_fifty_rows_twice_alike_and_breaks_each_rule(tmp_path: Path, recipe: str) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["tries=1"])).run(Run(tmp_path / name))
+    one, other = ((tmp_path / name / "rows.jsonl").read_bytes() for name in ("one", "other"))
+    told = ledger_of(tmp_path / "one")
+    assert one == other and told["kept"] == 50 and told["dropped"].keys() == RULES[recipe]
+    for line in one.decode().splitlines():
+        row = json.loads(line)
+        assert row["messages"][-1]["role"] == "assistant" and all(one["content"] for one in row["messages"])
