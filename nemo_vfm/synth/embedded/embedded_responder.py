@@ -7,11 +7,19 @@ from collections.abc import Sequence
 
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded import made_answers, made_judgements, made_lists, made_obedience, made_programs
+from nemo_vfm.synth.embedded import (
+    made_answers,
+    made_judgements,
+    made_lists,
+    made_obedience,
+    made_programs,
+    made_tables,
+)
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
 _FORMS = (
-    *made_answers.FORMS, *made_programs.FORMS, *made_judgements.FORMS, *made_lists.FORMS, *made_obedience.FORMS,
+    *made_answers.FORMS, *made_tables.FORMS, *made_programs.FORMS, *made_judgements.FORMS, *made_lists.FORMS,
+    *made_obedience.FORMS,
 )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that every recipe of given rows makes its fifty rows, the same bytes twice, and that its rules are seen."""
+"""Tests that recipes about documents and given rows make fifty rows, the same bytes twice, and show their rules."""
 
 import json
 from pathlib import Path
@@ -14,6 +14,10 @@ from tests.support.told_models import ledger_of
 
 RULES = {
     "closed_qa": {"a quotation does not stand in the document", "the answer quotes too little"},
+    "documents": {
+        "no program that compiles", "no table of 4 to 40 rows with numbers", "the program does not read the table",
+        "the program ended with error", "the program prints another answer", "the answer ends with no value",
+    },
     "filter_rows": {"exact copy", "near copy", "fewer than 4 words in a turn"},
     "real_prompts": {"prompt of the other half", "flagged in the data", "copy of an earlier prompt"},
     "upsampler": {
