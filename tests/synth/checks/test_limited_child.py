@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -148,9 +149,32 @@ def test_a_double_fork_with_a_session_of_its_own_outlives_nothing():
     assert not _children()
 
 
-def _children() -> list[str]:
-    """Processes that this one started and that are still there."""
-    return Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+def _children(parent: int | None = None) -> list[str]:
+    """Processes that this one, or another, started and that are still there."""
+    number = parent or os.getpid()
+    return Path(f"/proc/{number}/task/{number}/children").read_text().split()
+
+
+def test_a_program_ends_with_its_parent_even_if_that_is_killed(tmp_path):
+    code = (
+        "from nemo_vfm.synth.checks.limited_child import run_python\n"
+        "run_python('import os, time\\nos.close(1)\\ntime.sleep(60)')"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
+        assert _until(lambda: _children(parent.pid)), "no program was started"
+        (child,) = _children(parent.pid)
+        assert _until(lambda: "limited-" in str(Path(f"/proc/{child}/cwd").readlink()))
+        time.sleep(0.3)  # the program itself has begun, or will find that its parent is another
+        parent.kill()
+    assert _until(lambda: not Path(f"/proc/{child}").exists())
+
+
+def _until(holds, seconds: float = 20.0):
+    """Whether it comes to hold."""
+    end = time.monotonic() + seconds
+    while not (found := holds()) and time.monotonic() < end:
+        time.sleep(0.02)
+    return found
 
 
 READS = """
