@@ -28,7 +28,7 @@ def _tool(draw: WordDraw, number: int) -> Json:
 
 
 def _tools(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return json.dumps([_tool(draw, number) for number in range(1, int(found[1]) + 1)], indent=1)
+    return json.dumps([_tool(draw, number) for number in range(1, int(found[1]) + 1)])
 
 
 def _requests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:

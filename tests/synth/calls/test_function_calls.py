@@ -33,7 +33,8 @@ PLAY = {"type": "function", "function": {"name": "play", "description": "Plays."
     "type": "object", "properties": {"song": {"type": "string"}, "times": {"type": "integer"}}, "required": ["song"],
 }}}  # fmt: skip
 RIGHT = {"name": "play", "arguments": {"song": "Ö", "times": 2}}
-WORDS = {"tools": "an assistant could call", "call": "You can call", "result": "the system behind them", "reply": "They returned",
+WORDS = {"tools": "an assistant could call", "call": "You can call", "result": "the system behind them",
+         "reply": "They returned",
          "decline": "None of them serves"}  # fmt: skip
 TEMPLATE = (
     "{% for tool in tools %}<tool>{{ tool | tojson }}{% endfor %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
@@ -143,7 +144,11 @@ def test_several_calls_each_get_their_result(tmp_path: Path) -> None:
         '{"song": "a"}',
         '{"song": "Ö", "times": 2}',
     ]
-    assert [one["tool_call_id"] for one in results] == [call["id"] for call in calling["tool_calls"]]
+    assert (
+        [one["tool_call_id"] for one in results]
+        == [call["id"] for call in calling["tool_calls"]]
+        == ["call00000", "call00001"]
+    )
     assert reply == {"role": "assistant", "content": "Done."} and len(row["asked"]) == 4
 
 
