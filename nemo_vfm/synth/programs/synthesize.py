@@ -158,8 +158,8 @@ def _counted(use: Use) -> dict[str, Json]:
 
 
 def _columns(line: Mapping[str, Json]) -> dict[str, Json]:
-    """Texts as they are, and as JSON what is of another form in each pipeline."""
+    """Texts as they are, and as JSON what is of another form in each pipeline, with keys in their order."""
     plain = ("id", "messages", "seed", "licence", "truncated")
     other = {name: value for name, value in line.items() if name not in plain}
-    texts = {name: json.dumps(value, sort_keys=True, ensure_ascii=False) for name, value in other.items()}
+    texts = {name: json.dumps(value, ensure_ascii=False) for name, value in other.items()}
     return {name: line[name] for name in plain} | texts
