@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded import made_judgements, made_lists, made_obedience
+from nemo_vfm.synth.embedded import made_judgements, made_lists, made_obedience, made_refusals
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
-_FORMS = (*made_judgements.FORMS, *made_lists.FORMS, *made_obedience.FORMS)
+_FORMS = (*made_refusals.FORMS, *made_judgements.FORMS, *made_lists.FORMS, *made_obedience.FORMS)
 
 
 class EmbeddedResponder:
