@@ -11,15 +11,18 @@ from nemo_vfm.synth.embedded.word_draw import WordDraw
 
 _WRONG = 0.07  # share of answers that do other than asked
 # What a refusal says, and what a turn that leads away and its answer begin with.
-_CANNOT, _OFFER, _AWAY, _STAY = "I cannot do that", "I could write", "By the way, ", "I can only help with"
-_DEEDS = ("Please book two seats near the", "Call the office for", "What do you see on my photo of the",
-          "Tell me what happened today at the", "Do you remember what I said about", "Send a parcel to the")  # fmt: skip
+_CANNOT, _OFFER = "I cannot do that", "I could write"
+_AWAY, _STAY = "By the way, ", "I can only help with"
+_REQUESTS = (
+    "Please book two seats near the", "Call the office for", "What do you see on my photo of the",
+    "Tell me what happened today at the", "Do you remember what I said about", "Send a parcel to the",
+)  # fmt: skip
 _Made = Callable[[re.Match[str], Sequence[Json], WordDraw], str]
 
 
 def _requests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     numbers = range(1, int(found[1]) + 1)
-    return "\n".join(f"{number}. {_DEEDS[draw.number(len(_DEEDS))]} {draw.thing()}." for number in numbers)
+    return "\n".join(f"{number}. {_REQUESTS[draw.number(len(_REQUESTS))]} {draw.thing()}." for number in numbers)
 
 
 def _refusal(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
