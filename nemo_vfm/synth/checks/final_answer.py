@@ -67,7 +67,7 @@ _Value = Measured | _Several | _Said
 def final_answer(solution: str) -> str | None:
     r"""The answer that a solution ends with, as it is written there.
 
-    It is the last \boxed{...}, else the last line after ####, else the last "answer is ...", else the last line, if
+    It is the last \boxed{...}, else a value after the last ####, else the last "answer is ...", else the last line, if
     that is a value, has one after its last =, or holds one number.
 
     Returns:
@@ -76,7 +76,10 @@ def final_answer(solution: str) -> str | None:
     text = solution.strip()
     if boxes := [*_BOX.finditer(text)]:
         return _boxed(text, boxes[-1])  # one that is not closed was cut, and what is in it is no answer
-    return _after_last(_MARKED, text) or _after_last(_SAID, text) or _of_last_line(text)
+    marked = _after_last(_MARKED, text)
+    if marked and _is_value(marked):  # other lines after #### are headings of markdown
+        return marked
+    return _after_last(_SAID, text) or _of_last_line(text)
 
 
 def same_answer(first: str, second: str) -> bool | None:
@@ -116,13 +119,18 @@ def _trimmed(text: str) -> str:
 
 def _of_last_line(text: str) -> str | None:
     line = _trimmed(text.splitlines()[-1]) if text else ""
-    if isinstance(value := _value(line), Measured | _Several) or (isinstance(value, _Said) and value.choice):
+    if _is_value(line):
         return line
     after = _trimmed(line.rpartition("=")[2]) if "=" in line else ""
     if after and isinstance(_value(after), Measured):
         return after
     numbers = _NUMBER_IN_TEXT.findall(line)
     return str(numbers[0]).rstrip(",") if len(numbers) == 1 else None
+
+
+def _is_value(text: str) -> bool:
+    value = _value(text)
+    return value.choice if isinstance(value, _Said) else value is not None
 
 
 def _value(text: str) -> _Value | None:

@@ -152,6 +152,7 @@ WIDE = {f"a{i}": {"properties": {"x": {"anyOf": [{"$ref": f"#/$defs/a{i + 1}"}] 
         ({**A, "$defs": {"a": {"$ref": "#/$defs/b"}, "b": A}}, "refers to itself"),
         ({"allOf": [A], "$defs": {"a": {"allOf": [A]}}}, "refers to itself"),
         ({"properties": {"x": A}, "$defs": {"a": {"properties": {"x": A}}}}, "refers to itself"),
+        (A, "'#/$defs/a' does not lead to a schema"),
         ({"not": DEEP}, "nested deeper than 32 levels"),
         ({"$ref": "#/$defs/a0", "$defs": {**WIDE, "a20": {}}}, "more than 2000 parts"),
         ({"enum": [*range(3000)]}, "more than 2,000 values"),
