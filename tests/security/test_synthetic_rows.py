@@ -60,7 +60,8 @@ def test_what_a_model_says_is_data_in_files_prompts_report_and_terminal(
         assert HOSTILE[1] in asked, "what looks like a place is passed on as it is"
     for message in (messages[-1] for messages in model.asked if messages[-1]["role"] == "user"):
         for tag in ("</conversation>", "</text>", "</answer_a>"):
-            assert str(message["content"]).count(tag) <= 1, "data end no tag of a prompt"
+            if tag.replace("/", "") in message["content"]:  # a tag that a prompt does not open ends nothing in it
+                assert str(message["content"]).count(tag) <= 1, "data end no tag of a prompt"
     page = render(run)
     assert "<script>alert" not in page and "\x1b" not in page and "\u202e" not in page
     ids = [json.loads(line)["id"] for line in (run / "rows.jsonl").read_text().splitlines()]

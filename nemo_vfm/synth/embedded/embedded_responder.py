@@ -15,12 +15,14 @@ from nemo_vfm.synth.embedded import (
     made_obedience,
     made_problems,
     made_programs,
+    made_refusals,
     made_tables,
 )
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
 #: The more specific before the more general.
 _MADE = (
+    made_refusals,
     made_answers,
     made_tables,
     made_calls,

@@ -15,6 +15,7 @@ LANGUAGES = sorted({"zh", "ja", *ALONE.values(), *(language for group in WORDS.v
 _MOST_LETTERS = 5_000  # of a text that are looked at
 _LEAST_SCORE, _LEAST_LEAD = 0.1, 1.15
 _LETTER_WEIGHT = 0.5  # of a word with a letter of few languages, beside 1 for a frequent word
+_WEIGHTS = {"CJK": 3, "HIRAGANA": 3, "KATAKANA": 3, "HANGUL": 3}  # one of their signs says as much as so many letters
 _CODE = re.compile(r"```.*?(?:```|\Z)|`[^`\n]*`|https?://\S+", re.DOTALL)
 
 
@@ -28,8 +29,8 @@ def language_of(text: str) -> str | None:
     scripts = Counter(_script(letter) for letter in plain if letter.isalpha())
     if not scripts:
         return None
-    script = scripts.most_common(1)[0][0]
-    if script in ("HIRAGANA", "KATAKANA", "CJK"):
+    script = max(scripts, key=lambda name: scripts[name] * _WEIGHTS.get(name, 1))
+    if script in ("CJK", "HIRAGANA", "KATAKANA"):
         kana = scripts["HIRAGANA"] + scripts["KATAKANA"]
         return "ja" if 10 * kana > scripts["CJK"] else "zh"
     return _by_words(plain, script) if script in WORDS else ALONE.get(script)

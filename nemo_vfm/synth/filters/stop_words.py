@@ -5,9 +5,10 @@
 #: By script, then by language (ISO 639-1); each word in small letters.
 WORDS: dict[str, dict[str, str]] = {
     "LATIN": {
-        "en": "the of and to in is that it for was on are with as this be by at from or an not have you which "
-              "were but has their can they we how what your would there if will more when who than do does should "
-              "its into about",
+        "en": "i my me he she his her him our us been these those only such may must use other some any each no "
+              "so out up the of and to in is that it for was on are with as this be by at from or an not have you "
+              "which were but has their can they we how what your would there if will more when who than do does "
+              "should its into about",
         "de": "der die das und ist nicht ein eine einen den dem des zu mit von auf für im sich auch es an wird "
               "sind wie als aus bei nach oder kann ich sie wir war hat wenn nur noch über werden zum zur aber "
               "diese dass durch einem einer man mehr sehr so was ihre um",

@@ -25,3 +25,4 @@ def test_what_has_too_few_words_is_in_no_language(text: str):
 def test_code_and_foreign_names_do_not_change_the_language_of_a_text():
     text = f"{TEXTS['ru'][0]}\n```\nif not the_word and is_in(this): return of_that\n```\n`the and of`"
     assert language_of(text) == "ru" and language_of(f"{TEXTS['ja'][0]} (Golden Gate)") == "ja"
+    assert language_of("从服务器接收到 AuthenticationFinal, 但未完成身份验证") == "zh"
