@@ -18,6 +18,7 @@ from nemo_vfm.synth.embedded import (
     made_refusals,
     made_tables,
 )
+from nemo_vfm.synth.embedded.answer_form import AnswerForm
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
 #: The more specific before the more general.
@@ -32,7 +33,7 @@ _MADE = (
     made_lists,
     made_obedience,
 )
-_FORMS = tuple(form for module in _MADE for form in module.FORMS)
+_FORMS: tuple[AnswerForm, ...] = tuple(form for module in _MADE for form in module.FORMS)
 
 
 class EmbeddedResponder:

@@ -38,7 +38,8 @@ def _answer(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> s
     if asked is None or table is None or (wrong := draw.number(24)) == 0:
         return f"That depends. {draw.question()}"
     column = [int(row[asked[2]]) for row in csv.DictReader(table[1].splitlines())]
-    value = {"total": sum, "largest value": max, "smallest value": min}[asked[1]](column) + (wrong == 1)
+    values = {"total": sum(column), "largest value": max(column), "smallest value": min(column)}
+    value = values[asked[1]] + (wrong == 1)
     return f"I go through the column {asked[2]}.\nAnswer: {value}"
 
 

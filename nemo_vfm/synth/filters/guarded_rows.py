@@ -87,5 +87,7 @@ def _plain(category: str) -> str:
 
 
 def _chosen(draft: Draft) -> Sequence[Mapping[str, Json]]:
-    chosen = draft.more.get("chosen", [])
-    return chosen if isinstance(chosen, list) else []
+    chosen = draft.more.get("chosen")
+    if isinstance(chosen, str):  # as given rows may have it
+        return [{"role": "assistant", "content": chosen}]
+    return [one for one in chosen if isinstance(one, Mapping)] if isinstance(chosen, list) else []

@@ -3,7 +3,7 @@
 """Takes from a row the texts that a filter looks at."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.row_program import Draft
@@ -39,4 +39,8 @@ def joined(draft: Draft, turns: Turns) -> str:
 def _messages(draft: Draft) -> Iterator[Mapping[str, Json]]:
     yield from draft.messages
     for name in _ANSWERS:
-        yield from cast("list[Mapping[str, Json]]", draft.more.get(name, []))
+        answer = draft.more.get(name)
+        if isinstance(answer, str):  # as given rows may have it
+            yield {"role": "assistant", "content": answer}
+        elif isinstance(answer, list):
+            yield from (message for message in answer if isinstance(message, Mapping))

@@ -100,7 +100,8 @@ class TableQuestion:
         """Table, report, question, answer, and the program that agrees."""
         least, most = self.pipeline.table_rows
         values = {"topic": self.topic, "least": str(least), "most": str(most)}
-        table = table_in(*answered((yield [Ask("table", values, sample=self.table)])), least, most)
+        (written,) = answered((yield [Ask("table", values, sample=self.table)]))
+        table = table_in(written, least, most)
         if table is None:
             return Dropped(f"no table of {least} to {most} rows with numbers")
         (report,) = answered((yield [Ask("report", {"topic": self.topic, "table": table})]))
@@ -109,13 +110,13 @@ class TableQuestion:
         template = self.pipeline.templates[name]
         user = said("user", template.filled({"table": table, "report": report.strip(), "question": question}))
         asks = [Ask(None, before=(user,)), Ask("program", {"table": table, "question": question})]
-        answer, written = answered((yield asks))
-        if rule := (yield from self._disagreement(answer, code_in(written), table)):
+        answer, program = answered((yield asks))
+        if rule := (yield from self._disagreement(answer, code_in(program), table)):
             return Dropped(rule)
         parents = {"topic": self.topic, "table": self.table, "question": question}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
-            verifier="python/1: the program prints the same answer", more={"program": code_in(written)},
+            verifier="python/1: the program prints the same answer", more={"program": code_in(program)},
         )  # fmt: skip
 
     def _question(self, table: str, report: str) -> Program[str]:

@@ -34,7 +34,7 @@ def test_a_recipe_makes_its_fifty_rows_twice_alike_and_breaks_each_rule(tmp_path
         build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["tries=1"])).run(Run(tmp_path / name))
     one, other = ((tmp_path / name / "rows.jsonl").read_bytes() for name in ("one", "other"))
     told = ledger_of(tmp_path / "one")
-    assert one == other and told["kept"] == 50 and told["dropped"].keys() == RULES[recipe]
+    assert one == other and told["kept"] == 50 and told["dropped"].keys() >= RULES[recipe]
     for line in one.decode().splitlines():
         row = json.loads(line)
         assert row["messages"][-1]["role"] == "assistant" and all(one["content"] for one in row["messages"])

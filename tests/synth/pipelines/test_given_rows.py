@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.synth.filters.exact_copies import ExactCopies
+from nemo_vfm.synth.filters.guarded_rows import GuardedRows
 from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.given.row_source import ListedRows
 from nemo_vfm.synth.pipelines.given_rows import GivenRows
@@ -88,3 +90,14 @@ def test_a_filter_that_asks_is_all_that_asks_and_its_model_is_named(tmp_path: Pa
     assert [row["parents"]["given"] for row in kept] == ["sample row 1", "sample row 3"]
     assert all(row["models"] == {"judge": ["judge", 0]} for row in kept)
     assert len(judge.asked) == 3 and not generator.asked and ledger_of(tmp_path)["dropped"] == {"judged": 1}
+
+
+def test_a_column_that_a_stranger_calls_chosen_is_read_as_an_answer_or_not_at_all(tmp_path: Path) -> None:
+    rows = [{"messages": "Ask.", "chosen": chosen} for chosen in ("One.", "Two.", 3, "One.", ["a"], None)]
+    path = tmp_path / "x.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    guard = ToldModel(lambda messages: "unsafe\nS1" if "Two." in messages[-1]["content"] else "safe", "guard")
+    filters = (ExactCopies(turns="all"), GuardedRows(prompt=None))
+    kept = passed(tmp_path / "kept", RowFile(path=path), *filters, models={"guard": guard})
+    assert [row["chosen"] for row in kept] == ["One.", 3]
+    assert ledger_of(tmp_path / "kept")["dropped"] == {"exact copy": 3, "unsafe: S1": 1}

@@ -27,6 +27,7 @@ def half(folder: Path, name: str, rows: list[dict[str, Any]], *changes: str, **m
     path = folder / "prompts.jsonl"
     path.write_text("".join(json.dumps({"flagged": False, **row}) + "\n" for row in rows))
     given = [f"pipeline.half={name}", f"pipeline.tasks.rows={FILE % path}", "rows=9999", "min_yield=0.1"]
+    given += ["pipeline.guard=null"]
     return ran(folder / name, "real_prompts", *given, *changes, **models)
 
 
