@@ -65,14 +65,14 @@ class GivenTasks:
         messages = as_task(messages_of(row, self.column), row.where, self.turns)
         flagged = self.flag is not None and is_flagged(row, self.flag)
         truth = None if self.answer is None else _truth(row, self.answer)
-        return Task(messages, {"given": row.where, **origin(row)}, truth, licence_of(row, self.licence), flagged)
+        return Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
 
 
 def origin(row: GivenRow) -> dict[str, Json]:
-    """The identifier that a row bears, and what it was made from, where it says so."""
+    """What a row of an earlier run was made from, and as `given` and `given_id` the row itself."""
     parents = row.values.get("parents")
     named = {"given_id": row.values["id"]} if isinstance(row.values.get("id"), str | int) else {}
-    return {**named, **(parents if isinstance(parents, dict) else {})}
+    return {**(parents if isinstance(parents, dict) else {}), "given": row.where, **named}
 
 
 def _truth(row: GivenRow, column: str) -> str | None:

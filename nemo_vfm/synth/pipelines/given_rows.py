@@ -83,7 +83,7 @@ class PassedRow:
         more |= {"generator": values.get("generator"), "models": models if isinstance(models, dict) else {}}
         more["given_row"] = {name: values[name] for name in _WRITTEN if name in values}
         return Draft(
-            messages, {"given": self.given.where, **origin(self.given)}, self._scores(), self._verifier(),
+            messages, origin(self.given), self._scores(), self._verifier(),
             licence_of(self.given, self.pipeline.licence), more,
         )  # fmt: skip
 

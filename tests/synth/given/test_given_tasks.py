@@ -55,6 +55,8 @@ def test_rows_of_a_run_are_tasks_of_another_and_name_where_they_are_from(tmp_pat
         assert [task.messages for task in found] == [row["messages"][:1] for row in rows]
         assert [task.parents["given_id"] for task in found] == [row["id"] for row in rows]
     first = next(iter(GivenTasks(rows=RowFile(path=tmp_path / "run/rows.jsonl")).each()))
+    row = {"messages": "a", "id": "0-7", "parents": {"given": "older", "given_id": "9", "topic": "bees"}}
+    assert tasks(row)[0].parents == {"topic": "bees", "given": "x line 1", "given_id": "0-7"}
     assert first.parents["given"] == "rows.jsonl line 1" and first.parents["topic"] == rows[0]["parents"]["topic"]
 
 
