@@ -3,7 +3,7 @@
 """Takes from a row the texts that a filter looks at."""
 
 from collections.abc import Iterator, Mapping
-from typing import Literal, cast, get_args
+from typing import Literal, get_args
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.row_program import Draft
@@ -39,4 +39,10 @@ def joined(draft: Draft, turns: Turns) -> str:
 def _messages(draft: Draft) -> Iterator[Mapping[str, Json]]:
     yield from draft.messages
     for name in _ANSWERS:
-        yield from cast("list[Mapping[str, Json]]", draft.more.get(name, []))
+        yield from answer_of(draft, name)
+
+
+def answer_of(draft: Draft, column: str) -> Iterator[Mapping[str, Json]]:
+    """The messages of a further column, such as `chosen`; none where the row has no such messages."""
+    found = draft.more.get(column)
+    yield from (message for message in (found if isinstance(found, list) else []) if isinstance(message, Mapping))
