@@ -59,8 +59,9 @@ def _yes_where(pattern: str) -> _Made:
     return lambda found, messages, draw: "Yes." if sought.search(found.string) else "No."
 
 
-def _yes_mostly(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return "No." if draw.share() < _WRONG / 2 else "Yes."
+def _yes_but_for(share: float) -> _Made:
+    """No so often, whatever the prompt says."""
+    return lambda found, messages, draw: "No." if draw.share() < share else "Yes."
 
 
 def _guarded(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
@@ -70,7 +71,7 @@ def _guarded(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> 
 FORMS = (
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests of this kind"), _requests),
     AnswerForm(re.compile(r"Write the reply of the assistant"), _refusal),
-    AnswerForm(re.compile(r"Is it impossible for this assistant"), _yes_mostly),
+    AnswerForm(re.compile(r"Is it impossible for this assistant"), _yes_but_for(_WRONG)),
     AnswerForm(re.compile(r"say that the assistant cannot do this, without"), _yes_where(f"<reply>\n.*{_CANNOT}")),
     AnswerForm(re.compile(r"does it offer help that words can give"), _yes_where(f"<reply>\n.*{_OFFER}")),
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) narrow purposes"), _purposes),
@@ -82,6 +83,6 @@ FORMS = (
         re.compile(r"message of the user outside of the purpose"), _yes_where(rf"\[user\]\n{_AWAY}[^\n]*\n</conv")
     ),
     AnswerForm(re.compile(r"leave the matter of the last message aside"), _yes_where(f"<answer>\n{_STAY}")),
-    AnswerForm(re.compile(r"what the instructions ask for at this point"), _yes_mostly),
+    AnswerForm(re.compile(r"what the instructions ask for at this point"), _yes_but_for(_WRONG / 2)),
     AnswerForm(re.compile(r"say safe, and nothing else"), _guarded),
 )

@@ -5,7 +5,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.filters.turn_texts import answer_of
 from nemo_vfm.synth.programs.judgement import transcript
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Program, RowFailed, answered
 
@@ -50,7 +50,7 @@ class GuardedRows:
         Raises:
             RowFailed: the guard does not answer, or says neither safe nor unsafe first.
         """
-        messages = [*draft.messages, *_chosen(draft)]
+        messages = [*draft.messages, *answer_of(draft, "chosen")]
         values = {} if self.prompt is None else {"transcript": transcript(messages)}
         before = tuple(map(dict, messages)) if self.prompt is None else ()
         (answer,) = answered((yield [Ask(self.prompt, values, before, model=self.role)]))
@@ -84,10 +84,3 @@ def unsafe_categories(answer: str) -> list[str] | None:
 
 def _plain(category: str) -> str:
     return " ".join(category.split()).casefold()
-
-
-def _chosen(draft: Draft) -> Sequence[Mapping[str, Json]]:
-    chosen = draft.more.get("chosen")
-    if isinstance(chosen, str):  # as given rows may have it
-        return [{"role": "assistant", "content": chosen}]
-    return [one for one in chosen if isinstance(one, Mapping)] if isinstance(chosen, list) else []

@@ -39,8 +39,12 @@ def joined(draft: Draft, turns: Turns) -> str:
 def _messages(draft: Draft) -> Iterator[Mapping[str, Json]]:
     yield from draft.messages
     for name in _ANSWERS:
-        answer = draft.more.get(name)
-        if isinstance(answer, str):  # as given rows may have it
-            yield {"role": "assistant", "content": answer}
-        elif isinstance(answer, list):
-            yield from (message for message in answer if isinstance(message, Mapping))
+        yield from answer_of(draft, name)
+
+
+def answer_of(draft: Draft, column: str) -> Iterator[Mapping[str, Json]]:
+    """The messages of a further column, such as `chosen`; a text is an answer, and nothing else is."""
+    found = draft.more.get(column)
+    if isinstance(found, str):  # as given rows may have it
+        yield {"role": "assistant", "content": found}
+    yield from (message for message in (found if isinstance(found, list) else []) if isinstance(message, Mapping))

@@ -149,11 +149,11 @@ def test_near_copies_over_their_room_end_the_run_with_a_sentence() -> None:
 
 
 def test_similar_rows_are_compared_with_all_that_stayed() -> None:
-    texts = sentences(300, seed=2, num_words=12)
+    texts = sentences(258, seed=2, num_words=6)
     rules = kept(
-        SimilarRows(encoder=HashedNgrams(dim=64)), [draft(text) for text in [*texts, texts[0], texts[299], "", "?"]]
+        SimilarRows(encoder=HashedNgrams(dim=64)), [draft(text) for text in [*texts, texts[0], texts[257], "", "?"]]
     )
-    assert rules[:300] == [None] * 300 and rules[300:] == ["similar row", "similar row", None, "similar row"]
+    assert rules[:258] == [None] * 258 and rules[258:] == ["similar row", "similar row", None, "similar row"]
 
 
 def test_whose_turns_are_looked_at_is_chosen_and_answers_of_preferences_are_the_assistants() -> None:
@@ -161,6 +161,7 @@ def test_whose_turns_are_looked_at_is_chosen_and_answers_of_preferences_are_the_
     assert turns_of(row, "user") == ["u"] and turns_of(row, "assistant") == ["a", "c", "r"]
     called = Draft([said("system", "s"), {"role": "assistant", "content": None}, said("user", "u")])
     assert turns_of(called, "all") == ["s", "u"] and turns_of(called, "assistant") == []
+    assert turns_of(draft("u", "a", chosen="c", rejected=["r"]), "all") == ["u", "a"]
     two = [draft("same", "one"), draft("same", "other")]
     assert kept(ExactCopies(turns="user"), two)[1] == "exact copy" and kept(ExactCopies(turns="all"), two)[1] is None
 

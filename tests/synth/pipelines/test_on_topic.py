@@ -27,9 +27,9 @@ def test_turns_that_lead_away_are_marked_and_the_order_of_answers_decides_nothin
         (tmp_path / name).mkdir()
         judge, guard = (EmbeddedResponder(error_rate=0.02, name=role) for role in ("judge/1", "guard/1"))
         found.append(
-            ran(tmp_path / name, "on_topic", "rows=20", generator=Shuffled(error_rate=0.005), judge=judge, guard=guard)
+            ran(tmp_path / name, "on_topic", "rows=12", generator=Shuffled(error_rate=0.005), judge=judge, guard=guard)
         )
-    assert len(found[0]) == 20 and found[0] == found[1]
+    assert len(found[0]) == 12 and found[0] == found[1]
     ledger = ledger_of(tmp_path / "one")
     assert ledger == ledger_of(tmp_path / "other") and ledger["dropped"].keys() >= {*RULES.values()}
     for row in found[0]:
