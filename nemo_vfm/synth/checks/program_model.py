@@ -84,6 +84,10 @@ class ProgramModel:
         """All programs share the cores."""
         return "programs on this machine"
 
+    def is_free(self) -> bool:
+        """It takes no tokens."""
+        return True
+
     def identity(self) -> Json:
         """See `ChatModel`: the version of Python, and the limits."""
         return ["python", platform.python_version(), asdict(self.limits)]

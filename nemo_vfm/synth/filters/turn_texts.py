@@ -43,8 +43,6 @@ def _messages(draft: Draft) -> Iterator[Mapping[str, Json]]:
 
 
 def answer_of(draft: Draft, column: str) -> Iterator[Mapping[str, Json]]:
-    """The messages of a further column, such as `chosen`; a text is an answer, and nothing else is."""
+    """The messages of a further column, such as `chosen`; none where the row has no such messages."""
     found = draft.more.get(column)
-    if isinstance(found, str):  # as given rows may have it
-        yield {"role": "assistant", "content": found}
     yield from (message for message in (found if isinstance(found, list) else []) if isinstance(message, Mapping))

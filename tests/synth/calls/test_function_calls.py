@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.job import Run
@@ -136,7 +137,9 @@ def test_a_call_where_no_tool_serves_is_dropped_and_prose_fails_the_row(tmp_path
             ran(tmp_path / f"{place}", "functions", "rows=4", share, generator=writer(**answers))
 
 
-def test_several_calls_each_get_their_result(tmp_path: Path) -> None:
+def test_several_calls_each_get_their_result_and_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     texts = [{"function": {"name": "play", "arguments": '{"song": "a"}'}}, RIGHT]
     (row,) = ran(tmp_path, "functions", "rows=1", "pipeline.none_share=0", generator=writer(call=texts))
     _, calling, *results, reply = row["messages"]
@@ -150,6 +153,9 @@ def test_several_calls_each_get_their_result(tmp_path: Path) -> None:
         == ["call00000", "call00001"]
     )
     assert reply == {"role": "assistant", "content": "Done."} and len(row["asked"]) == 4
+    assert main(["explain", str(tmp_path), row["id"]]) == 0
+    shown = capsys.readouterr().out
+    assert 'calls play {"song": "a"}' in shown and "verified: call_schema: 2 of 2 calls fit" in shown
 
 
 def test_the_order_of_answers_decides_nothing(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.budget import Budget
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import UserError
@@ -70,6 +71,13 @@ def test_no_more_programs_run_at_once_than_there_are_places(monkeypatch: pytest.
     monkeypatch.setattr(program_model, "run_python", slow)
     ends = list(Asker(chat=ProgramModel(at_once=2)).ask(asked(str(number)) for number in range(12)))
     assert len(ends) == 12 and most == 2
+
+
+def test_a_budget_needs_no_price_for_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_model, "run_python", lambda source, **_: ProgramResult("ok", source, "", 0.0, True))
+    made = Asker(chat=ProgramModel(), budget=Budget(tokens=1, money=0.0))
+    assert all(isinstance(end, Reply) for end in made.ask(asked(str(number)) for number in range(5)))
+    assert made.budget.spent.tokens == 0
 
 
 def test_what_is_refused_is_a_failure_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:

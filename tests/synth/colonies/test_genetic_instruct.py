@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import protections
@@ -59,7 +60,9 @@ def writer(**answers: str) -> ToldModel:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="programs are run on Linux alone")
-def test_a_row_has_a_solution_that_passed_its_tests_and_every_answer_on_the_way(tmp_path: Path) -> None:
+def test_a_row_has_a_solution_that_passed_its_tests_and_every_answer_on_the_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     if not (here := protections()).files or not here.network or not here.processes:
         pytest.skip(f"this machine cannot limit a program: {here}")
     rows = ran(tmp_path, "code", *SMALL, judge=judge(), python=ProgramModel())
@@ -74,6 +77,8 @@ def test_a_row_has_a_solution_that_passed_its_tests_and_every_answer_on_the_way(
         assert json.loads(texts[3])["reached_end"] and row["verifier"] == "python: 4 of 4 tests pass"
         assert row["tests"] in texts[2] and row["scores"] == {"task": 4, "solution": 4}
         assert row["models"]["python"][0] == "python" and "def scale_" not in row["tests"]
+    assert main(["explain", str(tmp_path), rows[0]["id"]]) == 0
+    assert "\n      return " in capsys.readouterr().out, "code stands as it was written"
     assert ledger_of(tmp_path)["in"] == 16 and "a solution that fails its tests" in ledger_of(tmp_path)["dropped"]
 
 

@@ -92,12 +92,12 @@ def test_a_filter_that_asks_is_all_that_asks_and_its_model_is_named(tmp_path: Pa
     assert len(judge.asked) == 3 and not generator.asked and ledger_of(tmp_path)["dropped"] == {"judged": 1}
 
 
-def test_a_column_that_a_stranger_calls_chosen_is_read_as_an_answer_or_not_at_all(tmp_path: Path) -> None:
-    rows = [{"messages": "Ask.", "chosen": chosen} for chosen in ("One.", "Two.", 3, "One.", ["a"], None)]
+def test_a_column_that_a_stranger_calls_chosen_stays_and_stops_no_filter(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
+    rows = [{"messages": f"Ask {number}.", "chosen": chosen} for number, chosen in enumerate(("One.", 3, ["a"], None))]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    guard = ToldModel(lambda messages: "unsafe\nS1" if "Two." in messages[-1]["content"] else "safe", "guard")
+    guard = ToldModel(lambda messages: "unsafe\nS1" if "3" in messages[-1]["content"] else "safe", "guard")
     filters = (ExactCopies(turns="all"), GuardedRows(prompt=None))
     kept = passed(tmp_path / "kept", RowFile(path=path), *filters, models={"guard": guard})
-    assert [row["chosen"] for row in kept] == ["One.", 3]
-    assert ledger_of(tmp_path / "kept")["dropped"] == {"exact copy": 3, "unsafe: S1": 1}
+    assert [row["chosen"] for row in kept] == ["One.", 3, ["a"]]
+    assert ledger_of(tmp_path / "kept")["dropped"] == {"unsafe: S1": 1}
