@@ -1,23 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Asks a model many questions, and yields each reply or failure as soon as it is there."""
+"""Asks models many questions, and yields each reply or failure as soon as it is there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 
 from nemo_vfm.asking.attempt import Attempts
 from nemo_vfm.asking.budget import Budget, Price
 from nemo_vfm.asking.dispatch import Dispatch
-from nemo_vfm.asking.journal import Journal
+from nemo_vfm.asking.journal import Journal, OpenJournal
+from nemo_vfm.asking.lane import Lane
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, HasPlace, Question, Reply
 
 
 class Asker:
-    """Asks one model. What was answered before is taken from the journal; every question ends as reply or failure.
+    """Asks models. What was answered before is taken from the journal; every question ends as reply or failure.
 
     Args:
         chat: the model.
+        others: more models by name, as a question's `model` names them; each has a pace of its own.
         journal: where answers are kept; None keeps none, and every question is asked.
         pace: how many questions are under way; waiting for their turn counts as nothing.
         budget: what they may cost, over all calls of `ask`, and of all askers that share it; None limits nothing.
@@ -26,24 +28,33 @@ class Asker:
     """
 
     def __init__(
-        self, *, chat: ChatModel, journal: Journal | None = None, pace: Pace = Pace(), budget: Budget | None = None,
-        tries: int = 4,
+        self, *, chat: ChatModel, others: Mapping[str, ChatModel] | None = None, journal: Journal | None = None,
+        pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
     ) -> None:  # fmt: skip
         if tries < 1:
             raise ValueError(f"tries is {tries}, but each question is asked at least once")
         self.chat, self.journal, self.pace, self.tries = chat, journal, pace, tries
         self.budget = Budget() if budget is None else budget
-        self._price = _price(self.budget, chat)
-        self._limit = pace.limit_of(chat.place()) if isinstance(chat, HasPlace) else pace.new_limit()
+        self._models = {"": chat, **(others or {})}
+        self._prices = {name: _price(self.budget, model) for name, model in self._models.items()}
+        self._limits = {
+            name: pace.limit_of(model.place()) if isinstance(model, HasPlace) else pace.new_limit()
+            for name, model in self._models.items()
+        }
 
     @property
     def limit(self) -> int:
-        """How many questions may be under way now."""
-        return self._limit.limit
+        """How many questions may be under way to the first model now."""
+        return self._limits[""].limit
+
+    def price(self, model: str = "") -> Price:
+        """What one of the models costs; nothing where it has no price."""
+        return self._prices[model]
 
     def ready(self) -> None:
         """Raise UserError where nothing could be asked."""
-        self.chat.ready()
+        for model in self._models.values():
+            model.ready()
 
     def ask(self, questions: Iterable[Question]) -> Iterator[Reply | Failure]:
         """Replies and failures as they come, one a question. Read more from `questions` only as places get free.
@@ -55,11 +66,13 @@ class Asker:
             UserError: the journal is in use; the service refuses us, or has refused everything for `pace.patience_s`.
         """
         with nullcontext() if self.journal is None else self.journal.open() as journal:
-            attempts = Attempts(
-                self.chat, self._limit, journal, self.budget, self._price, self.tries, self.pace.patience_s
-            )
-            dispatch = Dispatch(self.chat, self._limit, journal, self.budget, self._price, attempts)
-            yield from dispatch.all(iter(questions))
+            lanes = {name: self._lane(name, model, journal) for name, model in self._models.items()}
+            yield from Dispatch(lanes, journal, self.budget).all(iter(questions))
+
+    def _lane(self, name: str, model: ChatModel, journal: OpenJournal | None) -> Lane:
+        limit, price = self._limits[name], self._prices[name]
+        attempts = Attempts(model, limit, journal, self.budget, price, self.tries, self.pace.patience_s)
+        return Lane(model, limit, price, attempts)
 
 
 def _price(budget: Budget, chat: ChatModel) -> Price:

@@ -66,6 +66,7 @@ class Question:
         sample: which answer to the same messages, from 0.
         template: version of the template that made the messages.
         key: what its answer is kept under; empty takes a hash of all the above but `index`, and of the model.
+        model: which of the asker's models is asked; empty is its first.
     """
 
     messages: Messages | Callable[[], Messages]
@@ -73,6 +74,7 @@ class Question:
     sample: int = 0
     template: str = ""
     key: str = ""
+    model: str = ""
 
     def __post_init__(self) -> None:
         if callable(self.messages) and not self.key:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.verify.parity import GRADIENT, LOSS, Row
 from nemo_vfm.parallel.verify.tiny_training import SAMPLES
@@ -26,13 +27,14 @@ class Table:
         self._width = max([len(str(layout)) for layout in layouts] + [20])
         self._paper, self._ranks = Terminal(), 0
 
-    def begin(self, recipe: str, model: nn.Module) -> None:
+    def begin(self, recipe: str, model: nn.Module, fp8: Fp8 | None) -> None:
         """What is tried, and the head of the columns."""
+        numbers = "fp32" if fp8 is None else f"FP8 (recipe {fp8.recipe}) and float64"
         count = sum(parameter.numel() for parameter in model.parameters())
         paper = self._paper
         paper.line(f"{recipe}, made small", "bold")
-        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in fp32, each "
-                    f"rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
+        paper.prose(f"{type(model).__name__} of {count:,} parameters, two steps of {SAMPLES} samples in {numbers}, "
+                    f"each rank with its own. Each layout against one device: losses may differ by {LOSS:g}, each "
                     f"parameter's gradient by {GRADIENT:g}, relative (L2).", 2)  # fmt: skip
         paper.line()
         paper.line(f"  ranks  {'layout':<{self._width}}  verdict       loss  gradient  of", "bold")

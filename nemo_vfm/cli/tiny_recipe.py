@@ -42,7 +42,9 @@ def rehearsed(
     if not isinstance(job.engine, MeshEngine):
         raise UserError(f"{type(job.engine).__name__} has no layouts that can be tried; use engine=torch or megatron")
     try:
-        ready, model = rehearsal_of(job.model, job.task, job.optimizer, seed=0, engine=job.engine)
+        ready, model = rehearsal_of(
+            job.model, job.task, job.optimizer, seed=0, engine=job.engine, fp8=job.precision.fp8
+        )
     except RecipeError as error:
         raise UserError(
             f"the model of {arguments.recipe} cannot be built without the files that it is given, so no small one can "

@@ -137,14 +137,14 @@ def test_nothing_but_refusals_ends_the_run_in_a_sentence_and_the_next_one_goes_o
 def test_a_pause_of_the_service_holds_up_no_answer_that_is_there(tmp_path, monkeypatch):
     asked(MadeChat(), numbered(3), tmp_path)
     asker = Asker(chat=MadeChat(), journal=Journal(file=tmp_path / "answers.jsonl"))
-    monkeypatch.setattr(asker._limit, "_paused_until_s", math.inf)
+    monkeypatch.setattr(asker._limits[""], "_paused_until_s", math.inf)
     assert len(list(asker.ask(numbered(3)))) == 3 and list(asker.ask([])) == []
 
 
 def test_a_pause_of_the_service_is_waited_for(monkeypatch):
     asker = Asker(chat=MadeChat())
     until_s = time.monotonic() + 0.2
-    monkeypatch.setattr(asker._limit, "_paused_until_s", until_s)
+    monkeypatch.setattr(asker._limits[""], "_paused_until_s", until_s)
     assert len(list(asker.ask(numbered(3)))) == 3 and time.monotonic() >= until_s
 
 
@@ -316,8 +316,31 @@ def test_those_who_ask_one_model_at_one_place_share_its_limit_and_others_do_not(
 
     pace, other_pace = Pace(), Pace(most=7)
     one, same, other = (Asker(chat=Placed(name=name), pace=pace) for name in ("shared", "shared", "alone"))
-    assert one._limit is same._limit and one._limit is not other._limit
-    assert Asker(chat=Placed(name="shared"), pace=other_pace)._limit is not one._limit
+    assert one._limits[""] is same._limits[""] and one._limits[""] is not other._limits[""]
+    assert Asker(chat=Placed(name="shared"), pace=other_pace)._limits[""] is not one._limits[""]
+
+
+def test_each_of_several_models_has_a_pace_of_its_own(tmp_path):
+    """A slow judge with one place keeps nobody waiting who asks the other."""
+    ended, slow = threading.Event(), []
+
+    class Slow(MadeChat):
+        def say(self, messages):
+            slow.append(len(slow))
+            assert ended.wait(20), "the other model was not asked meanwhile"
+            return super().say(messages)
+
+    asker = Asker(chat=MadeChat(), others={"judge": Slow(name="judge")}, pace=Pace(start=1, most=1),
+                  journal=Journal(file=tmp_path / "answers.jsonl"))  # fmt: skip
+    questions = [Question([{"role": "user", "content": str(n)}], n, model="judge" if n < 3 else "") for n in range(30)]
+    found = []
+    for reply in asker.ask(questions):
+        found.append(reply)
+        if len(found) == 27:
+            assert all(not one.question.model for one in found) and len(slow) == 1
+            ended.set()
+    assert {one.question.index for one in found} == set(range(30)) and len(slow) == 3
+    assert len({one.key for one in found}) == 30
 
 
 def test_an_error_that_nobody_foresaw_ends_the_run_and_does_not_leave_it_waiting(tmp_path, monkeypatch):

@@ -51,6 +51,16 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
 
 
 @pytest.mark.cluster
+def test_in_fp8_every_layout_is_one_device_that_passes_as_many_samples(capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    layouts = [Layout({"tensor": 2, "sequence": True}), Layout({"shard": 2, "microbatches": 2}), Layout({"context": 2})]
+    monkeypatch.setattr(verb, "_chosen", lambda *_: layouts)
+    assert main(["parity", "llm/nemotron4_1b", "precision=fp8", "--ranks", "2"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "in FP8 (recipe current) and float64" in shown and "3 equal, 1 of 1 controls detected" in shown
+
+
+@pytest.mark.cluster
 def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setattr(parity, "differences", off_by_a_little)
     monkeypatch.setattr(verb, "_chosen", lambda *_: [Layout({"tensor": 2})])
@@ -68,7 +78,7 @@ def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], mo
     (["diverge", SMALL, SMALL, SMALL], "one recipe or two can be compared, got 3"),
     (["diverge", SMALL, "--b", "parallel.shard=16"], "asks for 16 devices"),
     (["diverge", SMALL, "--steps", "0"], "--steps takes one or more"),
-    (["diverge", SMALL, "--b", "parallel.tensor=2", "model.heads=3"], "3 attention heads cannot be divided by 2"),
+    (["diverge", SMALL, "--b", "parallel.tensor=2", "model.heads=1"], "1 attention heads cannot be divided by 2"),
 ])  # fmt: skip
 def test_what_cannot_be_tried_gets_a_sentence(capsys: pytest.CaptureFixture[str], words: list[str], said: str):
     assert main(words) == 2

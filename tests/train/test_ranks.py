@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from nemo_vfm.parallel.checkpoint import checkpoint
 from tests.support import tiny_training
@@ -131,6 +132,21 @@ def test_a_rank_killed_twice_under_torchrun_is_started_again_and_the_run_is_as_i
         "recipe.yaml", "manifest.json", "status.json", "started.json", "done.json", "report.html", "fate-1",
     }  # fmt: skip
     assert len(list((folder / "samples").iterdir())) == 2
+
+
+def test_a_rank_killed_in_fp8_changes_no_bit(data: Path, tmp_path: Path) -> None:
+    """Scales of `delayed` come from the steps before: a history that was lost would show at once."""
+    fp8 = ("parallel.shard=2", "precision=fp8", "precision.fp8.recipe=delayed", "precision.fp8.history=4")
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    on_ranks(2, trained, changes(data, whole, *fp8))
+    words = torchrun(command(data, folder, *fp8, fate("is_killed", rank=1, step=3)), 1)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert done.returncode == 0 and (folder / "fate-1").read_text() == "x", done.stderr[-3000:]
+    assert metrics(folder) == metrics(whole)
+    ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, whole))
+    assert ours is not None and theirs is not None and ours.groups.keys() == theirs.groups.keys() >= {"fp8"}
+    for group, tensors in theirs.groups.items():
+        assert all(torch.equal(ours.groups[group][name], tensor) for name, tensor in tensors.items()), group
 
 
 def by_srun(words: list[str], port: int) -> list[subprocess.Popen[str]]:

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     table, began = None if arguments.json else Table(layouts), time.monotonic()
     if table is not None:
-        table.begin(arguments.recipe, model)
+        table.begin(arguments.recipe, model, ready.precision.fp8)
     rows = []
     for row in _rows(ready, model, layouts, ranks):
         rows.append(row)

@@ -13,7 +13,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.chat.bounded_jinja import without_generation_marks
-from nemo_vfm.data.chat.chat_template import ChatTemplate, template_of
+from nemo_vfm.data.chat.chat_template import ChatTemplate, has_template, template_of
 from nemo_vfm.data.chat.control_tokens import ControlTokens, Place, unmarked
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 
@@ -35,6 +35,14 @@ class Conversation:
     assistant: list[bool]
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A template and the control tokens that it may write."""
+
+    template: ChatTemplate
+    control: ControlTokens
+
+
 class ChatFormat:
     """How a model's conversations are written.
 
@@ -44,22 +52,31 @@ class ChatFormat:
     Args:
         tokenizer: of a folder with tokenizer.json.
         template: a file of jinja; None takes the folder's own.
-        name: which of the folder's templates.
+        name: which of the folder's templates; None takes `tool_use` where there are tools and the folder has it, and
+            `default` otherwise.
     """
 
-    def __init__(self, *, tokenizer: FolderTokenizer, template: Path | None = None, name: str = "default") -> None:
+    def __init__(self, *, tokenizer: FolderTokenizer, template: Path | None = None, name: str | None = None) -> None:
         self.tokenizer, self.template, self.name = tokenizer, template, name
         self._lock = threading.Lock()
+        self._written: dict[str, _Written] = {}
+
+    def _of(self, tools: Sequence[Json] | None) -> "_Written":
+        """The template that these tools call for."""
+        name = self.name or ("tool_use" if tools is not None and self._has_tool_use else "default")
+        with self._lock:
+            if name not in self._written:
+                given = self.template
+                template = ChatTemplate(
+                    template_of(self.tokenizer.folder, name) if given is None else given.read_text()
+                )
+                control = ControlTokens(self.tokenizer.placed_tokens(), template.text, template.environment)
+                self._written[name] = _Written(template, control)
+            return self._written[name]
 
     @cached_property
-    def _template(self) -> ChatTemplate:
-        if self.template is None:
-            return ChatTemplate(template_of(self.tokenizer.folder, self.name))
-        return ChatTemplate(self.template.read_text())
-
-    @cached_property
-    def _control(self) -> ControlTokens:
-        return ControlTokens(self.tokenizer.placed_tokens(), self._template.text, self._template.environment)
+    def _has_tool_use(self) -> bool:
+        return self.template is None and has_template(self.tokenizer.folder, "tool_use")
 
     def tokens(
         self, messages: Sequence[Message], *, add_generation_prompt: bool = False, tools: Sequence[Json] | None = None
@@ -75,7 +92,7 @@ class ChatFormat:
             DataError: the template refuses the messages or goes beyond a limit.
         """
         text, _ = without_generation_marks(self._rendered(messages, tools, add_generation_prompt))
-        return self._control.encoded(text)[0]
+        return self._of(tools).control.encoded(text)[0]
 
     def masked(self, messages: Sequence[Message], *, tools: Sequence[Json] | None = None) -> Conversation:
         """The tokens, and which the assistant said.
@@ -88,8 +105,8 @@ class ChatFormat:
                 neither way is exact.
         """
         rendered, spans = without_generation_marks(self._rendered(messages, tools, False))
-        tokens, places, plain = self._control.encoded(rendered)
-        if _has_tag(self._template.text):
+        tokens, places, plain = self._of(tools).control.encoded(rendered)
+        if _has_tag(self._of(tools).template.text):
             spans = [(len(unmarked(rendered[:begin])), len(unmarked(rendered[:end]))) for begin, end in spans]
         else:
             spans = self._by_prefixes(messages, tools, plain)
@@ -103,12 +120,12 @@ class ChatFormat:
                 after = self._plain(messages[: number + 1], tools, False)
                 _require_prefix(before, after, number)
                 _require_prefix(after, whole, number)
-                spans.append((len(before), len(before) + self._said(after[len(before) :])))
+                spans.append((len(before), len(before) + self._said(after[len(before) :], tools)))
         return spans
 
-    def _said(self, turn: str) -> int:
+    def _said(self, turn: str, tools: Sequence[Json] | None) -> int:
         """Letters of a turn up to the token that ends it: what the template puts behind that nobody says."""
-        ends = [turn.rfind(name) + len(name) for name in self._control.names if name in turn]
+        ends = [turn.rfind(name) + len(name) for name in self._of(tools).control.names if name in turn]
         last = max(ends, default=len(turn))
         return last if not turn[last:].strip() else len(turn)
 
@@ -117,10 +134,11 @@ class ChatFormat:
         return unmarked(text)
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
-        marked = [self._control.marked(_with_text(message)) for message in messages]
+        written = self._of(tools)
+        marked = [written.control.marked(_with_text(message)) for message in messages]
         with self._lock:  # the limits are of one rendering at a time
-            return self._template.rendered(
-                marked, tools=None if tools is None else self._control.marked(list(tools)),
+            return written.template.rendered(
+                marked, tools=None if tools is None else written.control.marked(list(tools)),
                 add_generation_prompt=prompt, special=self.tokenizer.special_names(),
             )  # fmt: skip
 
@@ -136,14 +154,18 @@ class ChatFormat:
         except DataError:
             return frozenset(found)
         behind = turn.rpartition(_PROBE)[2]
-        names = sorted((behind.find(name), name) for name in self._control.names if name in behind)
-        if names and (number := self._control.numbers[names[0][1]]) is not None:
+        control = self._of(None).control
+        names = sorted((behind.find(name), name) for name in control.names if name in behind)
+        if names and (number := control.numbers[names[0][1]]) is not None:
             found.add(number)
         return frozenset(found)
 
     def fingerprint(self) -> str:
         """Of the template and the tokenizer."""
-        return f"chat/1 {sha256(self._template.text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
+        text = self._of(None).template.text
+        if self.name is None and self._has_tool_use:
+            text += template_of(self.tokenizer.folder, "tool_use")
+        return f"chat/1 {sha256(text.encode()).hexdigest()[:16]} {self.tokenizer.fingerprint()}"
 
 
 def _has_tag(template: str) -> bool:

@@ -36,9 +36,9 @@ def template_of(folder: Path, name: str = "default") -> str:
     return found[name]
 
 
-def has_template(folder: Path) -> bool:
-    """Whether a folder has a chat template."""
-    return "default" in _templates(folder)
+def has_template(folder: Path, name: str = "default") -> bool:
+    """Whether a folder has a chat template of this name."""
+    return name in _templates(folder)
 
 
 def _templates(folder: Path) -> dict[str, str]:

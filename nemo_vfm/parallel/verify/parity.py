@@ -31,7 +31,7 @@ _STEPS = 2
 NOT_PACKED = "this model takes no packed samples"
 _NORM = "the norm of all"
 _NOTHING = 1e-6  # of the norm of all gradients: a smaller one is compared with this, since it is rounding itself
-_ALONE: dict[tuple[str, bool, int], "_Seen"] = {}
+_ALONE: dict[tuple[str, bool, int, int], "_Seen"] = {}
 
 Verdict = Literal["equal", "differs", "refused", "failed", "seen", "not seen"]
 
@@ -94,7 +94,8 @@ def one_device(pool: Pool, rehearsal: TinyTraining, ranks: int) -> tuple[list[fl
 
 
 def _loss_and_norm(rank: int, rehearsal: TinyTraining) -> tuple[list[float], float]:
-    alone = _alone(rehearsal, False)
+    with rehearsal.exact():
+        alone = _alone(rehearsal, Layout({}))
     return alone.losses, alone.norm
 
 
@@ -145,12 +146,13 @@ def differences(
     rank: int, rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS
 ) -> tuple[float, dict[str, float]] | str:  # fmt: skip
     """On one rank: how far its losses are from one device's, and each gradient; or why the layout is refused."""
-    try:
-        batches = _own(rehearsal, layout, rank, steps)
-        found = _seen(rehearsal.started(layout.plan()), batches)
-    except (UserError, ValueError) as error:
-        return str(error)
-    return _compared(found, _alone(rehearsal, layout.packed, steps))
+    with rehearsal.exact():
+        try:
+            batches = _own(rehearsal, layout, rank, steps)
+            found = _seen(rehearsal.started(layout.plan()), batches)
+        except (UserError, ValueError) as error:
+            return str(error)
+        return _compared(found, _alone(rehearsal, layout, steps))
 
 
 def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
@@ -161,8 +163,9 @@ def without_a_sum(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[f
 
 def alike(rank: int, rehearsal: TinyTraining, layout: Layout) -> tuple[float, dict[str, float]] | str:
     """`differences` where every rank is given rank 0's samples."""
-    found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
-    return _compared(found, _alone(rehearsal, layout.packed))
+    with rehearsal.exact():
+        found = _seen(rehearsal.started(layout.plan()), _own(rehearsal, layout, 0))
+        return _compared(found, _alone(rehearsal, layout))
 
 
 @contextmanager
@@ -189,15 +192,21 @@ def _own(rehearsal: TinyTraining, layout: Layout, rank: int, steps: int = _STEPS
     return [[rehearsal.own(plan, rank, index, packed=layout.packed)] for index in range(steps)]
 
 
-def _alone(rehearsal: TinyTraining, packed: bool, steps: int = _STEPS) -> _Seen:
+def _alone(rehearsal: TinyTraining, layout: Layout, steps: int = _STEPS) -> _Seen:
     """One device's numbers, of packed samples one by one. Kept, since a process compares many layouts with the same.
 
+    In FP8 the samples of a pass share a scale: one device then passes as many together as a rank of the layout does.
     An engine asks all ranks that there are whether a step may be taken, so either all compute them now or none.
     """
-    key = rehearsal.name, packed, steps
+    is_fp8, plan = rehearsal.precision.fp8 is not None, layout.plan()
+    parts = plan.data * plan.microbatches if is_fp8 else 1
+    key = rehearsal.name, layout.packed, steps, parts
     if greatest(float(key not in _ALONE))[0]:
-        batches = [rehearsal.one_by_one(n) if packed else [rehearsal.batch(n)] for n in range(steps)]
-        _ALONE[key] = _seen(rehearsal.by_torch().started(ParallelPlan()), batches)
+        one_by_one = layout.packed and not is_fp8
+        batches = [
+            rehearsal.one_by_one(n) if one_by_one else [rehearsal.batch(n, packed=layout.packed)] for n in range(steps)
+        ]
+        _ALONE[key] = _seen(rehearsal.by_torch().started(ParallelPlan(microbatches=parts)), batches)
     return _ALONE[key]
 
 

@@ -8,7 +8,8 @@ another's part of a sum cannot be right by chance. No weight is zero: layers tha
 
 import copy
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import IGNORED, LAID, Batch, PackedBatch, TokenBatch, VideoBatch
@@ -72,7 +74,23 @@ class TinyTraining:
         engine.clip_norm = None
         engine.start(EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
         wake(engine.model, self.seed)
+        if self.precision.fp8 is not None:
+            _in_float64(engine.model)
         return engine
+
+    @contextmanager
+    def exact(self) -> Iterator[None]:
+        """Where FP8 is tried, weights and samples made in this block are float64.
+
+        In float32 a layout's other order of a sum changes the last bit, and with it now and then an element of FP8,
+        which is off by 3 % then: no layout would be equal.
+        """
+        usual = torch.get_default_dtype()
+        torch.set_default_dtype(usual if self.precision.fp8 is None else torch.float64)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(usual)
 
     def by_torch(self) -> "TinyTraining":
         """The same by plain PyTorch, whose numbers on one device every engine must give."""
@@ -135,6 +153,13 @@ class TinyTraining:
         return torch.randn(tuple(shape), generator=generator(self.seed, "made up", name, key))
 
 
+def _in_float64(model: nn.Module) -> None:
+    """Let linears take what parts of the model make in float32, such as embeddings of time."""
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_pre_hook(lambda _, inputs: (inputs[0].double(),))
+
+
 def _documents(row: Batch) -> list[Batch]:
     """Each document of a batch of one row as a batch of its own."""
     assert isinstance(row, TokenBatch)
@@ -144,7 +169,7 @@ def _documents(row: Batch) -> list[Batch]:
 
 def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
-    engine: MeshEngine = TorchEngine(),
+    engine: MeshEngine = TorchEngine(), fp8: Fp8 | None = None,
 ) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
     """The parts made ready, and the model without memory, to ask it.
 
@@ -164,7 +189,7 @@ def rehearsal_of(
         vars(mute)["text_encoder"] = Mute(*built.small_inputs()["text_BLD"][1:])
     packed = not inspect.signature(built.forward).parameters.keys().isdisjoint(LAID)
     shapes, vocab = built.small_inputs(), int(getattr(built, "vocab", 0))
-    ready = TinyTraining(model, mute, optimizer, seed, engine=engine, shapes=shapes, takes_packed=packed, vocab=vocab)
+    ready = TinyTraining(model, mute, optimizer, seed, Precision("fp32", fp8), engine, shapes, packed, vocab)
     return ready, built
 
 

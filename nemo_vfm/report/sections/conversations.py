@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number
+from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, plain
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
 
@@ -56,8 +56,15 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    found = map(mapping, listing(row.get("messages")))
-    return [(clean(str(one.get("role")), 40), clean(str(one.get("content")), MAX_LETTERS)) for one in found]
+    named = [(str(one.get("role")), one) for one in map(mapping, listing(row.get("messages")))]
+    named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
+    return [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
+
+
+def _said(message: Mapping[str, Any]) -> str:
+    """Its text; calls of tools as JSON."""
+    text, calls = message.get("content"), listing(message.get("tool_calls"))
+    return "\n".join([*([str(text)] if text else []), *(plain(mapping(call).get("function")) for call in calls)])
 
 
 def _cards(rows: Sequence[Mapping[str, Any]], ledger: Mapping[str, Any]) -> tuple[Card, ...]:
@@ -71,8 +78,9 @@ def _distinct(rows: Sequence[Mapping[str, Any]]) -> float:
     """Different n-grams of words over all of them."""
     grams: Counter[tuple[str, ...]] = Counter()
     for row in rows:
-        for role, text in _messages(row):
-            if role == "assistant":
-                words = text.casefold().split()
+        said = [*listing(row.get("messages")), *listing(row.get("chosen"))]
+        for message in map(mapping, said):
+            if message.get("role") == "assistant":
+                words = str(message.get("content")).casefold().split()
                 grams.update(zip(*(words[n:] for n in range(_GRAM)), strict=False))
     return len(grams) / max(1, grams.total())

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.pipelines.list_questions import lists_of
-from nemo_vfm.synth.pipelines.row_program import Ask, Draft, Dropped, Program, RowFailed, answered
+from nemo_vfm.synth.programs.judgement import transcript
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.task_source import Task
 
 
 class TopicTasks:
@@ -36,18 +38,32 @@ class TopicTasks:
         """See `Pipeline`."""
         always = {
             "topics": ("count",), "subtopics": ("count", "topic"), "tasks": ("count", "topic", "subtopic", "level"),
-            "answer": ("task",), "again": ("count",),
+            "answer": ("task",),
         }  # fmt: skip
         more = {"revise": ("task",)} if self.revise else {}
-        later = {"follow_up": ("task",)} if self.turns > 1 else {}
-        return {name: frozenset(places) for name, places in (always | more | later).items()}
+        later = {"follow_up": ("transcript",)} if self.turns > 1 else {}
+        return LIST_PROMPTS | {name: frozenset(places) for name, places in (always | more | later).items()}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`: it asks the generator alone."""
+        return ()
 
     def most_rows(self) -> int:
         """See `Pipeline`."""
         return self.topics * self.subtopics * self.tasks * len(self.levels)
 
     def candidates(self) -> Program[Sequence["TopicTask"]]:
-        """Tasks, each once; a topic whose list cannot be read is passed over."""
+        """See `Pipeline`."""
+        tasks = yield from self._found()
+        return [TopicTask(task, place, self.revise, self.turns) for task, place in tasks.items()]
+
+    def all_tasks(self) -> Program[Sequence[Task]]:
+        """See `TaskSource`: as they were found, without revision or further turns."""
+        tasks = yield from self._found()
+        return [Task([said("user", task)], _parents(task, place)) for task, place in tasks.items()]
+
+    def _found(self) -> Program[dict[str, dict[str, str]]]:
+        """Each task once, with its topic, subtopic and level; a topic whose list cannot be read is passed over."""
         ((*topics,),) = yield from lists_of([Ask("topics", {"count": str(self.topics)})], self.topics)
         if not topics:
             raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
@@ -58,12 +74,12 @@ class TopicTasks:
             for topic, subtopics in zip(topics, lists, strict=True) for subtopic in subtopics for level in self.levels
         ]  # fmt: skip
         lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
-        every: dict[str, TopicTask] = {}
+        every: dict[str, dict[str, str]] = {}
         for number in range(self.tasks):  # one of each place, then another: few rows are on many topics, too
             for place, tasks in zip(places, lists, strict=True):
                 for task in tasks[number : number + 1]:
-                    every.setdefault(task, TopicTask(task, place, self.revise, self.turns))
-        return list(every.values())
+                    every.setdefault(task, place)
+        return every
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +100,18 @@ class TopicTask:
 
     def row(self) -> Program[Draft | Dropped]:
         """The task, perhaps revised, and answers turn by turn."""
-        said, messages = self.task, list[Json]()
+        task, messages = self.task, list[Json]()
         if self.revise:
-            (said,) = answered((yield [Ask("revise", {"task": said})]))
+            (task,) = answered((yield [Ask("revise", {"task": task})]))
         for turn in range(self.turns):
             if turn:
-                # The model sees the conversation from the other side, and writes what its user would.
-                (said,) = answered((yield [Ask("follow_up", {"task": self.task}, before=_swapped(messages))]))
-            (answer,) = answered((yield [Ask("answer", {"task": said}, before=tuple(messages))]))
-            if answer.strip() == said.strip():
+                (task,) = answered((yield [Ask("follow_up", {"transcript": transcript(messages)})]))
+            (answer,) = answered((yield [Ask("answer", {"task": task}, before=tuple(messages))]))
+            if answer.strip() == task.strip():
                 return Dropped("echo")
-            messages += [_message("user", said), _message("assistant", answer)]
-        place = {name: value for name, value in self.place.items() if value}
-        return Draft(messages, {**place, "task": self.task})
+            messages += [said("user", task), said("assistant", answer)]
+        return Draft(messages, _parents(self.task, self.place))
 
 
-def _message(role: str, text: str) -> dict[str, Json]:
-    return {"role": role, "content": text.strip()}
-
-
-def _swapped(messages: Sequence[Json]) -> tuple[Json, ...]:
-    """The user's turns as the assistant's, and the other way round."""
-    other = {"user": "assistant", "assistant": "user"}
-    return tuple({**message, "role": other[message["role"]]} for message in messages)
+def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:
+    return {**{name: value for name, value in place.items() if value}, "task": task}

@@ -13,6 +13,7 @@ from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from tests.support.chat_tokenizer import SPECIAL, write_tokenizer
 
 trl = pytest.importorskip("trl")
+AutoTokenizer = pytest.importorskip("transformers").AutoTokenizer
 
 FAMILIES = ("llama3", "qwen2_5", "qwen3", "phi3", "gemma", "nemotron_3")
 TEMPLATES = sorted(
@@ -150,3 +151,21 @@ def test_a_folder_without_a_template_says_so(tmp_path: Path) -> None:
         (tmp_path / file).unlink()
     with pytest.raises(UserError, match="has no chat template named 'default'"):
         ChatFormat(tokenizer=FolderTokenizer(folder=tmp_path)).tokens(PLAIN)
+
+
+def test_tools_take_the_template_that_is_for_them_as_transformers_does(tmp_path: Path) -> None:
+    before = both(tmp_path, CHATML)[1].fingerprint()
+    (tmp_path / "additional_chat_templates").mkdir()
+    with_tools = "{% if tools %}{{ tools[0].function.name }}|{% endif %}" + CHATML
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text(with_tools)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    ours = ChatFormat(tokenizer=FolderTokenizer(folder=tmp_path))
+    plain = ours.tokens(PLAIN)
+    for tools in (None, [], [TOOL]):
+        expected = theirs.apply_chat_template(
+            PLAIN, tools=tools, tokenize=True, sanitize_control_tokens=True, return_dict=False
+        )
+        assert ours.tokens(PLAIN, tools=tools) == expected
+    assert len(ours.tokens(PLAIN, tools=[TOOL])) > len(plain)
+    assert ChatFormat(tokenizer=ours.tokenizer, name="default").tokens(PLAIN, tools=[TOOL]) == plain
+    assert ours.fingerprint() != before

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines programs that ask: generators that yield questions and are sent the answers."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -10,22 +10,26 @@ from nemo_vfm.core.types.json_value import Json
 
 Result = TypeVar("Result")
 
+GENERATOR = "generator"
+
 
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One question of a program.
 
     Args:
-        prompt: the name of the prompt.
+        prompt: the name of the prompt; None sends `before` as it is.
         values: what stands in its places.
         before: messages before it; a question stands for the message that it is sent as.
         sample: which answer to the same question, from 0.
+        model: who is asked: the generator, or another by its role.
     """
 
-    prompt: str
-    values: Mapping[str, str]
+    prompt: str | None
+    values: Mapping[str, str] = field(default_factory=dict)
     before: "Sequence[Json | Ask]" = ()
     sample: int = 0
+    model: str = GENERATOR
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,17 @@ class Draft:
         messages: in chat form.
         parents: what it was made from, outermost first.
         scores: of judges, by name.
+        verifier: what has checked it without a model, and what was found; empty where nothing has.
+        licence: of the data that it was made from; empty takes that of the run.
+        more: further columns, such as `tools`, or `chosen` and `rejected`.
     """
 
     messages: Sequence[Mapping[str, Json]]
     parents: Mapping[str, Json] = field(default_factory=dict)
     scores: Mapping[str, float] = field(default_factory=dict)
+    verifier: str = ""
+    licence: str = ""
+    more: Mapping[str, Json] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,19 +83,27 @@ class Dropped:
     rule: str
 
 
-class Pipeline(Protocol):
-    """Makes rows."""
+class AsksModels(Protocol):
+    """What its questions need."""
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """The names of its prompts, and of the places in each."""
         ...
 
-    def most_rows(self) -> int:
-        """How many it could make at most."""
+    def roles(self) -> Sequence[str]:
+        """Of the models that it asks beside the generator."""
         ...
 
-    def candidates(self) -> Program[Sequence["Candidate"]]:
-        """What rows are made of, in an order that answers alone decide."""
+
+class Pipeline(AsksModels, Protocol):
+    """Makes rows."""
+
+    def most_rows(self) -> int | None:
+        """How many it could make at most; None where its data decide."""
+        ...
+
+    def candidates(self) -> Program[Iterable["Candidate"]]:
+        """What rows are made of, in an order that answers and data alone decide; read only as far as needed."""
         ...
 
 
@@ -107,3 +125,8 @@ def answered(answers: Answers) -> list[str]:
         if isinstance(one, NoAnswer):
             raise RowFailed(one.reason)
     return [str(one) for one in answers]
+
+
+def said(role: str, text: str) -> dict[str, Json]:
+    """A message."""
+    return {"role": role, "content": text.strip()}

@@ -4,6 +4,7 @@
 
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Mapping
@@ -22,10 +23,11 @@ from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.synth.pipelines.embedded_responder import EmbeddedResponder
-from nemo_vfm.synth.pipelines.prompt_template import Prompt
-from nemo_vfm.synth.pipelines.synthesize import Synthesize
+from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
+from nemo_vfm.synth.programs.prompt_template import Prompt
+from nemo_vfm.synth.programs.row_program import Ask, Draft
+from nemo_vfm.synth.programs.synthesize import Synthesize
 from tests.support.repository import ROOT
 
 RECIPE = str(ROOT / "recipes/synthetic/open_qa.yaml")
@@ -42,7 +44,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 def ledger(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((folder / "ledger.json").read_text())
-    for counts in found.values():
+    for counts in (found["rows"], found["requests"]):
         parts = [sum(value.values()) if isinstance(value, Mapping) else value for value in counts.values()]
         assert parts[0] == sum(parts[1:]), counts
     return found
@@ -89,7 +91,7 @@ def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: P
     assert ledger(tmp_path)["rows"] == {"in": 12, "kept": 12, "dropped": {}, "failed": {}}
 
 
-@pytest.mark.parametrize("recipe", ["open_qa", "writing", "math", "two_turn"])
+@pytest.mark.parametrize("recipe", ["open_qa", "writing", "math", "two_turn", "preferences", "ratings", "dialogues"])
 def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: str) -> None:
     for name in ("one", "other"):
         (tmp_path / name).mkdir()
@@ -98,13 +100,14 @@ def test_every_recipe_makes_its_fifty_rows_twice_alike(tmp_path: Path, recipe: s
     one, other = (tmp_path / name / "rows.jsonl" for name in ("one", "other"))
     assert one.read_bytes() == other.read_bytes() and ledger(tmp_path / "one")["rows"]["kept"] == 50
     found = rows(tmp_path / "one")
-    assert {len(row["messages"]) for row in found} == {4 if recipe == "two_turn" else 2}
+    turns = {"two_turn": 4, "preferences": 1, "dialogues": 6}
+    assert {len(row["messages"]) for row in found} == {turns.get(recipe, 2)}
     assert len({row["parents"]["topic"] for row in found}) >= 5, "rows are on all topics, or nearly"
     if recipe == "math":
         assert len({row["parents"]["level"] for row in found}) == 3
 
 
-def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_side(tmp_path: Path) -> None:
+def test_for_its_next_question_the_model_is_shown_the_conversation(tmp_path: Path) -> None:
     asked: list[Any] = []
 
     class Noting(EmbeddedResponder):
@@ -116,11 +119,9 @@ def test_for_its_next_question_the_model_sees_the_conversation_from_the_other_si
     made.generator = Noting(error_rate=0)
     made.run(Run(tmp_path))
     first, answer, second, _ = rows(tmp_path)[0]["messages"]
-    follow_up = next(messages for messages in asked if "what you say next" in messages[-1]["content"])
-    assert [(one["role"], one["content"]) for one in follow_up[:-1]] == [
-        ("assistant", first["content"]), ("user", answer["content"])
-    ]  # fmt: skip
-    assert asked[-1] == [first, answer, second]
+    ((follow_up,),) = [messages for messages in asked if "what you say next" in messages[-1]["content"]]
+    shown = f"[user]\n{first['content']}\n\n[assistant]\n{answer['content']}\n</conversation>"
+    assert shown in follow_up["content"] and asked[-1] == [first, answer, second]
 
 
 def test_the_report_shows_conversations_and_what_became_of_candidates(tmp_path: Path) -> None:
@@ -130,6 +131,22 @@ def test_the_report_shows_conversations_and_what_became_of_candidates(tmp_path: 
     assert escape(row["messages"][1]["content"]) in shown.body and row["parents"]["topic"] in shown.body
     assert {card.label: card.value for card in shown.cards}["rows"] == "20"
     assert "the model returned nothing" in found["From candidates to rows"].body
+
+
+def test_the_report_shows_scores_preferences_and_what_asking_cost(tmp_path: Path) -> None:
+    build(compose(str(ROOT / "recipes/synthetic/preferences.yaml"), ["rows=10", "tries=1"])).run(Run(tmp_path))
+    found = {section.title: section for section in all_sections(RunFolder.open(tmp_path))}
+    made, uses = rows(tmp_path), json.loads((tmp_path / "ledger.json").read_text())["uses"]
+    mean = sum(row["scores"]["chosen"] for row in made) / 10
+    assert f">{mean:.2f}</td>" in found["Scores by source"].body
+    won = sum(row["parents"]["chosen_by"] == "other" for row in made)
+    shares = re.findall(r"<td[^>]*>([^<]*)</td>", found["Preferences"].body)
+    assert shares[3:6] == [str(won), str(10 - won), f"{won / 10:.0%}"], "after the generator's"
+    tokens = sum(use["tokens_in"] + use["tokens_out"] for use in uses.values())
+    assert found["What it cost"].cards[0].value == f"{tokens:,}" and f"{uses['judge']['asked']}</td>" in (
+        found["What it cost"].body
+    )
+    assert escape(made[0]["rejected"][0]["content"]) in found["Conversations"].body
 
 
 def test_a_row_is_explained_with_every_answer_on_the_way(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +201,8 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     assert again.asked == 30
 
 
-@pytest.mark.parametrize("answer", ["", "I will not write lists."])
-def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path, answer: str) -> None:
+@pytest.mark.parametrize(("answer", "requests"), [("", 2), ("I will not write lists.", 4)])
+def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path, answer: str, requests: int) -> None:
     class Prose(EmbeddedResponder):
         def say(self, messages: Any) -> Said:
             return Said(answer, "success", "prose", "", 1, 1, 0.0)
@@ -193,7 +210,7 @@ def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path,
     with pytest.raises(NemoVfmError, match="none of its answers was a list"):
         by(Prose()).run(Run(tmp_path))
     told = ledger(tmp_path)
-    assert told["requests"]["in"] == 3 and told["rows"]["in"] == 0 and rows(tmp_path) == []
+    assert told["requests"]["in"] == requests and told["rows"]["in"] == 0 and rows(tmp_path) == []
 
 
 def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: Path) -> None:
@@ -213,6 +230,85 @@ def test_a_model_whose_answer_is_no_list_is_shown_it_and_asked_again(tmp_path: P
     assert len(rows(tmp_path)) == 3
 
 
+def test_a_list_in_another_form_is_copied_out_and_what_it_does_not_say_is_refused(tmp_path: Path) -> None:
+    class Prose(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            asked = messages[-1]["content"]
+            if "should hold a list" in asked:
+                return Said("1. Old Rivers\n2. new rivers\n3. **small bridges.**", "success", "prose", "", 1, 1, 0.0)
+            if "broad topics" in asked:
+                return Said("I suggest old rivers and small bridges.", "success", "prose", "", 1, 1, 0.0)
+            return super().say(messages)
+
+    by(Prose(error_rate=0), 8).run(Run(tmp_path))
+    assert {row["parents"]["topic"] for row in rows(tmp_path)} == {"Old Rivers", "small bridges."}
+
+
+class _OddYears:
+    """Refuses rows by themselves."""
+
+    def broken_rule(self, draft: Draft) -> str | None:
+        return "an odd year" if int(draft.messages[1]["content"].rstrip(".")[-1]) % 2 else None
+
+
+class _SameKind:
+    """Refuses a row whose first word an earlier row has."""
+
+    def opened(self) -> Any:
+        seen = set[str]()
+
+        def rule(draft: Draft) -> str | None:
+            word = draft.messages[1]["content"].split()[0]
+            known = word in seen
+            seen.add(word)
+            return "same kind" if known else None
+
+        return rule
+
+
+class _Asked:
+    """Refuses what the judge says no to."""
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        return {"judge": frozenset({"answer"})}
+
+    def roles(self) -> list[str]:
+        return ["judge"]
+
+    def rule_program(self, draft: Draft) -> Any:
+        ((verdict),) = yield [Ask("judge", {"answer": draft.messages[1]["content"]}, model="judge")]
+        return "judged" if str(verdict).startswith("No") else None
+
+
+def test_filters_drop_rows_and_the_order_of_answers_decides_nothing(tmp_path: Path) -> None:
+    prompts = {"judge": Prompt(text="{answer} Is that good? Answer yes or no.")}
+    judge, filters = EmbeddedResponder(name="judge", error_rate=0), [_SameKind(), _Asked(), _OddYears()]
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        made = by(Shuffled(), 8)
+        Synthesize(
+            pipeline=made.pipeline, prompts={**made.prompts, **prompts}, generator=made.generator, rows=8,
+            models={"judge": judge}, filters=filters, min_yield=0.01,
+        ).run(Run(tmp_path / name))  # fmt: skip
+    one, other = (ledger(tmp_path / name) for name in ("one", "other"))
+    assert one == other and one["rows"]["dropped"].keys() == {"an odd year", "judged", "same kind"}
+    assert (tmp_path / "one/rows.jsonl").read_bytes() == (tmp_path / "other/rows.jsonl").read_bytes()
+    found = rows(tmp_path / "one")
+    assert len({row["messages"][1]["content"].split()[0] for row in found}) == len(found) == 8
+    assert all(row["models"] == {"judge": ["judge", 0]} for row in found)
+    assert one["uses"]["judge"]["asked"] == one["rows"]["in"]
+    assert not set(one["rows"]["dropped"]) & {""} and one["uses"]["generator"]["tokens_out"] > 100
+
+
+def test_a_filter_that_asks_needs_its_model_and_its_prompt() -> None:
+    made = job()
+    given: dict[str, Any] = {"pipeline": made.pipeline, "generator": made.generator, "filters": [_Asked()]}
+    with pytest.raises(ValueError, match="_Asked asks a model in the role judge; models has none"):
+        Synthesize(prompts=made.prompts, **given)
+    with pytest.raises(ValueError, match="_Asked asks by a prompt named judge"):
+        Synthesize(prompts=made.prompts, models={"judge": made.generator}, **given)
+
+
 def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path) -> None:
     class Echo(EmbeddedResponder):
         def say(self, messages: Any) -> Said:
@@ -226,7 +322,7 @@ def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path
 
 @pytest.mark.parametrize(("more", "said"), [
     ({"rows": 5000}, "makes at most 128"),
-    ({"prompts": {}}, "a prompt named topics"),
+    ({"prompts": {}}, "a prompt named as_list"),
     ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a place {other}"),
     ({"min_yield": 2}, "from 0 to 1"),
 ])  # fmt: skip

@@ -3,16 +3,30 @@
 """Runs many programs at once over one asker: questions of all of them are under way together."""
 
 from collections import Counter, deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.budget import Cost
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.pipelines.prompt_template import Prompt
-from nemo_vfm.synth.pipelines.row_program import Answers, Ask, Candidate, Draft, Dropped, NoAnswer, Program, RowFailed
+from nemo_vfm.synth.programs.prompt_template import Prompt
+from nemo_vfm.synth.programs.row_filter import Filter, RowOrder, filtered
+from nemo_vfm.synth.programs.row_program import (
+    GENERATOR,
+    Answers,
+    Ask,
+    Candidate,
+    Draft,
+    Dropped,
+    NoAnswer,
+    Program,
+    RowFailed,
+)
+
+_ASKED_AS_IT_IS = "as it is/1"  # in the place of a prompt and its version
 
 
 @dataclass(slots=True)
@@ -22,7 +36,7 @@ class Ended:
     Args:
         number: of the candidate.
         result: what it made; a text says why it made nothing.
-        asked: of each question: the prompt with its version, and the key of its answer in the journal.
+        asked: of each question: the prompt with its version, who was asked, and the key of its answer in the journal.
         truncated: answers that a limit of tokens cut.
     """
 
@@ -30,6 +44,21 @@ class Ended:
     result: Any
     asked: list[dict[str, str]] = field(default_factory=list)
     truncated: int = 0
+
+
+@dataclass(slots=True)
+class Use:
+    """What one model was used for.
+
+    Args:
+        asked: answers asked for now.
+        recalled: answers known before.
+        cost: of both.
+    """
+
+    asked: int = 0
+    recalled: int = 0
+    cost: Cost = field(default_factory=Cost)
 
 
 @dataclass(slots=True)
@@ -46,17 +75,21 @@ class ProgramRunner:
     """Runs programs.
 
     Args:
-        asker: of the model.
+        asker: of the models: the generator first, the others by role.
         prompts: by name.
         seed: chooses other answers to the same questions.
 
-    `asked` and `recalled` count answers that were asked for now and those known before; `failed` counts by reason.
+    `uses` counts answers by role, and `failed` questions without one by reason.
     """
 
     def __init__(self, asker: Asker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
         self._asker, self._prompts, self._seed = asker, prompts, seed
-        self.asked = self.recalled = 0
+        self.uses: dict[str, Use] = {}
         self.failed: Counter[str] = Counter()
+
+    def count(self) -> int:
+        """All answers."""
+        return sum(use.asked + use.recalled for use in self.uses.values())
 
     def finished(self, program: Program[Any]) -> Any:
         """The result of one program.
@@ -64,21 +97,21 @@ class ProgramRunner:
         Raises:
             NemoVfmError: it made nothing.
         """
-        found = next(self._all(iter([program]), 1, lambda _: True))
+        found = next(self._all(iter([program]), 1, lambda result: result))
         if isinstance(found.result, str):
             raise NemoVfmError(found.result)
         return found.result
 
-    def rows(self, candidates: Sequence[Candidate], wanted: int) -> Iterator[Ended]:
-        """Each candidate's end, as they come, until so many rows are accepted.
+    def rows(self, candidates: Iterable[Candidate], wanted: int, filters: Sequence[Filter] = ()) -> Iterator[Ended]:
+        """Each candidate's end, in order, until so many rows are accepted.
 
-        A candidate begins only while the accepted ones and those under way are fewer than `wanted`. So it is the same
-        candidates that begin, whatever the order of answers.
+        A candidate begins only while the accepted ones and those that may yet be are fewer than `wanted`. So it is
+        the same candidates that begin, whatever the order of answers.
         """
-        yield from self._all((one.row() for one in candidates), wanted, lambda result: isinstance(result, Draft))
+        yield from self._all((filtered(one, filters) for one in candidates), wanted, RowOrder(filters).decided)
 
-    def _all(self, programs: Iterator[Program[Any]], wanted: int, accepts: Any) -> Iterator[Ended]:
-        source = _Questions(self, programs, wanted, accepts)
+    def _all(self, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]) -> Iterator[Ended]:
+        source = _Questions(self, programs, wanted, decide)
         for end in self._asker.ask(source):
             source.take(end)
             yield from source.ended()
@@ -86,29 +119,48 @@ class ProgramRunner:
 
     def question(self, ask: Ask, index: int) -> Question:
         """What is sent."""
-        before = [self._message(one) if isinstance(one, Ask) else one for one in ask.before]
-        version = self._prompts[ask.prompt].version
-        return Question([*before, self._message(ask)], index, ask.sample, f"{ask.prompt}/{version}/{self._seed}")
+        messages = [self._message(one) if isinstance(one, Ask) else one for one in ask.before]
+        version = _ASKED_AS_IT_IS
+        if ask.prompt is not None:
+            messages.append(self._message(ask))
+            version = f"{ask.prompt}/{self._prompts[ask.prompt].version}"
+        model = "" if ask.model == GENERATOR else ask.model
+        return Question(messages, index, ask.sample, f"{version}/{self._seed}", model=model)
+
+    def note(self, end: Reply | Failure) -> None:
+        """Count an answer, or a question without one."""
+        if isinstance(end, Failure):
+            self.failed[end.reason] += 1
+            return
+        role = end.question.model or GENERATOR
+        use = self.uses.setdefault(role, Use())
+        use.asked += not end.recalled
+        use.recalled += end.recalled
+        use.cost += self._asker.price(end.question.model).cost(end.said.tokens_in, end.said.tokens_out)
 
     def _message(self, ask: Ask) -> Json:
+        assert ask.prompt is not None, "a message before a question has words"
         return {"role": "user", "content": self._prompts[ask.prompt].filled(ask.values)}
 
 
 class _Questions:
     """Questions of programs. It may have none now and some later: an asker looks again after each answer."""
 
-    def __init__(self, runner: ProgramRunner, programs: Iterator[Program[Any]], wanted: int, accepts: Any) -> None:
-        self._runner, self._programs, self._wanted, self._accepts = runner, enumerate(programs), wanted, accepts
+    def __init__(
+        self, runner: ProgramRunner, programs: Iterator[Program[Any]], wanted: int, decide: Callable[[Any], Any]
+    ) -> None:
+        self._runner, self._programs, self._wanted, self._decide = runner, enumerate(programs), wanted, decide
         self._ready: deque[Question] = deque()
         self._of: dict[int, tuple[_Running, int]] = {}
+        self._undecided: dict[int, Ended] = {}  # ended, but not yet all before it
         self._ended: list[Ended] = []
-        self._running = self._accepted = self._next_index = 0
+        self._running = self._hopeful = self._accepted = self._next_index = self._next_number = 0
 
     def __iter__(self) -> Iterator[Question]:
         return self
 
     def __next__(self) -> Question:
-        while not self._ready and self._running + self._accepted < self._wanted:
+        while not self._ready and self._running + self._hopeful + self._accepted < self._wanted:
             if (begun := next(self._programs, None)) is None:
                 break
             self._running += 1
@@ -125,15 +177,13 @@ class _Questions:
     def take(self, end: Reply | Failure) -> None:
         """Give an answer to the program that waits for it."""
         running, place = self._of.pop(end.question.index)
+        self._runner.note(end)
+        running.noted[place]["key"] = end.key
         if isinstance(end, Reply):
             running.answers[place] = end.said.text
             running.ended.truncated += end.said.ending == "truncated"
-            self._runner.asked += not end.recalled
-            self._runner.recalled += end.recalled
         else:
             running.answers[place] = NoAnswer(end.reason)
-            self._runner.failed[end.reason] += 1
-        running.noted[place]["key"] = end.key
         if None not in running.answers:
             running.ended.asked += running.noted
             self._advance(running, [one for one in running.answers if one is not None])
@@ -152,22 +202,35 @@ class _Questions:
             question = self._runner.question(ask, self._next_index)
             self._of[self._next_index] = running, place
             self._next_index += 1
-            running.noted.append({"prompt": question.template.rpartition("/")[0]})
+            running.noted.append({"prompt": question.template.rpartition("/")[0], "model": ask.model})
             self._ready.append(question)
         return None
 
     def _end(self, running: _Running, result: Any) -> None:
-        self._running -= 1
-        self._accepted += self._accepts(result)
         running.ended.result = result
-        self._ended.append(running.ended)
+        self._running -= 1
+        self._hopeful += _may_be_kept(result)
+        self._undecided[running.ended.number] = running.ended
+        while (ended := self._undecided.pop(self._next_number, None)) is not None:
+            self._next_number += 1
+            if _may_be_kept(ended.result):
+                self._hopeful -= 1
+                ended.result = self._decide(ended.result)
+                self._accepted += _may_be_kept(ended.result)
+            self._ended.append(ended)
+
+
+def _may_be_kept(result: Any) -> bool:
+    return not isinstance(result, str | Dropped)
 
 
 def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
     """A line of rows.jsonl, without its id."""
+    licence = {"licence": draft.licence} if draft.licence else {}
     return {
-        "messages": [dict(message) for message in draft.messages], "parents": dict(draft.parents),
-        "scores": dict(draft.scores), "asked": ended.asked, "truncated": ended.truncated, **facts,
+        "messages": [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
+        "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
+        **facts, **licence,
     }  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
+_TAG = re.compile(r"</?[a-z_]+>")
 
 
 class Prompt:
@@ -20,11 +21,21 @@ class Prompt:
         if not text.strip() or version < 1:
             raise ValueError(f"a prompt has words and a version of at least 1, got {text[:20]!r} and {version}")
         self.text, self.version = text, version
+        self._tags = sorted(set(_TAG.findall(text)))
 
     def names(self) -> frozenset[str]:
         """Of its places."""
         return frozenset(_PLACE.findall(self.text))
 
     def filled(self, values: Mapping[str, str]) -> str:
-        """The words with data in their places, in one pass: what data say is never a place."""
-        return _PLACE.sub(lambda place: values[place[1]], self.text).strip()
+        """The words with data in their places, in one pass: what data say is never a place.
+
+        A tag of the prompt's own, such as </answer>, gets a space inside where data hold it: data end nowhere but at
+        their end.
+        """
+        return _PLACE.sub(lambda place: self._without_tags(values[place[1]]), self.text).strip()
+
+    def _without_tags(self, value: str) -> str:
+        for tag in self._tags:
+            value = value.replace(tag, f"{tag[0]} {tag[1:]}")
+        return value

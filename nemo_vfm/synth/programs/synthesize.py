@@ -4,8 +4,9 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,9 +21,10 @@ from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.pipelines.program_runner import Ended, ProgramRunner, reason_of, row_of
-from nemo_vfm.synth.pipelines.prompt_template import Prompt
-from nemo_vfm.synth.pipelines.row_program import Draft, Dropped, Pipeline
+from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, reason_of, row_of
+from nemo_vfm.synth.programs.prompt_template import Prompt
+from nemo_vfm.synth.programs.row_filter import AskingFilter, OrderedFilter, RowFilter
+from nemo_vfm.synth.programs.row_program import AsksModels, Draft, Dropped, Pipeline
 
 _MOST_REASONS = 200
 
@@ -47,26 +49,33 @@ class Synthesize:
         pipeline: what rows are made of, and how.
         prompts: its words, by name.
         generator: the model that is asked.
+        models: others that the pipeline or a filter asks, by role: a judge, a reward model, further responders.
+        filters: drop rows that a pipeline has made; those that compare rows come last.
         rows: accepted rows that are wanted.
         min_yield: accepted rows over candidates; below it the run ends with an error, after everything is written.
-        pace: how many questions are under way.
-        budget: what they may cost; None limits nothing.
-        tries: attempts at a question on which the service fails.
+        pace: how many questions to each model are under way.
+        budget: what all of them may cost; None limits nothing.
+        tries: attempts at a question on which a service fails.
         licence: of the data, as every row says it.
+        journal: a file of answers that recipes share; None keeps them in the run's folder.
     """
 
     def __init__(
-        self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel, rows: int = 50,
-        min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4, licence: str = "",
+        self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel,
+        models: Mapping[str, ChatModel] | None = None, filters: Sequence[RowFilter | AskingFilter | OrderedFilter] = (),
+        rows: int = 50, min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
+        licence: str = "", journal: Path | None = None,
     ) -> None:  # fmt: skip
         if rows < 1 or not 0 <= min_yield <= 1:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
-        if rows > pipeline.most_rows():
-            raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {pipeline.most_rows():,}; raise its "
-                             f"numbers")  # fmt: skip
-        _require_prompts(pipeline, prompts)
-        self.pipeline, self.prompts, self.generator, self.rows = pipeline, prompts, generator, rows
-        self.min_yield, self.pace, self.budget, self.tries, self.licence = min_yield, pace, budget, tries, licence
+        most = pipeline.most_rows()
+        if most is not None and rows > most:
+            raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {most:,}; raise its numbers")
+        self.pipeline, self.prompts, self.generator, self.models = pipeline, prompts, generator, dict(models or {})
+        self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
+        self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
+        for one in [pipeline, *(one for one in filters if isinstance(one, AskingFilter))]:
+            _require(one, prompts, self.models)
 
     def run(self, run: Run) -> Outcome:
         """Ask what is not answered yet, and write all rows.
@@ -75,12 +84,12 @@ class Synthesize:
             NemoVfmError: too few candidates became rows, or none.
             UserError: the budget is spent, the service refuses us, or another run has the journal.
         """
-        self.generator.ready()
-        asker = Asker(chat=self.generator, journal=Journal(file=run.folder / "answers.jsonl"), pace=self.pace,
-                      budget=self.budget, tries=self.tries)  # fmt: skip
+        asker = Asker(chat=self.generator, others=self.models, pace=self.pace, budget=self.budget, tries=self.tries,
+                      journal=Journal(file=self.journal or run.folder / "answers.jsonl"))  # fmt: skip
+        asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
-            for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows):
+            for ended in runner.rows(runner.finished(self.pipeline.candidates()), self.rows, self.filters):
                 self._note(rows, ended, run.seed)
                 if rows.count % 1000 == 0:
                     log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
@@ -91,7 +100,11 @@ class Synthesize:
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
-            facts = {"generator": self.generator.identity(), "seed": seed, "licence": self.licence}
+            asked = {one["model"] for one in ended.asked} & self.models.keys()
+            facts = {
+                "generator": self.generator.identity(), "seed": seed, "licence": self.licence,
+                "models": {role: self.models[role].identity() for role in sorted(asked)},
+            }  # fmt: skip
             rows.kept[ended.number] = row_of(ended, ended.result, facts)
         else:
             counts = rows.dropped if isinstance(ended.result, Dropped) else rows.failed
@@ -102,34 +115,46 @@ class Synthesize:
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
             pq.write_table(pa.Table.from_pylist([_columns(line) for line in lines]), path)
-        known = runner.asked + runner.recalled
+        known = runner.count()
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
                      "failed": dict(sorted(rows.failed.items()))},
             "requests": {"in": known + runner.failed.total(), "kept": known, "dropped": {},
                          "failed": dict(sorted(runner.failed.items()))},
+            "uses": {role: _counted(runner.uses[role]) for role in sorted(runner.uses)},
         }  # fmt: skip
         files.write_json(run.folder / "ledger.json", ledger)
 
     def _outcome(self, run: Run, rows: _Rows, runner: ProgramRunner) -> Outcome:
         share = len(rows.kept) / max(1, rows.count)
+        asked, known = (sum(getattr(use, name) for use in runner.uses.values()) for name in ("asked", "recalled"))
         said = (f"{len(rows.kept):,} rows of {rows.count:,} candidates in {run.folder / 'rows.jsonl'}; "
-                f"{runner.asked:,} answers asked for, {runner.recalled:,} known before")  # fmt: skip
+                f"{asked:,} answers asked for, {known:,} known before")  # fmt: skip
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
-        requests = runner.asked + runner.recalled + runner.failed.total()
+        requests = asked + known + runner.failed.total()
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
-        return Outcome(said, figures, did_nothing=not runner.asked and not runner.failed)
+        return Outcome(said, figures, did_nothing=not asked and not runner.failed)
 
 
-def _require_prompts(pipeline: Pipeline, prompts: Mapping[str, Prompt]) -> None:
-    for name, places in pipeline.prompts().items():
-        if name not in prompts:
-            raise ValueError(f"the pipeline asks by a prompt named {name}; prompts has {', '.join(sorted(prompts))}")
-        if unknown := sorted(prompts[name].names() - places):
-            raise ValueError(f"the prompt {name} has a place {{{unknown[0]}}}, which the pipeline does not fill; it "
+def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:
+    name = type(asks).__name__
+    for role in asks.roles():
+        if role not in models:
+            raise ValueError(
+                f"{name} asks a model in the role {role}; models has {', '.join(sorted(models)) or 'none'}"
+            )
+    for prompt, places in asks.prompts().items():
+        if prompt not in prompts:
+            raise ValueError(f"{name} asks by a prompt named {prompt}; prompts has {', '.join(sorted(prompts))}")
+        if unknown := sorted(prompts[prompt].names() - places):
+            raise ValueError(f"the prompt {prompt} has a place {{{unknown[0]}}}, which {name} does not fill; it "
                              f"fills {', '.join(sorted(places))}")  # fmt: skip
+
+
+def _counted(use: Use) -> dict[str, Json]:
+    return {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
 
 
 def _columns(line: Mapping[str, Json]) -> dict[str, Json]:

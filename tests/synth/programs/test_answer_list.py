@@ -4,7 +4,7 @@
 
 import pytest
 
-from nemo_vfm.synth.pipelines.answer_list import items_of
+from nemo_vfm.synth.programs.answer_list import items_of
 
 
 @pytest.mark.parametrize("answer", [

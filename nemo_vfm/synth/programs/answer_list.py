@@ -49,10 +49,11 @@ def _plain(item: str) -> str:
 def _each_once(items: Iterable[str]) -> Iterable[str]:
     seen = set[str]()
     for item in items:
-        if (key := _words(item)) not in seen:
+        if (key := plain_words(item)) not in seen:
             seen.add(key)
             yield item
 
 
-def _words(text: str) -> str:
+def plain_words(text: str) -> str:
+    """Its words in lower case, with a space between: what two items have in common that differ in marks alone."""
     return " ".join(re.findall(r"\w+", text.casefold()))

@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shows what judges said of rows that a synthesis made, by source, and what asking the models came to."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number, words
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 5
+BUDGET_MB = 0.0
+MAX_SOURCES, MAX_SCORES = 12, 8
+_SOURCES = ("source", "topic", "operator", "category")  # the first that a row's parents have is its source
+
+_TABLE = """
+<div class="scroll"><table><thead><tr>
+{% for name in head %}<th scope="col">{{ name }}</th>{% endfor %}
+</tr></thead><tbody>
+{% for row in rows %}<tr>{% for cell in row %}{% if loop.first %}<th scope="row">{{ cell }}</th>
+{% else %}<td>{{ cell }}</td>{% endif %}{% endfor %}</tr>
+{% endfor %}</tbody></table></div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """Up to three sections a step that made rows."""
+    for step in run.having("rows.jsonl"):
+        rows = run.read_lines(step.folder / "rows.jsonl")
+        if any(mapping(row.get("scores")) for row in rows):
+            lead = "The mean of each score, over the rows of a source."
+            yield Section("Scores by source", _scores(rows), lead, step.name)
+        if any("chosen_by" in mapping(row.get("parents")) for row in rows):
+            lead = "How often the answer of a model was the better one of its pair, and who decided."
+            yield Section("Preferences", _preferences(rows), lead, step.name)
+        uses = mapping(mapping(run.read_json(step.folder / "ledger.json")).get("uses"))
+        if uses:
+            yield _costs(uses, len(rows), step.name)
+
+
+def _scores(rows: Sequence[Mapping[str, Any]]) -> Any:
+    sources: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for name, score in mapping(row.get("scores")).items():
+            if (value := number(score)) is not None:
+                for source in ("all rows", _source(row)):
+                    sources[source][str(name)].append(value)
+    names = list(sources["all rows"])[:MAX_SCORES]
+    largest = sorted(sources, key=lambda source: -max(map(len, sources[source].values())))[: MAX_SOURCES + 1]
+    table = [_means(source, sources[source], names) for source in largest]
+    return fragment(_TABLE, {"head": ["source", "rows", *map(words, names)], "rows": table})
+
+
+def _source(row: Mapping[str, Any]) -> str:
+    parents = mapping(row.get("parents"))
+    return next((clean(str(parents[name]), 80) for name in _SOURCES if parents.get(name)), "no source named")
+
+
+def _means(source: str, scores: Mapping[str, Sequence[float]], names: Sequence[str]) -> list[str]:
+    means = [f"{fmean(scores[name]):.2f}" if scores.get(name) else "–" for name in names]
+    return [source, exact(max(map(len, scores.values()))), *means]
+
+
+def _preferences(rows: Sequence[Mapping[str, Any]]) -> Any:
+    parents = [mapping(row.get("parents")) for row in rows]
+    won, lost, by = (
+        Counter(clean(str(one.get(name)), 80) for one in parents) for name in ("chosen_by", "rejected_by", "decided_by")
+    )
+    table = [[role, exact(won[role]), exact(lost[role]), f"{won[role] / (won[role] + lost[role]):.0%}"]
+             for role in sorted(won | lost)]  # fmt: skip
+    body = fragment(_TABLE, {"head": ["model", "better", "worse", "share better"], "rows": table})
+    deciders = [[name, exact(count)] for name, count in by.most_common()]
+    return body + fragment(_TABLE, {"head": ["decided by", "rows"], "rows": deciders})
+
+
+def _costs(uses: Mapping[str, Any], num_rows: int, step: str) -> Section:
+    names = ("asked", "recalled", "tokens_in", "tokens_out", "money")
+    table = [[clean(role, 80), *(figure(number(mapping(use).get(name))) for name in names)]
+             for role, use in uses.items()]  # fmt: skip
+    totals = {name: sum(number(mapping(use).get(name)) or 0.0 for use in uses.values()) for name in names}
+    table.append(["all", *(figure(totals[name]) for name in names)])
+    tokens = totals["tokens_in"] + totals["tokens_out"]
+    body = fragment(_TABLE, {"head": ["model", "answers asked for", "known before", "tokens asked", "tokens answered",
+                                      "money"], "rows": table})  # fmt: skip
+    lead = "What answers came to, those known before included; in the currency of the budget's prices."
+    per_row = f"{figure(round(tokens / num_rows))} a row" if num_rows else ""
+    cards = [Card("tokens", figure(tokens), per_row)]
+    if totals["money"]:
+        cards.append(Card("money", figure(totals["money"]), f"{figure(totals['money'] / max(1, num_rows))} a row"))
+    return Section("What it cost", body, lead, step, tuple(cards))

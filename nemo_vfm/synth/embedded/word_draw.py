@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Draws words, questions and sentences that follow from a text."""
+
+from hashlib import sha256
+
+_THINGS = ("rivers", "bridges", "clocks", "markets", "forests", "radios", "gardens", "maps", "engines", "harbours",
+           "libraries", "glaciers", "kites", "looms", "orchards", "telescopes")  # fmt: skip
+_KINDS = ("old", "small", "quiet", "northern", "wooden", "modern", "shared", "hidden", "public", "early", "distant",
+          "common", "floating", "paper", "coastal", "winter")  # fmt: skip
+_DEEDS = ("change", "shape", "support", "limit", "explain", "outlast", "follow", "need")
+
+
+class WordDraw:
+    """Choices that follow from a text: the same text, the same choices in the same order.
+
+    Args:
+        text: any.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text, self._count = text, 0
+
+    def number(self, below: int) -> int:
+        """From 0."""
+        self._count += 1
+        return int.from_bytes(sha256(f"{self._count} {self._text}".encode()).digest()[:6], "big") % below
+
+    def share(self) -> float:
+        """From 0 to 1."""
+        return self.number(2**48) / 2**48
+
+    def thing(self) -> str:
+        """Two words."""
+        return f"{_KINDS[self.number(len(_KINDS))]} {_THINGS[self.number(len(_THINGS))]}"
+
+    def deed(self) -> str:
+        """A verb."""
+        return _DEEDS[self.number(len(_DEEDS))]
+
+    def question(self) -> str:
+        """One line."""
+        return f"How do {self.thing()} {self.deed()} {self.thing()}?"
+
+    def sentence(self) -> str:
+        """With a year."""
+        return f"{self.thing().capitalize()} {self.deed()} {self.thing()} in {1800 + self.number(200)}."

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes dialogues in which a model plays both sides, the user's with a persona (2406.11704, 3.2.3)."""
+
+import random
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.programs.answer_list import plain_words
+from nemo_vfm.synth.programs.judgement import Reward, transcript
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.task_source import Task, TaskSource
+
+_LABEL = re.compile(r"^\W*(?:user|human|me|next message)\W*:\s*", re.IGNORECASE)
+_FILLER = re.compile(
+    r"^(?:(?:many )?thanks?(?: you)?(?: (?:so|very) much)?|great|perfect|wonderful|excellent|awesome|sure|got it|i see|"
+    r"i appreciate|that(?:'s| is| was) (?:very |really |so )?(?:helpful|great|useful))\b[^.!?\n]*[.!\n]+\s*",
+    re.IGNORECASE,
+)
+
+
+class Dialogues:
+    """Dialogues of several turns.
+
+    Args:
+        tasks: what the user says first.
+        personas: who the user is, in words; each dialogue has one. The prompt `user_turn` has a place {persona}.
+        turns: of the user, each answered.
+        reward: of the reward model; where its `least` is None, none is asked.
+    """
+
+    def __init__(
+        self, *, tasks: TaskSource, personas: Sequence[str], turns: int = 3, reward: Reward = Reward()
+    ) -> None:
+        if turns < 1 or not personas or not all(persona.strip() for persona in personas):
+            raise ValueError(f"turns {turns} must be at least 1, and personas at least one text, got {list(personas)}")
+        self.tasks, self.personas, self.turns, self.reward = tasks, tuple(personas), turns, reward
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {**self.tasks.prompts(), "user_turn": frozenset({"persona", "transcript"})}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return [*self.tasks.roles(), *([] if self.reward.least is None else ["reward"])]
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.tasks.most_rows()
+
+    def candidates(self) -> Program[Iterable["Dialogue"]]:
+        """A dialogue on each task."""
+        tasks = yield from self.tasks.all_tasks()
+        return (Dialogue(self, task) for task in tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """One dialogue.
+
+    Args:
+        pipeline: with its settings.
+        task: that begins it.
+    """
+
+    pipeline: Dialogues
+    task: Task
+
+    def row(self) -> Program[Draft | Dropped]:
+        """All turns."""
+        persona = random.Random(transcript(self.task.messages)).choice(self.pipeline.personas)
+        messages: list[Mapping[str, Json]] = list(self.task.messages)
+        for turn in range(self.pipeline.turns):
+            if turn:
+                spoken = yield from self._user_turn(persona, messages)
+                if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
+                    return Dropped("a turn of the user says what was said before")
+                messages.append(said("user", spoken))
+            (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+            messages.append(said("assistant", answer))
+        scores = yield from self._scores(messages)
+        if self.pipeline.reward.least is not None and scores["reward"] < self.pipeline.reward.least:
+            return Dropped("below the least reward")
+        return Draft(messages, {**self.task.parents, "persona": persona}, scores, licence=self.task.licence)
+
+    def _user_turn(self, persona: str, messages: Sequence[Mapping[str, Json]]) -> Program[str]:
+        (text,) = answered((yield [Ask("user_turn", {"persona": persona, "transcript": transcript(messages)})]))
+        if not (spoken := without_filler(text)):
+            raise RowFailed("a turn of the user is nothing but politeness")
+        return spoken
+
+    def _scores(self, messages: Sequence[Mapping[str, Json]]) -> Program[dict[str, float]]:
+        if self.pipeline.reward.least is None:
+            return {}
+        (scores,) = self.pipeline.reward.read((yield [self.pipeline.reward.ask(messages)]))
+        return scores
+
+
+def without_filler(text: str) -> str:
+    """A user's turn as a model wrote it, without label, quotes around it, and thanks and praise at its beginning."""
+    text = _LABEL.sub("", text.strip())
+    if len(text) > 1 and text[0] in '"\u201c' and text[-1] in '"\u201d':
+        text = text[1:-1].strip()
+    while shorter := _FILLER.match(text):
+        text = text[shorter.end() :]
+    return text.strip()

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes pairs of a better and a worse answer, told apart by truth, judge or reward model (2406.11704, 3.2.4)."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nemo_vfm.synth.programs.judgement import COMPARE_PROMPTS, Reward, better, transcript
+from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
+from nemo_vfm.synth.programs.task_source import Task, TaskSource
+
+Decider = Literal["truth", "judge", "reward"]
+
+
+class Preferences:
+    """Several models answer each task; the first decider that can tells which answer is better.
+
+    Args:
+        tasks: what is answered.
+        responders: roles of the models that answer; the generator is one.
+        samples: answers of each.
+        by: who decides, in this order: `truth` where the right answer of a task is known, and some answers are right
+            and some wrong; `judge` where it prefers the same of two answers in both orders; `reward` between the
+            answers with the highest and the lowest reward.
+        reward: how rewards are made; a chosen answer below its `least` drops the row, unless truth decided.
+        least_margin: between two rewards, below which neither is better.
+        score_all: ask for the rewards of both answers, whoever decides: RPO needs them.
+    """
+
+    def __init__(
+        self, *, tasks: TaskSource, responders: Sequence[str] = (GENERATOR,), samples: int = 1,
+        by: Sequence[Decider] = ("truth", "judge", "reward"), reward: Reward = Reward(), least_margin: float = 0.0,
+        score_all: bool = False,
+    ) -> None:  # fmt: skip
+        if len(set(responders)) * samples < 2 or len(set(responders)) < len(responders):
+            raise ValueError(f"responders {list(responders)} and samples {samples} must give at least two answers, and "
+                             "name each responder once")  # fmt: skip
+        if not by or len(set(by)) < len(by) or least_margin < 0:
+            raise ValueError(f"by {list(by)} names each decider once, and least_margin {least_margin} is at least 0")
+        self.tasks, self.responders, self.samples, self.by = tasks, tuple(responders), samples, tuple(by)
+        self.reward, self.least_margin = reward, least_margin
+        self.scored = score_all or reward.least is not None
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return dict(self.tasks.prompts()) | (COMPARE_PROMPTS if "judge" in self.by else {})
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        judges = [role for role in ("judge", "reward") if role in self.by or (role == "reward" and self.scored)]
+        return [*self.tasks.roles(), *(role for role in self.responders if role != GENERATOR), *judges]
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.tasks.most_rows()
+
+    def candidates(self) -> Program[Iterable["PreferencePair"]]:
+        """A pair for each task."""
+        tasks = yield from self.tasks.all_tasks()
+        return (PreferencePair(self, task) for task in tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """One answer.
+
+    Args:
+        text: what was said.
+        role: who said it.
+    """
+
+    text: str
+    role: str
+
+
+_Pair = tuple[_Answer, _Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """One task.
+
+    Args:
+        pipeline: with its settings.
+        task: what is answered.
+    """
+
+    pipeline: Preferences
+    task: Task
+
+    def row(self) -> Program[Draft | Dropped]:
+        """A chosen and a rejected answer."""
+        answers = yield from self._answers()
+        if len(answers) < 2:
+            return Dropped("all answers are alike")
+        for decider in self.pipeline.by:
+            pair = yield from self._decided(decider, answers)
+            if pair is not None:
+                return (yield from self._draft(decider, pair))
+        return Dropped("no answer is clearly better")
+
+    def _answers(self) -> Program[list[_Answer]]:
+        """Different answers, in an order drawn from the task: no responder is always the first."""
+        roles = [role for role in self.pipeline.responders for _ in range(self.pipeline.samples)]
+        asks = [Ask(None, before=tuple(self.task.messages), sample=number % self.pipeline.samples, model=role)
+                for number, role in enumerate(roles)]  # fmt: skip
+        answers = yield asks
+        found = {text.strip(): role for text, role in zip(answers, roles, strict=True) if isinstance(text, str)}
+        if not found:
+            raise RowFailed(next(answer.reason for answer in answers if isinstance(answer, NoAnswer)))
+        mixed = [_Answer(text, role) for text, role in found.items()]
+        random.Random(transcript(self.task.messages)).shuffle(mixed)
+        return mixed
+
+    def _decided(self, decider: Decider, answers: Sequence[_Answer]) -> Program[_Pair | None]:
+        if decider == "truth":
+            return self._by_truth(answers)
+        if decider == "judge":
+            one, other = answers[:2]
+            first = yield from better(self.task.messages, one.text, other.text)
+            return None if first is None else ((one, other), (other, one))[first]
+        scores = yield from self._rewards(answers)
+        order = sorted(range(len(answers)), key=lambda place: scores[place]["reward"])
+        margin = scores[order[-1]]["reward"] - scores[order[0]]["reward"]
+        return (answers[order[-1]], answers[order[0]]) if margin > self.pipeline.least_margin else None
+
+    def _by_truth(self, answers: Sequence[_Answer]) -> _Pair | None:
+        if self.task.truth is None:
+            return None
+        right = [answer for answer in answers if agrees(answer.text, self.task.truth)]
+        wrong = [answer for answer in answers if answer not in right]
+        return (right[0], wrong[0]) if right and wrong else None
+
+    def _rewards(self, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
+        asks = [self.pipeline.reward.ask([*self.task.messages, said("assistant", one.text)]) for one in answers]
+        return self.pipeline.reward.read((yield asks))
+
+    def _draft(self, decider: Decider, pair: _Pair) -> Program[Draft | Dropped]:
+        scores = dict[str, float]()
+        if self.pipeline.scored or decider == "reward":
+            rewards = yield from self._rewards(pair)
+            scores = {name: one["reward"] for name, one in zip(("chosen", "rejected"), rewards, strict=True)}
+            least = self.pipeline.reward.least
+            if decider != "truth" and least is not None and scores["chosen"] < least:
+                return Dropped("the better answer is below the least reward")
+        sides = {"chosen": pair[0], "rejected": pair[1]}
+        more = {name: [said("assistant", one.text)] for name, one in sides.items()}
+        by = {f"{name}_by": one.role for name, one in sides.items()}
+        verifier = "final answers: one agrees with the known one" if decider == "truth" else ""
+        return Draft(self.task.messages, {**self.task.parents, **by, "decided_by": decider}, scores, verifier,
+                     self.task.licence, more)  # fmt: skip
+
+
+def agrees(answer: str, truth: str) -> bool:  # replaced by checks.final_answer
+    return truth.strip().casefold() in answer.casefold()

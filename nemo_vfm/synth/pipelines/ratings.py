@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes answers with ratings by attribute, 0 to 4, as reward models are trained on (HelpSteer2, 2406.08673)."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from nemo_vfm.synth.programs.judgement import scores_of, transcript
+from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.task_source import Task, TaskSource
+
+ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
+_MOST = 4
+
+
+class Ratings:
+    """A model answers each task, and a judge rates the answer by five attributes.
+
+    Args:
+        tasks: what is answered.
+        responder: role of the model that answers.
+        raters: how often the judge is asked; a row has the means.
+        most_spread: between the highest and the lowest rating of an attribute; above it the row is dropped.
+    """
+
+    def __init__(
+        self, *, tasks: TaskSource, responder: str = GENERATOR, raters: int = 1, most_spread: int = _MOST
+    ) -> None:
+        if raters < 1 or not 0 <= most_spread <= _MOST:
+            raise ValueError(f"raters {raters} must be at least 1, and most_spread {most_spread} from 0 to {_MOST}")
+        self.tasks, self.responder, self.raters, self.most_spread = tasks, responder, raters, most_spread
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {**self.tasks.prompts(), "rate": frozenset({"transcript", "answer"})}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return [*self.tasks.roles(), "judge", *([] if self.responder == GENERATOR else [self.responder])]
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.tasks.most_rows()
+
+    def candidates(self) -> Program[Iterable["RatedAnswer"]]:
+        """An answer to each task."""
+        tasks = yield from self.tasks.all_tasks()
+        return (RatedAnswer(self, task) for task in tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class RatedAnswer:
+    """One task.
+
+    Args:
+        pipeline: with its settings.
+        task: what is answered.
+    """
+
+    pipeline: Ratings
+    task: Task
+
+    def row(self) -> Program[Draft | Dropped]:
+        """The answer with the mean of its ratings."""
+        (answer,) = answered((yield [Ask(None, before=tuple(self.task.messages), model=self.pipeline.responder)]))
+        values = {"transcript": transcript(self.task.messages), "answer": answer}
+        asks = [Ask("rate", values, sample=number, model="judge") for number in range(self.pipeline.raters)]
+        ratings = [_rating(text) for text in answered((yield asks))]
+        columns = {name: [rating[name] for rating in ratings] for name in ATTRIBUTES}
+        if any(max(column) - min(column) > self.pipeline.most_spread for column in columns.values()):
+            return Dropped("raters disagree")
+        means = {name: fmean(column) for name, column in columns.items()}
+        messages = [*self.task.messages, said("assistant", answer)]
+        return Draft(messages, self.task.parents, means, licence=self.task.licence, more={"ratings": ratings})
+
+
+def _rating(answer: str) -> dict[str, int]:
+    """A whole number from 0 to 4 for each attribute."""
+    scores = scores_of(answer)
+    for name in ATTRIBUTES:
+        if scores.get(name) not in range(_MOST + 1):
+            raise RowFailed(f"the judge gave no {name} as a whole number from 0 to {_MOST}")
+    return {name: int(scores[name]) for name in ATTRIBUTES}
