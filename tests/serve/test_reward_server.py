@@ -81,6 +81,7 @@ def test_scores_are_those_of_transformers_and_each_is_what_it_is_alone(
     assert rewards.served.chat is not None
     for messages, found in zip(CONVERSATIONS, alone, strict=True):
         tokens = rewards.served.chat.tokens(messages, add_generation_prompt=False)
+        assert tokens[-1] == model[1].config.pad_token_id  # it is not scored: transformers says which is
         with torch.no_grad():
             expected = model[1](torch.tensor([tokens])).logits[0]
         torch.testing.assert_close(torch.tensor(list(found.values())), expected, atol=1e-4, rtol=1e-4)
@@ -103,7 +104,7 @@ def test_a_chat_is_answered_as_by_nemotrons_reward_endpoint(rewards: Running) ->
     assert plain.choices[0].message.content == text and plain.choices[0].logprobs is None
     assert rewards.served.chat is not None and found.usage is not None
     tokens = rewards.served.chat.tokens(messages, add_generation_prompt=False)
-    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(tokens), 0)
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (len(tokens) - 1, 0)
 
 
 @pytest.mark.parametrize("path", ["/v1/score", "/score"])

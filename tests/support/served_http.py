@@ -45,12 +45,15 @@ def model_folder(folder: Path) -> Any:
 
 
 def reward_folder(folder: Path) -> Any:
-    """A Llama that scores five attributes, as transformers writes it; the model itself is returned."""
+    """A Llama that scores five attributes, as transformers writes it; the model itself is returned.
+
+    What ends a turn is also what it pads with, as of many published ones.
+    """
     model = written(folder, "llama", transformers.AutoModelForSequenceClassification, vocab_size=400,
                     max_position_embeddings=512, initializer_range=0.3, id2label=dict(enumerate(ATTRIBUTES)),
-                    pad_token_id=2)  # fmt: skip
+                    pad_token_id=380)  # fmt: skip
     byte_level(folder)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("\n", "<|pad|>"))
     return model
 
 
