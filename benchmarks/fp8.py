@@ -36,7 +36,7 @@ from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
 from nemo_vfm.core.fp8 import RECIPES, Fp8, Recipe
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import TokenBatch
+from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.engine import EngineInputs

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from nemo_vfm.core import device
-from nemo_vfm.core.types.batch import TokenBatch
+from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 

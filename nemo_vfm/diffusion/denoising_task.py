@@ -18,8 +18,9 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import rows_of, videos_of
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import Batch, PackedBatch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
+from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective

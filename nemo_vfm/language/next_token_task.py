@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import IGNORED, Batch, TokenBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import IGNORED, TokenBatch
 from nemo_vfm.core.types.task import ModelInputs
 
 

@@ -18,8 +18,9 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from nemo_vfm.core import device as devices
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import Batch, TokenBatch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.engine import EngineInputs

@@ -20,7 +20,7 @@ from nemo_vfm.config import build, check, compose, read_values
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.batch import VideoBatch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.data.batching.packing import Pack, pack, packing

@@ -9,7 +9,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import videos_of
-from nemo_vfm.core.types.batch import TokenBatch, VideoBatch
+from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.diffusion.denoising_task import Denoise, empty_like

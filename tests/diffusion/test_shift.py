@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nemo_vfm.core.types.batch import VideoBatch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.shift import LinearShift, Shift, SqrtShift, tokens_of

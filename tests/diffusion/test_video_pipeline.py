@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_vfm.core.types.batch import VideoBatch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import EDM, FlowMatching

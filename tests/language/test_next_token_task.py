@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import TokenBatch, VideoBatch
+from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.language.next_token_task import IGNORED, NextToken
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine import vocab_parallel_loss

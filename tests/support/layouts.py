@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import VideoBatch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT

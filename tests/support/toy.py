@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 
 WIDTH = 4

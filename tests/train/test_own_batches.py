@@ -15,8 +15,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.types.batch import Batch, PackedBatch, TokenBatch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.sample_batches import PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints

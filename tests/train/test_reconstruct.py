@@ -16,8 +16,9 @@ from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import CausalAutoencoder, split
 from nemo_vfm.models.trained_autoencoder import TrainedAutoencoder

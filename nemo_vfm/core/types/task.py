@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from nemo_vfm.core.types.batch import LAID, Batch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import LAID
 
 if TYPE_CHECKING:
     from torch import Tensor

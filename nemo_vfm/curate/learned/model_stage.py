@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import Predicts
 
 if TYPE_CHECKING:

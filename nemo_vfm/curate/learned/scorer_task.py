@@ -15,7 +15,8 @@ from torch.nn import functional
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 
 _Known = Mapping[str, float | str]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.types.batch import VideoBatch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.safetensors_views import Stored

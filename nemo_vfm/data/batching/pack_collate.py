@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.latent_rows import rows_of
-from nemo_vfm.core.types.batch import PackedBatch, VideoBatch
+from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 
 
 def side_by_side(index: int, parts: Sequence[VideoBatch]) -> PackedBatch:

@@ -15,7 +15,8 @@ from torch.utils.data import Dataset
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.sample_order import Group, Order

@@ -22,8 +22,9 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.types.batch import Batch, PackedBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.pack_collate import side_by_side

@@ -20,9 +20,10 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
-from nemo_vfm.core.types.batch import Batch, TokenBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches

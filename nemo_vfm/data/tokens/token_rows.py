@@ -12,7 +12,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types.batch import IGNORED
+from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.data.tokens.memo import Memo
 from nemo_vfm.data.tokens.row_filling import fill
 from nemo_vfm.data.tokens.shuffle import shuffled

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.types.batch import LAID, Batch, PackedBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import LAID, PackedBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.deferred_weight_grad import Later, put_off
 from nemo_vfm.parallel.apply.pipeline_stage import Stage

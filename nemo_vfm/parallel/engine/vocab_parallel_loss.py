@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from nemo_vfm.core.types.batch import IGNORED
+from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.parallel.context.token_layout import active
 
 

@@ -20,9 +20,10 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import generator
-from nemo_vfm.core.types.batch import IGNORED, LAID, Batch, PackedBatch, TokenBatch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.model_cost import HasDummyInputs
+from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.engine.engine import EngineInputs

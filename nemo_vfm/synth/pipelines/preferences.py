@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import COMPARE_PROMPTS, Reward, better, transcript
 from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, NoAnswer, Program, RowFailed, said
 from nemo_vfm.synth.programs.task_source import Task, TaskSource
@@ -129,8 +130,11 @@ class PreferencePair:
     def _by_truth(self, answers: Sequence[_Answer]) -> _Pair | None:
         if self.task.truth is None:
             return None
-        right = [answer for answer in answers if agrees(answer.text, self.task.truth)]
-        wrong = [answer for answer in answers if answer not in right]
+        truth = final_answer(self.task.truth) or self.task.truth
+        agrees = [same_answer(final_answer(one.text) or "", truth) for one in answers]
+        right, wrong = (
+            [one for one, is_same in zip(answers, agrees, strict=True) if is_same is wanted] for wanted in (True, False)
+        )
         return (right[0], wrong[0]) if right and wrong else None
 
     def _rewards(self, answers: Sequence[_Answer]) -> Program[list[dict[str, float]]]:
@@ -151,7 +155,3 @@ class PreferencePair:
         verifier = "final answers: one agrees with the known one" if decider == "truth" else ""
         return Draft(self.task.messages, {**self.task.parents, **by, "decided_by": decider}, scores, verifier,
                      self.task.licence, more)  # fmt: skip
-
-
-def agrees(answer: str, truth: str) -> bool:  # replaced by checks.final_answer
-    return truth.strip().casefold() in answer.casefold()

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types.batch import Batch, VideoBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.autoencoder import split
 from nemo_vfm.train.reconstruct.loss_terms import Pixels, Term, divergence

@@ -12,8 +12,8 @@ import torch
 from nemo_vfm.core.device import device
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import VideoBatch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.core.types.task import Predicts, Task
 from nemo_vfm.curate.learned.aesthetic import Aesthetic
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort

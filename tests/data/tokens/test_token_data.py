@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.batch import Batch, TokenBatch
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.sources.blend import Blendable
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource

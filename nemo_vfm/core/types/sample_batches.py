@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the batches that the loader gives to a task: of videos, of packed videos, of tokens.
+
+Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token,
+S tokens of a sequence, X positions of a packed sequence.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Self
+
+from nemo_vfm.core.latent_rows import videos_of
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(slots=True)
+class SampleBatch:
+    """What every batch of ours has, see `Batch`. Each further field has one entry a sample, or is empty or None."""
+
+    index: int  #: see `Batch`
+    keys: tuple[str, ...]  #: see `Batch`
+    weight_B: "Tensor"  #: see `Batch`
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def cut(self, parts: int) -> "Sequence[SampleBatch]":
+        """See `Batch.cut`."""
+        count = max(1, min(parts, len(self)))
+        borders = [len(self) * n // count for n in range(count + 1)]
+        return [replace(self, **_between(self, begin, end)) for begin, end in itertools.pairwise(borders)]
+
+    def to(self, device: "torch.device | str") -> Self:
+        """See `Batch.to`."""
+        import torch
+
+        present = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        tensors = {name: value for name, value in present.items() if isinstance(value, torch.Tensor)}
+        moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()}
+        return replace(self, **moved)
+
+
+@dataclass(slots=True)
+class TokenBatch(SampleBatch):
+    """Rows of tokens, all of one length."""
+
+    tokens_BS: "Tensor"  #: int64
+    labels_BS: "Tensor"  #: the token after each of `tokens_BS`, int64; IGNORED where none is asked for
+    documents: tuple[tuple[int, ...], ...] = ()  #: of each row, how long the documents are that do not see each other
+
+
+@dataclass(slots=True)
+class _Captioned(SampleBatch):
+    """Samples with text: embedded where embeddings are cached, and else only captions."""
+
+    captions: tuple[str, ...]
+    fps_B: "Tensor"  #: frames per second of each sample, float32
+    text_BLD: "Tensor | None" = None
+    text_mask_BL: "Tensor | None" = None  #: True at real text tokens
+    labels: tuple[Mapping[str, float | str], ...] = ()  #: what is known of each sample; none where latents are cached
+
+
+@dataclass(slots=True)
+class VideoBatch(_Captioned):
+    """Videos of one shape: either their latents or their pixels."""
+
+    latents_BCTHW: "Tensor | None" = None
+    video_BCTHW: "Tensor | None" = None  #: pixels, uint8
+
+
+@dataclass(slots=True)
+class PackedBatch(_Captioned):
+    """Latents of videos of any shapes, laid one after another."""
+
+    latents_XC: "Tensor" = field(kw_only=True)  #: positions of one sample after another, time slowest, width fastest
+    sizes_THW: tuple[tuple[int, int, int], ...] = field(kw_only=True)  #: frames, rows and columns of each sample
+    apart: int = 0  #: to be run one by one, in so many pieces: what packing is compared with; 0 is together
+
+    def cut(self, parts: int) -> "list[PackedBatch | VideoBatch]":
+        """The same samples as exactly so many batches, of nearly as many positions each.
+
+        Data ranks have different numbers of samples, and those that share weights must call the model equally often.
+        So where there are fewer, the last one comes again with weight 0.
+        """
+        pieces: list[PackedBatch | VideoBatch] = []
+        if self.apart:
+            pieces += self.alone()
+        else:
+            ends = list(itertools.accumulate((math.prod(size) for size in self.sizes_THW), initial=0))
+            for begin, end in itertools.pairwise(_even(ends, min(parts, len(self)))):
+                rows = self.latents_XC[ends[begin] : ends[end]]
+                pieces.append(replace(self, **_between(self, begin, end, "latents_XC", "apart"), latents_XC=rows))
+        again = replace(pieces[-1], weight_B=pieces[-1].weight_B * 0)
+        return pieces + [again] * ((self.apart or parts) - len(pieces))
+
+    def alone(self) -> list[VideoBatch]:
+        """Each sample as a batch of one shape."""
+        videos = videos_of(self.latents_XC, self.sizes_THW)
+        each = (_between(self, place, place + 1, "latents_XC", "sizes_THW", "apart") for place in range(len(self)))
+        return [VideoBatch(self.index, latents_BCTHW=video, **one) for video, one in zip(videos, each, strict=True)]
+
+
+def _between(batch: SampleBatch, begin: int, end: int, *other: str) -> dict[str, Any]:
+    """The fields with one entry a sample, of the samples begin..end; those named in `other` have none."""
+    names = batch.__dataclass_fields__.keys() - {"index", *other}
+    fields = {name: getattr(batch, name) for name in names}
+    return {name: value if value is None else value[begin:end] for name, value in fields.items()}
+
+
+def _even(ends: Sequence[int], parts: int) -> list[int]:
+    """Where to cut packed samples that end at these positions into parts of nearly as many positions, none empty."""
+    last, borders = len(ends) - 1, [0]
+    for part in range(1, parts):
+        aim = ends[-1] * part / parts
+        nearest = min(range(last + 1), key=lambda place: abs(ends[place] - aim))
+        borders.append(min(max(nearest, borders[-1] + 1), last - (parts - part)))
+    return [*borders, last]
+
+
+#: A label that has no loss.
+IGNORED = -100
+#: Inputs of a model that say how samples are packed. They are read on the host, and change no other input's shape.
+LAID = ("sizes_N3", "lengths_N")

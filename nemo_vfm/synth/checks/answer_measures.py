@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what an instruction may ask of an answer: words, sentences, paragraphs, bullets, highlights and the like.
+
+Each takes a time in proportion to the text: a model may write a hundred thousand dots.
+"""
+
+import json
+import re
+
+_ABBREVIATED = re.compile(
+    r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Fig|approx|e\.g|i\.e|P\.\s?P\.\s?S|P\.\s?S)\.", re.IGNORECASE
+)
+_INSIDE = re.compile(r"(?<=\w)\.(?=\w)")
+_END = re.compile(r"(?<![.!?])[.!?]++[\"'\u201d\u2019)\]*_]*+(?:\s+|$)")
+_BULLET = re.compile(r"^[ \t]*[*-][ \t]+\S", re.MULTILINE)
+_HIGHLIGHT = re.compile(r"(?<!\*)(\*{1,2})(?=[^\s*])[^*\n]*(?<=[^\s*])\1(?!\*)")
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits, as Zhou et al. 2023 count them: "don't" is two."""
+    return re.findall(r"\w+", text)
+
+
+def occurrences(word: str, text: str) -> int:
+    """How often a word or phrase stands in a text as a whole, in capitals or not."""
+    return len(re.findall(rf"(?<!\w){re.escape(word)}(?!\w)", text, re.IGNORECASE))
+
+
+def num_sentences(text: str) -> int:
+    """Pieces that end with a full stop, question mark or exclamation mark, or with their line, and hold a word.
+
+    Stops of common abbreviations, of numbers and within words end none.
+    """
+    plain = _INSIDE.sub("_", _ABBREVIATED.sub("x", text))
+    return sum(bool(words(piece)) for line in plain.splitlines() for piece in _END.split(line))
+
+
+def paragraphs(text: str) -> list[str]:
+    """Parts between blank lines."""
+    return [part.strip() for part in re.split(r"\n\s*\n", text) if part.strip()]
+
+
+def divided_parts(text: str) -> list[str]:
+    """Parts between lines that are `***`. An empty one between two others stays; at either end it does not count."""
+    parts = [part.strip() for part in re.split(r"^[ \t]*\*\*\*[ \t]*$", text, flags=re.MULTILINE)]
+    begin, end = int(not parts[0]), len(parts) - int(not parts[-1])
+    return parts[begin:end]
+
+
+def num_bullets(text: str) -> int:
+    """Lines that begin with `*` or `-` and a space: neither emphasis nor a rule is a bullet."""
+    return len(_BULLET.findall(text))
+
+
+def num_highlights(text: str) -> int:
+    """Passages within one line between single or double asterisks."""
+    return sum(bool(match[0].strip("*").strip()) for match in _HIGHLIGHT.finditer(text))
+
+
+def num_placeholders(text: str) -> int:
+    """Words in square brackets, such as [name]."""
+    return len(re.findall(r"\[[^\[\]\n]+\]", text))
+
+
+def has_title(text: str) -> bool:
+    """Whether a line holds something in double angle brackets."""
+    between = [line.partition("<<")[2].rpartition(">>")[0] for line in text.splitlines()]
+    return any(found.strip("<> \t") for found in between)
+
+
+def section_numbers(text: str, marker: str) -> list[int]:
+    """The numbers of lines that begin with the marker and a number."""
+    found = re.findall(rf"^[^\w\n]*{re.escape(marker)}[ \t]+(\d{{1,3}})\b", text, re.MULTILINE)
+    return [int(number) for number in found]
+
+
+def first_word(paragraph: str) -> str:
+    """In small letters, without punctuation around it."""
+    return re.sub(r"^\W+|\W+$", "", paragraph.split()[0]).lower() if paragraph.split() else ""
+
+
+def is_json_object(text: str) -> bool:
+    """Whether all of it is one JSON object; a fence around it does no harm."""
+    inside = text.strip()
+    if inside.startswith("```"):
+        inside = re.sub(r"\Ajson\b", "", inside.removeprefix("```").removesuffix("```"), flags=re.IGNORECASE)
+    try:
+        return isinstance(json.loads(inside), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def plain(text: str) -> str:
+    """In small letters, with single spaces: for comparing phrases."""
+    return " ".join(text.split()).casefold()

@@ -1,0 +1,235 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks tools and calls of functions in OpenAI's form: whether names, arguments and schemas fit."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nemo_vfm.core.optional import require
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MOST_LETTERS, _MOST_VALUES, _MOST_DEPTH, _MOST_SHOWN = 100_000, 2_000, 32, 5
+#: Of JSON Schema 2020-12. A pattern that a model wrote may take for ever on a short text; other files are not fetched.
+_REFUSED = {
+    "pattern": "matching a pattern may take for ever", "patternProperties": "matching a pattern may take for ever",
+    "$dynamicRef": "only $ref is followed", "$id": "only references within the schema are followed",
+    "$schema": "schemas are read as JSON Schema 2020-12",
+}  # fmt: skip
+#: Keywords whose value is a mapping of the user's names, which are no keywords.
+_NAMED = ("properties", "$defs", "definitions", "dependentSchemas", "dependentRequired")
+#: Keywords whose value is data.
+_DATA = ("enum", "const", "default", "examples", "example")
+
+
+def check_tools(tools: object) -> list[str]:
+    """What is wrong with a list of tools.
+
+    Args:
+        tools: each `{"type": "function", "function": {"name", "description", "parameters"}}`; parameters are a JSON
+            Schema (2020-12) without patterns, circles and references elsewhere.
+
+    Returns:
+        a sentence for each mistake, with its place; empty where there is none.
+
+    Raises:
+        MissingPackage: jsonschema is not installed.
+    """
+    if not isinstance(tools, Sequence) or isinstance(tools, str) or not tools:
+        return ["tools: expected a list of at least one tool"]
+    wrong = [mistake for i, tool in enumerate(tools) for mistake in _wrong_tool(f"tools[{i}]", tool)]
+    names = [tool["function"]["name"] for tool in tools] if not wrong else []
+    twice = sorted({name for name in names if names.count(name) > 1})
+    return wrong + [f"tools: two functions are called {name!r}" for name in twice]
+
+
+def check_call(call: object, tools: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is wrong with a call, given tools in which `check_tools` finds nothing.
+
+    Args:
+        call: an item of `tool_calls` of a message, or its `function`: `name` and `arguments`, which is JSON.
+
+    Returns:
+        a sentence for each mistake, with its place; empty where there is none.
+
+    Raises:
+        MissingPackage: jsonschema is not installed.
+    """
+    if not isinstance(call, Mapping):
+        return ["call: expected a mapping with name and arguments"]
+    if "function" in call and call.get("type", "function") != "function":
+        return [f"call.type: expected 'function', not {_short(call['type'])}"]
+    function = call.get("function", call)
+    if not isinstance(function, Mapping):
+        return ["call.function: expected a mapping with name and arguments"]
+    known = {tool["function"]["name"]: tool["function"] for tool in tools}
+    if not isinstance(name := function.get("name"), str) or name not in known:
+        return [f"call.name: there is no function {_short(name)}; there are {', '.join(sorted(known))}"]
+    arguments, mistake = _parsed(function.get("arguments"))
+    return [mistake] if mistake else _misfits(arguments, known[name].get("parameters"))
+
+
+def _wrong_tool(place: str, tool: object) -> Iterator[str]:
+    if not isinstance(tool, Mapping) or tool.get("type") != "function" or not isinstance(tool.get("function"), Mapping):
+        yield f"{place}: expected a mapping with type 'function' and a mapping function"
+        return
+    function = tool["function"]
+    if not isinstance(name := function.get("name"), str) or not _NAME.fullmatch(name):
+        yield f"{place}.function.name: expected 1 to 64 letters, digits, dashes and underscores, not {_short(name)}"
+    if not isinstance(function.get("description", ""), str):
+        yield f"{place}.function.description: expected text, not {_short(function['description'])}"
+    for key in sorted(str(key) for key in {*function} - {"name", "description", "parameters", "strict"}):
+        yield f"{place}.function.{key}: a function has no such field"
+    if (parameters := function.get("parameters")) is not None:
+        yield from _wrong_schema(f"{place}.function.parameters", parameters)
+
+
+def _wrong_schema(place: str, schema: object) -> Iterator[str]:
+    if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
+        yield f"{place}: expected a schema of type 'object'"
+        return
+    if big := _too_big(schema):
+        yield f"{place}: {big}"
+        return
+    if refused := [*_Walk(schema).mistakes(place, schema)]:
+        yield from refused[:_MOST_SHOWN]
+        return
+    validator = _jsonschema().Draft202012Validator
+    for error in _first(validator(validator.META_SCHEMA).iter_errors(schema)):
+        yield f"{place}{_path(error)}: {error.message}"
+    for missing in sorted({*map(str, _required(schema))} - {*map(str, schema.get("properties", {}))}):
+        yield f"{place}.required: {missing!r} is required, and no property has that name"
+
+
+def _required(schema: Mapping[str, Any]) -> Sequence[Any]:
+    required = schema.get("required", ())
+    return required if isinstance(required, list | tuple) and isinstance(schema.get("properties", {}), Mapping) else ()
+
+
+class _Walk:
+    """Goes through a schema with what it refers to, and finds what is not followed here."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root, self._left = root, _MOST_VALUES
+
+    def mistakes(self, place: str, node: object, inside: frozenset[str] = frozenset()) -> Iterator[str]:
+        """Each with its place.
+
+        Args:
+            inside: definitions that lead here.
+        """
+        self._left -= 1
+        if self._left == 0:
+            yield f"{place}: with all that it refers to, the schema has more than {_MOST_VALUES} parts"
+        if self._left <= 0:
+            return
+        if isinstance(node, Sequence) and not isinstance(node, str):
+            for i, item in enumerate(node):
+                yield from self.mistakes(f"{place}[{i}]", item, inside)
+        elif isinstance(node, Mapping):
+            for key, value in node.items():
+                yield from self._keyword(f"{place}.{key}", key, value, inside)
+
+    def _keyword(self, place: str, key: str, value: object, inside: frozenset[str]) -> Iterator[str]:
+        if key in _REFUSED:
+            yield f"{place}: {key} is not supported here: {_REFUSED[key]}"
+        elif key == "$ref":
+            yield from self._reference(place, value, inside)
+        elif key in _NAMED and isinstance(value, Mapping):
+            for name, inner in value.items():
+                yield from self.mistakes(f"{place}.{name}", inner, inside)
+        elif key not in _DATA:
+            yield from self.mistakes(place, value, inside)
+
+    def _reference(self, place: str, reference: object, inside: frozenset[str]) -> Iterator[str]:
+        match = re.fullmatch(r"#/(\$defs|definitions)/([\w-]+)", reference) if isinstance(reference, str) else None
+        definitions = self._root.get(match[1]) if match else None
+        if match is None or not isinstance(definitions, Mapping) or match[2] not in definitions:
+            yield f"{place}: {_short(reference)} does not lead to a schema under $defs of this one"
+        elif match[0] in inside:
+            yield f"{place}: {_short(reference)} refers to itself, which is not supported here"
+        else:
+            yield from self.mistakes(place, definitions[match[2]], inside | {match[0]})
+
+
+def _parsed(arguments: object) -> tuple[Any, str]:
+    """The arguments, or why there are none. A model writes JSON as text; some servers give a mapping."""
+    if isinstance(arguments, str):
+        if len(arguments) > _MOST_LETTERS:
+            return None, f"call.arguments: {len(arguments):,} letters are more than {_MOST_LETTERS:,}"
+        try:
+            arguments = json.loads(
+                arguments, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_each_once
+            )
+        except (ValueError, RecursionError) as error:
+            return None, f"call.arguments: this is no JSON: {error}"
+    if not isinstance(arguments, dict):
+        return None, f"call.arguments: expected a JSON object, not {_short(arguments)}"
+    if big := _too_big(arguments):
+        return None, f"call.arguments: {big}"
+    return arguments, ""
+
+
+def _no_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def _finite(digits: str) -> float:
+    return found if math.isfinite(found := float(digits)) else _no_number(digits)
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    if twice := [name for name in names if names.count(name) > 1][:1]:
+        raise ValueError(f"{twice[0]!r} is given twice")
+    return dict(pairs)
+
+
+def _misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:
+    """An argument that the schema does not name is a mistake, unless it says that there may be more."""
+    if schema is None:
+        return [f"call.arguments.{name}: the function has no arguments" for name in sorted(arguments)][:_MOST_SHOWN]
+    open_ended = {"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"} & {*schema}
+    closed = schema if open_ended else {**schema, "additionalProperties": False}
+    errors = _jsonschema().Draft202012Validator(closed).iter_errors(arguments)
+    return [f"call.arguments{_path(error)}: {_short_message(error.message)}" for error in _first(errors)]
+
+
+def _first(errors: Iterator[Any]) -> list[Any]:
+    """The first few, each once, by place."""
+    found = {(tuple(map(str, error.absolute_path)), error.message): error for error in errors}
+    return [found[key] for key in sorted(found)][:_MOST_SHOWN]
+
+
+def _path(error: Any) -> str:
+    parts = error.absolute_path
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts)
+
+
+def _too_big(value: object) -> str:
+    """Why it is not looked at: the time of a check grows with the product of both sizes. Empty where it is."""
+    level, depth, values = [value], 0, 0
+    while level:
+        mappings = [inner for one in level if isinstance(one, Mapping) for inner in one.values()]
+        lists = [inner for one in level if isinstance(one, list | tuple) for inner in one]
+        level, depth, values = mappings + lists, depth + 1, values + len(level)
+        if depth > _MOST_DEPTH:
+            return f"it is nested deeper than {_MOST_DEPTH} levels"
+        if values > _MOST_VALUES:
+            return f"it has more than {_MOST_VALUES:,} values"
+    return ""
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _short_message(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:297]}..."
+
+
+def _jsonschema() -> Any:
+    return require("jsonschema", install="nemo_vfm[functions]", purpose="Checking calls of functions")

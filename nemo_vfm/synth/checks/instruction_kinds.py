@@ -1,0 +1,290 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lists kinds of instructions that a program can check, in our own words.
+
+The idea, and most kinds, are those of Zhou et al. 2023 (2311.07911), section 2.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from nemo_vfm.synth.checks import answer_measures as measure
+
+Values = Mapping[str, Any]
+#: Plain words that fit into an answer about most things.
+WORDS = (
+    "balance", "bridge", "careful", "change", "choice", "clear", "common", "corner", "curious", "detail", "distance",
+    "early", "effort", "evening", "example", "familiar", "garden", "gentle", "habit", "harbour", "honest", "journey",
+    "kitchen", "language", "lesson", "market", "measure", "memory", "modern", "morning", "mountain", "music", "narrow",
+    "neighbour", "notice", "ordinary", "patient", "pattern", "promise", "question", "quiet", "reason", "river",
+    "season", "secret", "shadow", "signal", "simple", "steady", "story", "summer", "surface", "teacher", "thread",
+    "travel", "useful", "valley", "village", "weather", "window", "winter", "wonder",
+)  # fmt: skip
+STARTS = ("Here is how I see it", "Let me begin with the main point", "To put it plainly", "In a few words")
+ENDS = ("That is all for now.", "I hope you find this useful.", "Tell me if you need more.", "The rest is up to you.")
+CHOICES = (("Yes, certainly.", "No, certainly not.", "That depends."), ("I agree.", "I disagree.", "I cannot say."))
+_RARE, _FREQUENT = "jkqvxzwbp", "aeiourstlnmdc"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of instruction.
+
+    Args:
+        draw: its values, from a generator, words to choose from, and the prompt that it will follow.
+        wordings: sentences with places for the values. Those of texts are quoted when they are filled in.
+        holds: whether an answer, not empty, obeys.
+        excludes: kinds that cannot hold beside it.
+        fixed: texts that any answer that obeys contains.
+    """
+
+    draw: Callable[[Random, Sequence[str], str], dict[str, Any]]
+    wordings: tuple[str, ...]
+    holds: Callable[[str, Values], bool]
+    excludes: frozenset[str] = frozenset()
+    fixed: Callable[[Values], list[str]] = field(default=lambda values: [])
+
+
+def _count(low: int, high: int, step: int = 1) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
+    return lambda rng, words, prompt: {"count": rng.randrange(low, high + 1, step)}
+
+
+def _one(name: str, choices: Sequence[Any]) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
+    return lambda rng, words, prompt: {name: rng.choice(choices)}
+
+
+def _some_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
+    return {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))}
+
+
+def _avoidable_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
+    """Not those that the prompt is about."""
+    free = [word for word in words if not measure.occurrences(word, prompt)] or list(words)
+    return {"words": rng.sample(free, min(rng.randint(2, 4), len(free)))}
+
+
+def _word_count(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
+    return {"word": rng.choice(words), "count": rng.randint(2, 4)}
+
+
+def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
+    return lambda rng, words, prompt: {"letter": rng.choice(letters), "count": rng.randint(low, high)}
+
+
+def _paragraph_start(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
+    count = rng.randint(2, 5)
+    return {"count": count, "place": rng.randint(1, count), "word": rng.choice(words)}
+
+
+def _starts(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
+    return {"phrase": rng.choice(STARTS)}
+
+
+def _two_parts(answer: str, values: Values) -> bool:
+    parts = [part.strip() for part in answer.split("******")]
+    parts = parts[int(not parts[0]) : len(parts) - int(len(parts) > 1 and not parts[-1])]
+    return len(parts) == 2 and all(parts) and parts[0] != parts[1]
+
+
+def _paragraph_starts(answer: str, values: Values) -> bool:
+    found = measure.paragraphs(answer)
+    enough = len(found) == values["count"]
+    return bool(enough and measure.first_word(found[values["place"] - 1]) == values["word"].lower())
+
+
+def _has_postscript(answer: str, values: Values) -> bool:
+    marker = values["marker"].lower()
+    return any(line.strip().lower().startswith(marker) for line in answer.splitlines())
+
+
+_SHAPED = frozenset({"paragraphs", "paragraph_start", "divided_parts", "two_responses"})
+_WHOLE = frozenset({"json_object", "quotation", "start_phrase", "repeat_prompt"})
+_LINES = frozenset({"bullets", "sections", "title", "postscript"})
+
+KINDS: dict[str, Kind] = {
+    "min_words": Kind(
+        _count(60, 300, 20),
+        ("Write at least {count} words.", "Use no fewer than {count} words.",
+         "Make it {count} words or longer."),
+        lambda a, v: len(measure.words(a)) >= v["count"],
+    ),
+    "max_words": Kind(
+        _count(100, 300, 20),
+        ("Write at most {count} words.", "Stay within {count} words.", "Do not go beyond {count} words."),
+        lambda a, v: len(measure.words(a)) <= v["count"],
+        frozenset({"repeat_prompt"}),
+    ),
+    "min_sentences": Kind(
+        _count(3, 10),
+        ("Use {count} sentences or more.", "Your reply needs at least {count} sentences."),
+        lambda a, v: measure.num_sentences(a) >= v["count"],
+    ),
+    "max_sentences": Kind(
+        _count(4, 12),
+        ("Use no more than {count} sentences.", "Say it in at most {count} sentences."),
+        lambda a, v: measure.num_sentences(a) <= v["count"],
+        _SHAPED | _LINES | {"repeat_prompt"},
+    ),
+    "paragraphs": Kind(
+        _count(2, 6),
+        ("Write exactly {count} paragraphs, with a blank line between them.",
+         "Divide the text by blank lines into {count} paragraphs, no more and no fewer."),
+        lambda a, v: len(measure.paragraphs(a)) == v["count"],
+        _SHAPED | {"json_object", "repeat_prompt"},
+    ),
+    "paragraph_start": Kind(
+        _paragraph_start,
+        ("Write {count} paragraphs with a blank line between them; the first word of paragraph {place} is {word}.",
+         "There are to be {count} paragraphs, parted by blank lines, and number {place} opens with the word {word}."),
+        _paragraph_starts,
+        _SHAPED | _WHOLE,
+        lambda v: [v["word"]],
+    ),
+    "divided_parts": Kind(
+        _count(2, 5),
+        ("Give {count} parts, and put a line that is only *** between two of them.",
+         "Split your text into exactly {count} parts by lines that hold *** and nothing else."),
+        lambda a, v: len(parts := measure.divided_parts(a)) == v["count"] and all(parts),
+        _SHAPED | {"json_object", "repeat_prompt"},
+    ),
+    "include_words": Kind(
+        _some_words,
+        ("Use each of these words: {words}.", "The words {words} must all occur in it."),
+        lambda a, v: all(measure.occurrences(word, a) for word in v["words"]),
+        fixed=lambda v: list(v["words"]),
+    ),
+    "avoid_words": Kind(
+        _avoidable_words,
+        ("Use none of these words: {words}.", "Leave out the words {words}."),
+        lambda a, v: not any(measure.occurrences(word, a) for word in v["words"]),
+    ),
+    "word_frequency": Kind(
+        _word_count,
+        ("Use the word {word} at least {count} times.", "The word {word} must occur {count} times or more."),
+        lambda a, v: measure.occurrences(v["word"], a) >= v["count"],
+        fixed=lambda v: [v["word"]] * v["count"],
+    ),
+    "min_letters": Kind(
+        _letter(_FREQUENT, 5, 20),
+        ("The letter {letter} must occur at least {count} times.",
+         "Use the letter {letter} no fewer than {count} times."),
+        lambda a, v: a.lower().count(v["letter"].lower()) >= v["count"],
+    ),
+    "max_letters": Kind(
+        _letter(_RARE, 4, 9),
+        ("The letter {letter} may occur at most {count} times.", "Use the letter {letter} {count} times or less."),
+        lambda a, v: a.lower().count(v["letter"].lower()) <= v["count"],
+        frozenset({"repeat_prompt"}),
+    ),
+    "json_object": Kind(
+        lambda rng, words, prompt: {},
+        ("Answer with one JSON object and nothing around it.", "The whole answer must be a single valid JSON object."),
+        lambda a, v: measure.is_json_object(a),
+        _SHAPED | _WHOLE | _LINES | {"end_phrase", "highlights", "no_commas"},
+    ),
+    "bullets": Kind(
+        _count(2, 6),
+        ("Include exactly {count} bullet points, each on a line that begins with * or -.",
+         "Put {count} bullets into it, no more and no fewer; each is a line that begins with * or -."),
+        lambda a, v: measure.num_bullets(a) == v["count"],
+        frozenset({"repeat_prompt"}),
+    ),
+    "title": Kind(
+        lambda rng, words, prompt: {},
+        ("Give it a title in double angle brackets, like <<this>>.",
+         "It needs a title, which stands between << and >>."),
+        lambda a, v: measure.has_title(a),
+    ),
+    "highlights": Kind(
+        _count(2, 4),
+        ("Highlight at least {count} passages with asterisks, like *this*.",
+         "Mark {count} or more passages with markdown emphasis: *so*."),
+        lambda a, v: measure.num_highlights(a) >= v["count"],
+    ),
+    "placeholders": Kind(
+        _count(2, 4),
+        ("Leave at least {count} placeholders in square brackets, such as [name].",
+         "Wherever a detail is to be filled in later, write a placeholder like [date]; use {count} or more."),
+        lambda a, v: measure.num_placeholders(a) >= v["count"],
+    ),
+    "postscript": Kind(
+        _one("marker", ("P.S.", "P.P.S.")),
+        ("Add a postscript on a line that begins with {marker}",
+         "Close with a postscript; its line starts with {marker}"),
+        _has_postscript,
+        fixed=lambda v: [v["marker"]],
+    ),
+    "no_commas": Kind(
+        lambda rng, words, prompt: {},
+        ("Do without commas.", "Your text must not contain a single comma."),
+        lambda a, v: "," not in a,
+        frozenset({"repeat_prompt"}),
+    ),
+    "uppercase": Kind(
+        lambda rng, words, prompt: {},
+        ("Write everything in capital letters.", "Use capital letters only."),
+        lambda a, v: a.isupper(),
+        frozenset({"lowercase", "sections"}),
+    ),
+    "lowercase": Kind(
+        lambda rng, words, prompt: {},
+        ("Write everything in small letters.", "Do not use a capital letter anywhere."),
+        lambda a, v: a.islower(),
+        frozenset({"capital_words", "sections"}),
+    ),
+    "capital_words": Kind(
+        _count(2, 8),
+        ("Write at least {count} words entirely in capitals.", "No fewer than {count} words must be in ALL CAPITALS."),
+        lambda a, v: sum(len(word) > 1 and word.isupper() for word in measure.words(a)) >= v["count"],
+    ),
+    "start_phrase": Kind(
+        _starts,
+        ("Begin with exactly these words: {phrase}", "The first words of your answer must be {phrase}"),
+        lambda a, v: measure.plain(a).startswith(measure.plain(v["phrase"])),
+        _WHOLE,
+        lambda v: [v["phrase"]],
+    ),
+    "end_phrase": Kind(
+        _one("phrase", ENDS),
+        ("End with exactly this, and nothing after it: {phrase}", "The very last words must be {phrase}"),
+        lambda a, v: a.strip().strip('"').casefold().endswith(measure.plain(v["phrase"])),
+        frozenset({"quotation", "json_object"}),
+        lambda v: [v["phrase"]],
+    ),
+    "quotation": Kind(
+        lambda rng, words, prompt: {},
+        ("Put your whole answer in double quotation marks.", 'Begin and end with a double quotation mark (").'),
+        lambda a, v: len(text := a.strip()) > 1 and text[0] == text[-1] == '"',
+        _WHOLE | {"bullets"},
+    ),
+    "two_responses": Kind(
+        lambda rng, words, prompt: {},
+        ("Give two different answers, and part them with a line of six asterisks: ******",
+         "Write two answers that differ. Between them stand six asterisks: ******"),
+        _two_parts,
+        _SHAPED | _WHOLE,
+    ),
+    "repeat_prompt": Kind(
+        lambda rng, words, prompt: {"prompt": prompt},
+        ("First repeat the request above word for word, then answer it.",
+         "Before you answer, write down the request above again without changing a word."),
+        lambda a, v: measure.plain(a).startswith(measure.plain(v["prompt"])),
+        _WHOLE | _SHAPED,
+        lambda v: [v["prompt"]],
+    ),
+    "sections": Kind(
+        lambda rng, words, prompt: {"marker": rng.choice(("Section", "Part", "Chapter")), "count": rng.randint(2, 5)},
+        ("Write {count} sections; the line before each is {marker} and its number, from {marker} 1 on.",
+         "Structure it in {count} sections, headed {marker} 1 and so on, each heading on a line of its own."),
+        lambda a, v: measure.section_numbers(a, v["marker"]) == list(range(1, v["count"] + 1)),
+        frozenset({"json_object", "repeat_prompt"}),
+        lambda v: [v["marker"]] * v["count"],
+    ),
+    "choice": Kind(
+        _one("options", CHOICES),
+        ("Answer with one of these and nothing else: {options}", "Reply with exactly one of the following: {options}"),
+        lambda a, v: measure.plain(a).strip('".') in {measure.plain(one).strip('".') for one in v["options"]},
+    ),
+}  # fmt: skip

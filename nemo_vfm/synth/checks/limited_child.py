@@ -1,0 +1,277 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a Python program that a model wrote in a limited child process.
+
+docs/row_checks.md says what each limit guards against, and what is not guarded.
+"""
+
+import functools
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, Literal
+
+import nemo_vfm
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.synth.checks.child_start import AT_ITS_END, OUT_OF_MEMORY
+
+Ending = Literal["ok", "error", "timeout", "memory", "output", "refused"]
+#: What a run can do without for a test of the others.
+LAYERS = ("namespaces", "landlock", "seccomp")
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from nemo_vfm.synth.checks.child_start import main; main({})"
+_OPEN_FILES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use.
+
+    Args:
+        cpu_s: seconds of the processor, whole.
+        wall_s: seconds altogether, the start of the interpreter included.
+        memory_mb: address space. The interpreter takes about 30.
+        output_kb: stdout and stderr together; a program that writes more is ended.
+        file_kb: one file that it writes.
+        disk_kb: all of them, where the kernel lets us mount a disk of that size.
+        threads: whether it may start threads. They have no limit but that of memory, and they make results depend on
+            chance.
+    """
+
+    cpu_s: int = 5
+    wall_s: float = 10.0
+    memory_mb: int = 512
+    output_kb: int = 256
+    file_kb: int = 4096
+    disk_kb: int = 16384
+    threads: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("cpu_s", "wall_s", "memory_mb", "output_kb", "file_kb", "disk_kb"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"{name} must be more than 0, not {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramResult:
+    """How a program ended.
+
+    Args:
+        ending: `ok` if it exited with 0; `refused` if it was never run: `stderr` then says why.
+        stdout: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced.
+        stderr: the same.
+        seconds: wall time, the start of the interpreter included.
+        reached_end: whether its last line was run. A program that exits with 0 before its tests is `ok` without this.
+            One that sets out to deceive can forge both.
+        layers: of protection that were in force.
+    """
+
+    ending: Ending
+    stdout: str
+    stderr: str
+    seconds: float
+    reached_end: bool = False
+    layers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Protections:
+    """What can be limited on this machine.
+
+    Args:
+        files: it reads nothing but Python and its own folder, and writes nothing else.
+        network: it opens no socket, or has no network.
+        processes: it starts none, and reaches none.
+        disk: all that it writes is bounded, not only each file.
+        layers: that bring this about.
+    """
+
+    files: bool
+    network: bool
+    processes: bool
+    disk: bool
+    layers: tuple[str, ...]
+
+
+@functools.cache
+def protections() -> Protections:
+    """What can be limited here: it starts a child once, and asks it."""
+    found = run_python("", strict=False).layers
+    network = "seccomp" in found or "namespaces" in found
+    return Protections("landlock" in found, network, "seccomp" in found, "small disk" in found, found)
+
+
+def run_python(
+    source: str,
+    *,
+    stdin: str = "",
+    files: Mapping[str, str] | None = None,
+    limits: Limits | None = None,
+    strict: bool = True,
+    without: Collection[str] = (),
+) -> ProgramResult:
+    """Run a program in a process of its own, in a new folder, with the standard library alone.
+
+    Many threads may call it at once. The seed of Python's hashes is 0, so sets have the same order in each run; the
+    time zone is UTC.
+
+    Args:
+        source: of the program.
+        stdin: what it can read.
+        files: relative name -> text, in its folder; it can import them.
+        limits: of the program; as `Limits()` says where there are none.
+        strict: whether to refuse where files, network or processes cannot be limited.
+        without: protections to leave out, of `LAYERS`.
+
+    Raises:
+        UserError: `without` names no such protection.
+    """
+    if unknown := {*without} - {*LAYERS}:
+        raise UserError(f"there is no protection called {sorted(unknown)[0]!r}; there are {', '.join(LAYERS)}")
+    if not sys.platform.startswith("linux"):
+        return ProgramResult("refused", "", "programs that a model wrote are run on Linux alone", 0.0)
+    if wrong := _wrong_name(files or {}):
+        return ProgramResult("refused", "", wrong, 0.0)
+    limits = limits or Limits()
+    with tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder, _Order() as order:
+        order.write(
+            source=source, stdin=stdin, files=dict(files or {}), folder=str(Path(folder).resolve()),
+            rlimits=_rlimits(limits), disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
+            without=sorted(without), parent=os.getpid(),
+        )  # fmt: skip
+        return _Child(order.file, folder, limits).result()
+
+
+class _Order:
+    """A file without a name that holds what the child shall do."""
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed below
+
+    def __enter__(self) -> "_Order":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def write(self, **order: Any) -> None:
+        self.file.write(json.dumps(order).encode())
+        self.file.seek(0)
+
+
+class _Child:
+    """A child process, from its start to its end."""
+
+    def __init__(self, order: IO[bytes], folder: str, limits: Limits) -> None:
+        self._limits, self._begun = limits, time.monotonic()
+        self._report, report = os.pipe()
+        # No preexec_fn: with threads around it may never return. The child limits itself.
+        words = [sys.executable, "-P", "-s", "-S", "-B", "-X", "utf8", "-c", _START.format(report)]
+        try:
+            self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and lines
+                [*words, str(Path(nemo_vfm.__file__).resolve().parents[1])], stdin=order, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE, cwd=folder, env={"PYTHONHASHSEED": "0"}, pass_fds=[report],
+                start_new_session=True,
+            )  # fmt: skip
+        except BaseException:
+            os.close(self._report)
+            raise
+        finally:
+            os.close(report)
+        self._written = {"stdout": bytearray(), "stderr": bytearray()}
+
+    def result(self) -> ProgramResult:
+        """Wait for its end, or bring it about."""
+        with os.fdopen(self._report, "rb") as report:
+            try:
+                cut = self._watch()
+            finally:
+                self._kill_group()
+                code = self._process.wait()
+            return self._judged(cut, code, json.loads(report.read() or "{}"))
+
+    def _watch(self) -> Ending | None:
+        """Read until it ends, or until a limit is passed, which is the answer."""
+        process = self._process
+        assert process.stdout and process.stderr
+        with selectors.DefaultSelector() as selector, process.stdout, process.stderr:
+            for stream, name in ((process.stdout, "stdout"), (process.stderr, "stderr")):
+                os.set_blocking(stream.fileno(), False)
+                selector.register(stream, selectors.EVENT_READ, name)
+            ended = os.pidfd_open(process.pid)
+            selector.register(ended, selectors.EVENT_READ, None)
+            try:
+                return self._read(selector)
+            finally:
+                os.close(ended)
+
+    def _read(self, selector: selectors.BaseSelector) -> Ending | None:
+        over = False
+        while True:
+            left = self._begun + self._limits.wall_s - time.monotonic()
+            ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
+            streams = [key for key in ready if key.data]
+            for key in streams:
+                self._take(selector, key)
+            if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
+                return "output"
+            if over and not streams:
+                return None  # it has ended, and nothing is left in its pipes
+            over = over or len(ready) > len(streams)
+            if left <= 0:
+                return "timeout"
+
+    def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+        if data := os.read(key.fd, 65536):
+            self._written[key.data] += data
+        else:
+            selector.unregister(key.fileobj)
+
+    def _kill_group(self) -> None:
+        """Before the child is waited for: until then its number belongs to nobody else."""
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self._process.kill()
+
+    def _judged(self, cut: Ending | None, code: int, report: dict[str, Any]) -> ProgramResult:
+        seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
+        out, err = (bytes(part[:most]).decode("utf-8", "replace") for part in self._written.values())
+        if "layers" not in report:
+            if cut == "timeout":
+                return ProgramResult("timeout", out, err, seconds)
+            return ProgramResult("refused", "", report.get("refused") or f"the child did not start: {err}", seconds)
+        ending = cut or self._ending(code, seconds)
+        return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(report["layers"]))
+
+    def _ending(self, code: int, seconds: float) -> Ending:
+        if code == -signal.SIGKILL:  # none of ours: the hard limit of CPU time, or the kernel was out of memory
+            return "timeout" if seconds >= self._limits.cpu_s else "memory"
+        ends: dict[int, Ending] = {0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout"}
+        return ends.get(code, "error")
+
+
+def _rlimits(limits: Limits) -> dict[str, tuple[int, int]]:
+    file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
+    found = {
+        "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
+        "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
+        "RLIMIT_MSGQUEUE": (0, 0),
+    }  # fmt: skip
+    # Of root the kernel does not count processes; there the filter of system calls does it alone.
+    return found if limits.threads else {**found, "RLIMIT_NPROC": (0, 0)}
+
+
+def _wrong_name(files: Mapping[str, str]) -> str:
+    for name in files:
+        path = PurePosixPath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
+            return f"{name!r} is no name of a file inside the program's folder; expected a relative path without '..'"
+    return ""
