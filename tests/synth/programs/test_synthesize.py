@@ -117,13 +117,13 @@ def test_rows_of_topics_are_on_all_of_them(tmp_path: Path, recipe: str, turns: i
 
 
 def test_a_run_without_enough_candidates_says_so(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    few = job("rows=4", "pipeline.topics=1", "pipeline.subtopics=1", "pipeline.tasks=4")
+    few = job("rows=12", "pipeline.topics=1", "pipeline.subtopics=1", "pipeline.tasks=12")
     few.generator = Shuffled()
     few.filters = [_SameKind()]
     few.min_yield = 0.1
     few.run(Run(tmp_path))
     kept = ledger(tmp_path)["rows"]["kept"]
-    assert kept < 4 and f"{kept} of 4 rows, and there are no more candidates" in " ".join(
+    assert kept < 12 and f"{kept} of 12 rows, and there are no more candidates" in " ".join(
         capfd.readouterr().err.split()
     )
 
