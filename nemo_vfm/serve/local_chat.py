@@ -58,7 +58,7 @@ class LocalChat:
         """What the model says.
 
         Raises:
-            UserError: the messages do not fit the model's chat format, context or room.
+            DataError: the messages do not fit the model's chat format, context or room; others may.
             NemoVfmError: the model has failed on them.
         """
         began, (served, engine) = time.monotonic(), self._engine.loaded()
@@ -72,7 +72,7 @@ class LocalChat:
         try:
             engine.submit([(request, writer)])
         except ValueError as error:
-            raise UserError(f"{error}; raise room_gb, or lower max_tokens") from None
+            raise DataError(f"{error}; raise room_gb, or lower max_tokens") from None
         done.wait()
         return self._said(served, request, pieces[0], time.monotonic() - began)
 
@@ -103,9 +103,9 @@ class LocalChat:
         try:
             tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
         except DataError as error:
-            raise UserError(f"messages: {error}") from error
+            raise DataError(f"messages: {error}") from error
         if len(tokens) + self.max_tokens > served.context:
-            raise UserError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
+            raise DataError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
                             f"of {served.context:,}; shorten either")  # fmt: skip
         stop = served.stop | served.chat.stop_tokens()
         return TextRequest(tokens, self.max_tokens, self.choice, self._seed_of(messages), stop)
