@@ -7,11 +7,20 @@ from collections.abc import Sequence
 
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded import made_calls, made_judgements, made_lists, made_problems, made_programs
+from nemo_vfm.synth.embedded import (
+    made_calls,
+    made_judgements,
+    made_lists,
+    made_obedience,
+    made_problems,
+    made_programs,
+    made_refusals,
+)
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
 _FORMS = (
-    *made_calls.FORMS, *made_problems.FORMS, *made_programs.FORMS, *made_judgements.FORMS, *made_lists.FORMS,
+    *made_calls.FORMS, *made_problems.FORMS, *made_programs.FORMS, *made_refusals.FORMS, *made_judgements.FORMS,
+    *made_lists.FORMS, *made_obedience.FORMS,
 )  # fmt: skip
 
 
