@@ -121,6 +121,9 @@ def test_tasks_descend_from_fit_ones_and_the_order_of_answers_decides_nothing(tm
         rows = ran(tmp_path / name, "code", *SMALL, *more, generator=ToldModel(late), python=runner(), judge=judge())
     one, other = ((tmp_path / name / "rows.jsonl").read_bytes() for name in ("one", "other"))
     assert one == other and ledger_of(tmp_path / "one")["dropped"]
+    again = ToldModel(late)
+    ran(tmp_path / "one", "code", *SMALL, *more, generator=again, python=runner(), judge=judge())
+    assert not again.asked and (tmp_path / "one/rows.jsonl").read_bytes() == one, "nothing is asked twice"
     made = {row["messages"][0]["content"]: row["parents"] for row in rows}
     last = [parents for parents in made.values() if parents["generation"] == 3]
     ancestors = [task for parents in last for task in parents["tasks"]]
