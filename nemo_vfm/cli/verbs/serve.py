@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a language model behind an OpenAI-compatible endpoint: a run, a checkpoint, or a transformers folder."""
+"""Serve a language model or a reward model behind an OpenAI-compatible endpoint."""
 
 import argparse
 import sys
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the model, the address and the limits."""
     parser.add_argument("model", metavar="MODEL", type=Path,
-                        help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder")  # fmt: skip
+                        help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder, also of a "
+                             "reward model")  # fmt: skip
     parser.add_argument("--port", metavar="N", type=int, default=8000, help="0 takes a free one (default 8000)")
     parser.add_argument("--host", metavar="HOST", default="127.0.0.1",
                         help="address to listen on; beyond this machine it needs --api-key-env")  # fmt: skip
@@ -31,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="TOKENS", type=int, help="longest text (default: as trained)")
     parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto",
                         help="of weights and arithmetic (default auto)")  # fmt: skip
+    parser.add_argument("--attributes", metavar="NAME,...", type=_names,
+                        help="of a reward model's outputs in order, _ leaves one out (default: id2label)")  # fmt: skip
+    parser.add_argument("--score-weights", metavar="NAME=NUMBER,...", type=_weights,
+                        help="of attributes in a reward model's one score (default: none)")  # fmt: skip
     parser.add_argument("--room-gb", metavar="GB", type=float, default=2.0,
                         help="memory for keys and values, never exceeded (default 2)")  # fmt: skip
     parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts written at once (default 16)")
@@ -107,9 +112,25 @@ def _load(arguments: argparse.Namespace) -> "ServedModel":
 
     return load_served(ServedSource(
         arguments.model, name=arguments.name, tokenizer=arguments.tokenizer, weights=arguments.weights,
-        context=arguments.context, precision=arguments.precision, trust=arguments.trust,
+        context=arguments.context, precision=arguments.precision, attributes=arguments.attributes,
+        score_weights=arguments.score_weights, trust=arguments.trust,
         allow_host=arguments.allow_host,
     ))  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _weights(text: str) -> dict[str, float]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    try:
+        found = {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not NAME=NUMBER, or several with commas") from None
+    if len(found) < len(pairs):
+        raise argparse.ArgumentTypeError("an attribute has two weights")
+    return found
 
 
 def _announce(name: str, address: str, tokens: int) -> None:

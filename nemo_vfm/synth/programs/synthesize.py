@@ -133,6 +133,9 @@ class Synthesize:
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
+        if len(rows.kept) < self.rows:
+            log.warn(f"{len(rows.kept):,} of {self.rows:,} rows, and there are no more candidates: give the pipeline "
+                     f"more to make rows of")  # fmt: skip
         requests = asked + known + runner.failed.total()
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
         return Outcome(said, figures, did_nothing=not asked and not runner.failed)
