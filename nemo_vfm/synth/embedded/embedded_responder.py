@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.embedded import (
+    made_answers,
     made_calls,
     made_judgements,
     made_lists,
@@ -15,13 +16,24 @@ from nemo_vfm.synth.embedded import (
     made_problems,
     made_programs,
     made_refusals,
+    made_tables,
 )
+from nemo_vfm.synth.embedded.answer_form import AnswerForm
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
-_FORMS = (
-    *made_calls.FORMS, *made_problems.FORMS, *made_programs.FORMS, *made_refusals.FORMS, *made_judgements.FORMS,
-    *made_lists.FORMS, *made_obedience.FORMS,
-)  # fmt: skip
+#: The more specific before the more general.
+_MADE = (
+    made_refusals,
+    made_answers,
+    made_tables,
+    made_calls,
+    made_problems,
+    made_programs,
+    made_judgements,
+    made_lists,
+    made_obedience,
+)
+_FORMS: tuple[AnswerForm, ...] = tuple(form for module in _MADE for form in module.FORMS)
 
 
 class EmbeddedResponder:

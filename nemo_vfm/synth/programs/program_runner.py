@@ -230,12 +230,14 @@ def _may_be_kept(result: Any) -> bool:
 
 
 def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
-    """A line of rows.jsonl, without its id."""
+    """A line of rows.jsonl, without its id. A given row has its own generator in `more`, and further models."""
     licence = {"licence": draft.licence} if draft.licence else {}
+    known = {name: draft.more[name] for name in ("generator",) if name in draft.more}
+    known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
     return {
         "messages": [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
-        **facts, **licence,
+        **facts, **licence, **known,
     }  # fmt: skip
 
 
