@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Load the model, print the address, and answer until SIGTERM or Ctrl-C."""
     _require_limits(arguments)
     _require_packages()
-    from nemo_vfm.serve.memory_settings import collapse_pages, set_memory
+    from nemo_vfm.serve.memory_settings import blocks_side_by_side, collapse_pages, set_memory
 
     set_memory()
     from nemo_vfm.serve.continuous.batch_engine import BatchEngine
@@ -59,7 +59,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     listen = _listen(arguments)
     served = _load(arguments)
-    passes = ModelPasses(served.model, KeyValueRoom(served.model, arguments.room_gb), arguments.at_once)
+    room = KeyValueRoom(served.model, arguments.room_gb)
+    with blocks_side_by_side():
+        passes = ModelPasses(served.model, room, arguments.at_once)
     batch = BatchEngine(passes, most_running=arguments.at_once, piece=arguments.piece)
     collapse_pages()
     engine = EngineThread(batch, most_waiting=arguments.queue)

@@ -136,4 +136,4 @@ class DecodeAttention:
             for q_1GQE, seen in zip(q_R, self._seen, strict=False)
         ]
         out += [torch.zeros_like(q_R[0])] * self._num_fill
-        return torch.cat(out).flatten(1, 2).transpose(0, 1)[None]
+        return (torch.cat(out) if len(out) > 1 else out[0]).flatten(1, 2).transpose(0, 1)[None]

@@ -15,7 +15,7 @@ from nemo_vfm.models.blocks.decoder import TextContext
 from nemo_vfm.models.blocks.key_value import AttentionCache
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention
-from nemo_vfm.serve.continuous.packed_modules import pack_modules
+from nemo_vfm.serve.continuous.packed_block import pack_modules
 from nemo_vfm.serve.continuous.rotary_table import RotaryTable
 from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, joint_rows, prompt_rows, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
