@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.decoder import ACTIVATIONS, CausalAttention, DecoderBlock, Perceptron, TextContext, turned
 from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.parallel.apply.local_shard import local
+from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear, PackedRMSNorm, is_packable
 
 
@@ -28,7 +30,7 @@ def _packed(module: nn.Module) -> nn.Module | None:
     if isinstance(module, DecoderBlock) and is_packable(module.mlp.up.weight):
         return PackedBlock(module)
     if isinstance(module, nn.Linear) and is_packable(module.weight):
-        return PackedLinear(module.weight, module.bias)
+        return _linear(module)
     if isinstance(module, RMSNorm) and module.weight.dtype == torch.float32:  # else the order of rounding differs
         return PackedRMSNorm(module)
     return None
@@ -63,7 +65,7 @@ class PackedAttention(nn.Module):
     def __init__(self, given: CausalAttention) -> None:
         super().__init__()
         self._layer, self._head_dim, self._queries = given.layer, given.head_dim, given.queries
-        self._qkv, self._out = PackedLinear(given.qkv.weight, given.qkv.bias), PackedLinear(given.out.weight)
+        self._qkv, self._out = _linear(given.qkv), _linear(given.out)
         self._q_norm = None if given.q_norm is None else _norm(given.q_norm)
         self._k_norm = None if given.k_norm is None else _norm(given.k_norm)
 
@@ -95,8 +97,8 @@ class PackedPerceptron(nn.Module):
     def __init__(self, given: Perceptron) -> None:
         super().__init__()
         self._activation = ACTIVATIONS.get(given.activation)
-        self._gate = None if given.gate is None else PackedLinear(given.gate.weight)
-        self._up, self._down = PackedLinear(given.up.weight), PackedLinear(given.down.weight)
+        self._gate = None if given.gate is None else _linear(given.gate)
+        self._up, self._down = _linear(given.up), _linear(given.down)
 
     def forward(self, x_1RD: Tensor, before_1RD: Tensor) -> Tensor:
         """(1, R, D): W_down (silu(W_gate x) * W_up x), or W_down activation(W_up x), + what came before."""
@@ -107,6 +109,11 @@ class PackedPerceptron(nn.Module):
             hidden = self._activation(self._up(x_1RD))
         y: Tensor = self._down(hidden, before_1RD, "add")
         return y
+
+
+def _linear(given: nn.Linear) -> PackedLinear:
+    bias = None if given.bias is None else local(given.bias)
+    return PackedLinear(local(given.weight).contiguous(), bias, sum_of_shares(given.weight))
 
 
 def _norm(given: nn.Module) -> nn.Module:

@@ -8,6 +8,7 @@ Shape letters: R rows, I inputs, O outputs, D width.
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -31,15 +32,20 @@ class PackedLinear(nn.Module):
     Args:
         weight_OI: is copied.
         bias_O: None for none.
+        total: adds up the products of ranks that have some inputs each; None where this one has all.
     """
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None = None) -> None:
+    def __init__(
+        self, weight_OI: Tensor, bias_O: Tensor | None = None, total: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         super().__init__()
+        assert bias_O is None or total is None, "a bias would be added once a rank"
+        self._total = total
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach())
         self._bias = None if bias_O is None else bias_O.detach()
         self._doubles_one_row = False
         x_2I = torch.rand(2, weight_OI.shape[1], dtype=weight_OI.dtype, generator=generator(0, "rows"))
-        self._doubles_one_row = not torch.equal(self(x_2I[:1]), self(x_2I)[:1])
+        self._doubles_one_row = not torch.equal(self._product(x_2I[:1]), self._product(x_2I)[:1])
 
     def forward(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         """(..., R, O) of (..., R, I); one row has the bits that it has among others.
@@ -49,11 +55,18 @@ class PackedLinear(nn.Module):
             other: in the shape of the result, for "add" and "mul".
             after: what is done in the same operation; swish is silu.
         """
+        if self._total is not None:
+            y = self._total(self._rows(x))
+            assert after in ("none", "add"), "other operations do not go through a sum"
+            return y if other is None else y + other
+        return self._rows(x, other, after)
+
+    def _rows(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         if self._doubles_one_row and x.shape[-2] == 1:
             return self._product(_twice(x), None if other is None else _twice(other), after)[..., :1, :]
         return self._product(x, other, after)
 
-    def _product(self, x: Tensor, other: Tensor | None, after: After) -> Tensor:
+    def _product(self, x: Tensor, other: Tensor | None = None, after: After = "none") -> Tensor:
         y: Tensor
         if other is None:
             y = torch.ops.mkldnn._linear_pointwise.default(x, self._weight, self._bias, after, [], "")
