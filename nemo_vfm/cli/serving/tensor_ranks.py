@@ -83,11 +83,9 @@ def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
 
 def _lead(serving: TensorServing, load: Load, answer: Answer, world: "World") -> int:
     from nemo_vfm.serve.continuous.rank_passes import LeadingPasses
-    from nemo_vfm.serve.memory_settings import blocks_side_by_side
 
     served, split, room = _share(serving, load)
-    with blocks_side_by_side():
-        passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
+    passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
     status = answer(served, passes)
     world.tell_end(patience_s=_PATIENCE_S)
     return status
@@ -96,11 +94,10 @@ def _lead(serving: TensorServing, load: Load, answer: Answer, world: "World") ->
 def _follow(serving: TensorServing, load: Load, world: "World") -> int:
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.continuous.rank_passes import follow
-    from nemo_vfm.serve.memory_settings import blocks_side_by_side, collapse_pages
+    from nemo_vfm.serve.memory_settings import collapse_pages
 
     served, split, room = _share(serving, load)
-    with blocks_side_by_side():
-        passes = ModelPasses(served.model, room, serving.at_once, ranks=split)
+    passes = ModelPasses(served.model, room, serving.at_once, ranks=split)
     collapse_pages()
     follow(passes, split)
     world.hear()
@@ -111,9 +108,13 @@ def _share(serving: TensorServing, load: Load) -> "tuple[ServedModel, ServingRan
     """This rank's share of the weights, and of the room."""
     from nemo_vfm.parallel.engine.serving_ranks import split_for_serving
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+    from nemo_vfm.serve.continuous.packed_block import pack_modules
+    from nemo_vfm.serve.memory_settings import blocks_side_by_side
 
     served = load()
     split = split_for_serving(served.model, serving.tensor)
+    with blocks_side_by_side():
+        pack_modules(served.model)
     return served, split, KeyValueRoom(served.model, serving.room_gb, serving.tensor)
 
 

@@ -59,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core import ranks
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
+    from nemo_vfm.serve.continuous.packed_block import pack_modules
 
     listen = _listen(arguments)
     answer = partial(_answer, arguments, listen)
@@ -67,8 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
     served = _load(arguments)
     room = KeyValueRoom(served.model, arguments.room_gb)
     with blocks_side_by_side():
-        passes = ModelPasses(served.model, room, arguments.at_once)
-    return answer(served, passes)
+        pack_modules(served.model)
+    return answer(served, ModelPasses(served.model, room, arguments.at_once))
 
 
 def _on_ranks(arguments: argparse.Namespace, answer: "Answer") -> int:
