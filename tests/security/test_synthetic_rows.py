@@ -48,7 +48,8 @@ def test_what_a_model_says_is_data_in_files_prompts_report_and_terminal(
     model = ToldModel(hostile)
     if isinstance(job.generator, EmbeddedResponder):
         job.generator = model
-    others = {role: ToldModel(name=role) for role in job.models}
+    embedded = [role for role, one in job.models.items() if isinstance(one, EmbeddedResponder)]
+    others = {role: ToldModel(name=role) for role in embedded}
     job.models.update(others)
     try:
         job.run(Run(run))
@@ -59,7 +60,7 @@ def test_what_a_model_says_is_data_in_files_prompts_report_and_terminal(
     asked = "\n".join(str(message["content"]) for messages in heard for message in messages)
     assert "1337" not in asked, "nothing that a model says is evaluated"
     answers = [json.loads(line)["value"]["text"] for line in (run / "answers.jsonl").read_text().splitlines()]
-    if any(HOSTILE[1] in answer for answer in answers):
+    if recipe != "upsampler" and any(HOSTILE[1] in answer for answer in answers):  # whose only answer is a row's
         assert HOSTILE[1] in asked, "what looks like a place is passed on as it is"
     for message in (messages[-1] for messages in heard if messages[-1]["role"] == "user"):
         for tag in ("</conversation>", "</text>", "</answer_a>"):

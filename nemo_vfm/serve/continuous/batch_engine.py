@@ -102,6 +102,14 @@ class BatchEngine:
         """(texts that run, texts that wait)."""
         return len(self._reading) + len(self._running), len(self._waiting)
 
+    def rest(self) -> None:
+        """Is called now and then while there is nothing to do."""
+        self.passes.rest()
+
+    def close(self) -> None:
+        """No more steps."""
+        self.passes.close()
+
     def fail_all(self) -> None:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):

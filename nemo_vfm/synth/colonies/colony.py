@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from random import Random
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.dedup.texts.normalize_text import normalize
 from nemo_vfm.synth.programs.row_program import Answer, Ask, Draft, Dropped, Program, RowFailed
 
 
@@ -77,17 +76,10 @@ class Colony:
         chosen = Random(f"{number}").sample(list(seeds), min(len(seeds), breeding.population))
         self.number, self.breeding = number, breeding
         self._members = [(seed_fitness, task) for task in chosen]
-        self._known = {normalize(task) for task in chosen}
 
     def tasks(self) -> list[str]:
         """Of the population, the fittest first."""
         return [task for _, task in self._members]
-
-    def is_new(self, task: str) -> bool:
-        """Whether the colony never had this task; from now on it has."""
-        before = len(self._known)
-        self._known.add(normalize(task))
-        return len(self._known) > before
 
     def offspring(self, generation: int) -> list[Offspring]:
         """Of one generation, before anybody is asked."""

@@ -5,8 +5,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.dedup.texts.exact_texts import exact_duplicates
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
+from nemo_vfm.dedup.texts.normalize_text import normalize
 from nemo_vfm.synth.colonies.code_fitness import FITNESS_PROMPTS, MOST_SCORE, Bar, fitness, heard
 from nemo_vfm.synth.colonies.colony import Breeding, Colony, Offspring
 from nemo_vfm.synth.pipelines.text_bank import TextBank
@@ -35,7 +35,7 @@ class GeneticInstruct:
         least_score: that the judge, in the role `judge`, gives to a fit task and to its solution, from 0 to 4.
         least_tests: assertions of a fit task.
         most_jaccard: similarity of a task to an earlier one of any colony (n-grams of five letters) at which it is
-            dropped; 1 drops equal ones alone.
+            dropped. Equal ones are dropped before they are solved.
     """
 
     def __init__(
@@ -72,10 +72,11 @@ class GeneticInstruct:
         # A seed has what a task needs to be fit, and no more: descendants soon displace it.
         colonies = [Colony(place, seeds, 2 * self.bar.score, self.breeding) for place in range(self.colonies)]
         every: list[Offspring] = []
+        known = {normalize(seed) for seed in seeds}
         for generation in range(self.generations):
             broods = [colony.offspring(generation) for colony in colonies]
-            yield from _born(colonies, broods)
             born = [one for brood in broods for one in brood]
+            yield from _born(born, known)
             yield from fitness(born, self.bar)
             for colony, brood in zip(colonies, broods, strict=True):
                 colony.admit(brood)
@@ -88,24 +89,23 @@ class GeneticInstruct:
     def _drop_alike(self, every: Sequence[Offspring]) -> None:
         """Of the fit ones, those that are like an earlier fit one."""
         fit = [one for one in every if isinstance(one.end, Draft)]
-        tasks = [one.task for one in fit]
-        copies = exact_duplicates(tasks)
-        near = near_duplicates(tasks, threshold=self.most_jaccard) if tasks and self.most_jaccard < 1 else {}
-        for place in sorted({*copies, *near}):
-            fit[place].end = Dropped("an earlier task again" if place in copies else "nearly an earlier task")
+        near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
+        for place in near:
+            fit[place].end = Dropped("nearly an earlier task")
 
 
-def _born(colonies: Sequence[Colony], broods: Sequence[Sequence[Offspring]]) -> Program[None]:
-    """The tasks of a generation."""
-    answers = iter((yield [one.birth for brood in broods for one in brood]))
-    for colony, brood in zip(colonies, broods, strict=True):
-        for one, answer in zip(brood, answers, strict=False):
-            try:
-                one.task = _LABEL.sub("", heard(one, answer).strip()).strip()
-            except RowFailed as error:
-                one.end = str(error)
-                continue
-            if not one.task:
-                one.end = "the model wrote no task"
-            elif not colony.is_new(one.task):
-                one.end = Dropped("an earlier task of its colony again")
+def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
+    """Their tasks. One that any colony had is dropped at once: it would be solved and judged alike."""
+    answers = yield [one.birth for one in offspring]
+    for one, answer in zip(offspring, answers, strict=True):
+        try:
+            one.task = _LABEL.sub("", heard(one, answer).strip()).strip()
+        except RowFailed as error:
+            one.end = str(error)
+            continue
+        if not one.task:
+            one.end = "the model wrote no task"
+        elif (task := normalize(one.task)) in known:
+            one.end = Dropped("an earlier task again")
+        else:
+            known.add(task)

@@ -60,8 +60,8 @@ def _result(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> s
 
 FORMS = (
     AnswerForm(re.compile(r"Make up (\d{1,2}) functions"), _tools),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests .*none of these functions"), _other_requests),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests"), _requests),
+    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests that users of this assistant"), _other_requests),
+    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests that users could make"), _requests),
     AnswerForm(re.compile(r"You can call these functions"), _call),
     AnswerForm(re.compile(r"You are the system behind them"), _result),
 )

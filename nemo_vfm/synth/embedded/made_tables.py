@@ -37,7 +37,10 @@ def _answer(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> s
     asked, table = _QUESTION.search(found.string), _TABLE.search(found.string)
     if asked is None or table is None or (wrong := draw.number(24)) == 0:
         return f"That depends. {draw.question()}"
-    column = [int(row[asked[2]]) for row in csv.DictReader(table[1].splitlines())]
+    try:
+        column = [int(row[asked[2]]) for row in csv.DictReader(table[1].splitlines())]
+    except (KeyError, TypeError, ValueError):  # another model's table
+        return f"The table has no such column. {draw.question()}"
     values = {"total": sum(column), "largest value": max(column), "smallest value": min(column)}
     value = values[asked[1]] + (wrong == 1)
     return f"I go through the column {asked[2]}.\nAnswer: {value}"

@@ -23,7 +23,7 @@ Verdict = Literal["A", "B", "tie"]
 
 def transcript(messages: Sequence[Mapping[str, Json]]) -> str:
     """A conversation as a text: each turn begins with who speaks."""
-    return "\n\n".join(f"[{message['role']}]\n{str(message['content']).strip()}" for message in messages)
+    return "\n\n".join(f"[{message['role']}]\n{str(message.get('content') or '').strip()}" for message in messages)
 
 
 def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Program[int | None]:

@@ -212,6 +212,17 @@ def test_a_run_that_was_ended_asks_only_what_is_missing(tmp_path: Path) -> None:
     assert 0 < more.asked == 2 * 10, "a question and an answer for each of ten rows more"
 
 
+def test_recipes_share_the_answers_of_one_journal(tmp_path: Path) -> None:
+    for recipe in ("open_qa", "ratings"):
+        made = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=10", "generator.error_rate=0"]))
+        made.journal = tmp_path / "shared.jsonl"
+        (tmp_path / recipe).mkdir()
+        made.run(Run(tmp_path / recipe))
+    uses = json.loads((tmp_path / "ratings/ledger.json").read_text())["uses"]["generator"]
+    assert (uses["asked"], uses["recalled"]) == (10, 1 + 8 + 32), "topics and tasks were known, answers were not"
+    assert not (tmp_path / "ratings/answers.jsonl").exists()
+
+
 def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     first = Shuffled()
     by(first).run(Run(tmp_path))
