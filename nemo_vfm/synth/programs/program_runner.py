@@ -87,6 +87,7 @@ class ProgramRunner:
         self._asker, self._prompts, self._seed = asker, prompts, seed
         self.uses: dict[str, Use] = {}
         self.failed: Counter[str] = Counter()
+        self._paid: set[str] = set()
 
     def count(self) -> int:
         """All answers."""
@@ -137,7 +138,9 @@ class ProgramRunner:
         use = self.uses.setdefault(role, Use())
         use.asked += not end.recalled
         use.recalled += end.recalled
-        use.cost += self._asker.price(end.question.model).cost(end.said.tokens_in, end.said.tokens_out)
+        if end.key not in self._paid:  # rows may share an answer
+            self._paid.add(end.key)
+            use.cost += self._asker.price(end.question.model).cost(end.said.tokens_in, end.said.tokens_out)
 
     def _message(self, ask: Ask) -> Json:
         assert ask.prompt is not None, "a message before a question has words"
