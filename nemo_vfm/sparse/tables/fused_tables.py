@@ -74,8 +74,8 @@ class FusedTables:
 
     @property
     def pending(self) -> int:
-        """How many lookups have a gradient that waits for `apply` or `forget`."""
-        return sum(len(storage.pending) for storage in self._storages)
+        """How many gradients of lookups wait for `apply` or `forget`; 0 after either."""
+        return sum(storage.pending for storage in self._storages)
 
     def squared_norm(self, global_weight: float | Tensor) -> Tensor:
         """Sum of squares of all rows' gradients after division, fp64: not finite where a gradient is not.
@@ -84,9 +84,8 @@ class FusedTables:
         """
         total = torch.zeros((), dtype=torch.float64, device=self._anchor.device)
         for storage in self._storages:
-            if (touched := storage.touched()) is not None:
-                for part in touched.parts():
-                    total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
+            for part in (part for touched in storage.touched() for part in touched.parts()):
+                total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
         return total
 
     def apply(self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None) -> None:
@@ -144,7 +143,9 @@ class FusedTables:
             for feature in spec.features if (spec.pooling == "sequence") == sequence else ():
                 if (jagged := features.get(feature)) is not None:
                     _require_fit(feature, jagged, spec, places_B)
-                    found.append(FeatureLookup(feature, storage.begins[name], jagged, spec.pooling == "mean"))
+                    found.append(
+                        FeatureLookup(feature, storage.begins[name], storage.blocks[name], jagged, spec.pooling)
+                    )
         return found
 
     def _require_known(self, features: Mapping[str, Jagged]) -> None:

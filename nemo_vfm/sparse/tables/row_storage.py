@@ -17,6 +17,7 @@ from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
+_ROWS_OF_A_BLOCK = torch.iinfo(torch.int16).max
 
 
 class RowStorage:
@@ -40,8 +41,10 @@ class RowStorage:
         self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
-        self.pending: list[PendingGradient] = []
-        self._touched: TouchedRows | None = None
+        self.blocks = _blocks(self.tables)
+        num_blocks = 1 + max(self.blocks.values())
+        self._pending: list[list[PendingGradient]] = [[] for _ in range(num_blocks)]
+        self._touched: list[TouchedRows | None] = [None] * num_blocks
         salts = [counter_hash.signed_salt(counter_hash.name_salt(seed, name)) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
@@ -52,29 +55,39 @@ class RowStorage:
         """One table's part of the rows or of a state tensor, as a view."""
         return tensor[self.begins[name] : self.begins[name] + self.tables[name].rows]
 
+    @property
+    def pending(self) -> int:
+        """How many gradients of a lookup in a block of tables wait for the end of the step."""
+        return sum(map(len, self._pending))
+
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
-        self.pending.append(gradient)
-        self._touched = None
+        for span in gradient.lookup.spans:
+            self._pending[span.block].append(gradient.of_block(span))
+            self._touched[span.block] = None
 
     def forget(self) -> None:
         """Drop what waits."""
-        self.pending, self._touched = [], None
+        self._pending = [[] for _ in self._pending]
+        self._touched = [None] * len(self._touched)
 
-    def touched(self) -> TouchedRows | None:
-        """The touched rows of what waits; None where nothing does."""
-        if self._touched is None and any(len(one.lookup.keys_N) for one in self.pending):
-            self._touched = touched_rows(self.pending, self.num_rows)
-        return self._touched
+    def touched(self) -> list[TouchedRows]:
+        """The touched rows of what waits, of the blocks where something does."""
+        for block, pending in enumerate(self._pending):
+            if self._touched[block] is None and any(len(one.lookup.keys_N) for one in pending):
+                names = [name for name, own in self.blocks.items() if own == block]
+                num_rows = sum(self.tables[name].rows for name in names)
+                self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
+        return [one for one in self._touched if one is not None]
 
     def apply(self, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int) -> None:
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
-        if (touched := self.touched()) is not None:
-            for part in touched.parts(fill=self.optimizer.keeps_rows_without_gradient()):
-                part.sums_UD.div_(global_weight)
-                if clip_factor is not None:
-                    part.sums_UD.mul_(clip_factor)
-                self._update(part, step)
+        fill = self.optimizer.keeps_rows_without_gradient()
+        for part in (part for touched in self.touched() for part in touched.parts(fill)):
+            part.sums_UD.div_(global_weight)
+            if clip_factor is not None:
+                part.sums_UD.mul_(clip_factor)
+            self._update(part, step)
         self.forget()
 
     def _update(self, part: RowSums, step: int) -> None:
@@ -110,6 +123,20 @@ def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
         begins[name] = rows
         rows += spec.rows
     return begins
+
+
+def _blocks(tables: Mapping[str, TableSpec]) -> dict[str, int]:
+    """The block of each table. Gradients are sorted and summed block by block, so that they stay in the cache.
+
+    Neighbours make a block while int16 can number its rows; a larger table is one of its own.
+    """
+    blocks, block, rows = {}, 0, 0
+    for name, spec in tables.items():
+        if rows and rows + spec.rows > _ROWS_OF_A_BLOCK:
+            block, rows = block + 1, 0
+        blocks[name] = block
+        rows += spec.rows
+    return blocks
 
 
 def _read(tensor: Tensor, rows: slice | Tensor) -> Tensor:

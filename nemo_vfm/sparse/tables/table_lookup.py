@@ -5,8 +5,9 @@
 Shape letters: B samples of a feature, N values, G bags of all features, D width.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -18,17 +19,31 @@ from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.jagged_select import row_offsets
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 from nemo_vfm.sparse.tables.row_storage import RowStorage
-from nemo_vfm.sparse.tables.touched_rows import BagLookup, PendingGradient
+from nemo_vfm.sparse.tables.touched_rows import BagLookup, BlockSpan, PendingGradient
 
 
 @dataclass(frozen=True)
 class FeatureLookup:
-    """A feature to look up: its name, the first row of its table in the storage, its values."""
+    """A feature to look up.
+
+    Args:
+        feature: its name.
+        begin: the first row of its table in the storage.
+        block: of its table in the storage.
+        jagged: ids, lengths and weights.
+        pooling: of its table.
+    """
 
     feature: str
     begin: int
+    block: int
     jagged: Jagged
-    mean: bool
+    pooling: str
+
+    @property
+    def num_bags(self) -> int:
+        """A sample, or a value of a sequence."""
+        return len(self.jagged.values_N) if self.pooling == "sequence" else len(self.jagged)
 
 
 @dataclass(frozen=True)
@@ -58,41 +73,45 @@ def pooled(
     Args:
         anchor: any tensor that requires a gradient, so that autograd asks for ours; it gets none.
     """
-    lengths_G = torch.cat([one.jagged.lengths_B for one in wanted])
-    samples = [order.samples(len(one.jagged), lengths_G.device) for one in wanted] if order.keep_samples else []
-    lookup = BagLookup(
-        order.number,
-        _keys(wanted),
-        lengths_G,
-        None,
-        torch.cat(samples) if samples else None,
-        order.places_B is not None,
-    )
+    lookup = _bag_lookup(wanted, order, torch.cat([one.jagged.lengths_B for one in wanted]))
     out_GD: Tensor = _PooledLookup.apply(anchor, _weights(wanted), storage, lookup, _divisors(wanted))  # type: ignore[no-untyped-call]
-    parts = torch.split(out_GD, [len(one.jagged) for one in wanted])
-    return {one.feature: part for one, part in zip(wanted, parts, strict=True)}
+    return _by_feature(wanted, out_GD)
 
 
 def sequences(
     storage: RowStorage, wanted: Sequence[FeatureLookup], order: CallOrder, anchor: Tensor
 ) -> Mapping[str, Tensor]:
     """One vector a value of each feature: (N, D), fp32. See `pooled`."""
-    keys_N = _keys(wanted)
-    samples = [
-        torch.repeat_interleave(order.samples(len(one.jagged), keys_N.device), one.jagged.lengths_B)
-        for one in wanted if order.keep_samples
-    ]  # fmt: skip
-    lookup = BagLookup(
-        order.number, keys_N, torch.ones_like(keys_N), None, torch.cat(samples) if samples else None,
-        order.places_B is not None,
-    )  # fmt: skip
+    ones_N = torch.cat([torch.ones_like(one.jagged.values_N) for one in wanted])
+    lookup = _bag_lookup(wanted, order, ones_N)
     out_ND: Tensor = _SequenceLookup.apply(anchor, storage, lookup)  # type: ignore[no-untyped-call]
-    parts = torch.split(out_ND, [len(one.jagged.values_N) for one in wanted])
+    return _by_feature(wanted, out_ND)
+
+
+def _by_feature(wanted: Sequence[FeatureLookup], out_GD: Tensor) -> Mapping[str, Tensor]:
+    parts = torch.split(out_GD, [one.num_bags for one in wanted])
     return {one.feature: part for one, part in zip(wanted, parts, strict=True)}
 
 
-def _keys(wanted: Sequence[FeatureLookup]) -> Tensor:
-    return torch.cat([one.jagged.values_N + one.begin for one in wanted])
+def _bag_lookup(wanted: Sequence[FeatureLookup], order: CallOrder, lengths_G: Tensor) -> BagLookup:
+    keys_N = torch.cat([one.jagged.values_N + one.begin for one in wanted])
+    samples_G = torch.cat([_samples(one, order) for one in wanted]) if order.keep_samples else None
+    has_places = order.places_B is not None
+    return BagLookup(order.number, keys_N, lengths_G, None, samples_G, has_places, tuple(_spans(wanted)))
+
+
+def _samples(one: FeatureLookup, order: CallOrder) -> Tensor:
+    samples_B = order.samples(len(one.jagged), one.jagged.lengths_B.device)
+    return torch.repeat_interleave(samples_B, one.jagged.lengths_B) if one.pooling == "sequence" else samples_B
+
+
+def _spans(wanted: Sequence[FeatureLookup]) -> Iterator[BlockSpan]:
+    value = bag = 0
+    for block, members in groupby(wanted, key=lambda one: one.block):
+        counts = [(len(one.jagged.values_N), one.num_bags) for one in members]
+        next_value, next_bag = value + sum(values for values, _ in counts), bag + sum(bags for _, bags in counts)
+        yield BlockSpan(block, slice(value, next_value), slice(bag, next_bag))
+        value, bag = next_value, next_bag
 
 
 def _weights(wanted: Sequence[FeatureLookup]) -> Tensor | None:
@@ -108,11 +127,11 @@ def _weights(wanted: Sequence[FeatureLookup]) -> Tensor | None:
 
 def _divisors(wanted: Sequence[FeatureLookup]) -> Tensor | None:
     """What each bag is divided by, (G, 1): its length where its feature takes a mean; None where none does."""
-    if not any(one.mean for one in wanted):
+    if not any(one.pooling == "mean" for one in wanted):
         return None
     lengths = [one.jagged.lengths_B for one in wanted]
     divisors = [
-        length.clamp(min=1) if one.mean else torch.ones_like(length)
+        length.clamp(min=1) if one.pooling == "mean" else torch.ones_like(length)
         for one, length in zip(wanted, lengths, strict=True)
     ]
     return torch.cat(divisors).float()[:, None]
@@ -141,7 +160,7 @@ class _PooledLookup(Function):
         grad_GD = grad_GD.float().contiguous()
         if ctx.divisors is not None:
             grad_GD = grad_GD / ctx.divisors
-        ctx.storage.add(PendingGradient(_weighted(lookup, weights_N), grad_GD))
+        ctx.storage.add(PendingGradient(replace(lookup, weights_N=weights_N), grad_GD))
         grad_weights_N = _weight_gradient(ctx.storage, lookup, grad_GD) if ctx.needs_input_grad[1] else None
         return None, grad_weights_N, None, None, None
 
@@ -157,11 +176,6 @@ class _SequenceLookup(Function):
     def backward(ctx: Any, grad_ND: Tensor) -> tuple[None, None, None]:
         ctx.storage.add(PendingGradient(ctx.lookup, grad_ND.float().contiguous()))
         return None, None, None
-
-
-def _weighted(lookup: BagLookup, weights_N: Tensor | None) -> BagLookup:
-    weights = None if weights_N is None else weights_N.detach()
-    return BagLookup(lookup.number, lookup.keys_N, lookup.lengths_G, weights, lookup.samples_G, lookup.has_places)
 
 
 def _weight_gradient(storage: RowStorage, lookup: BagLookup, grad_GD: Tensor) -> Tensor:

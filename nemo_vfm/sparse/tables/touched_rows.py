@@ -29,6 +29,7 @@ class BagLookup:
         weights_N: of the values, or None for 1.
         samples_G: the sample of each bag, where their order has to be restored.
         has_places: whether `samples_G` are places in the global batch.
+        spans: the values and bags of each block of tables, in their order.
     """
 
     number: int
@@ -37,6 +38,16 @@ class BagLookup:
     weights_N: Tensor | None
     samples_G: Tensor | None
     has_places: bool
+    spans: tuple["BlockSpan", ...]
+
+
+@dataclass(frozen=True)
+class BlockSpan:
+    """Which values and bags of a lookup belong to one block of tables."""
+
+    block: int
+    values: slice
+    bags: slice
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,16 @@ class PendingGradient:
 
     lookup: BagLookup
     grads_GD: Tensor
+
+    def of_block(self, span: BlockSpan) -> "PendingGradient":
+        """The part of one block of tables, as views."""
+        one, values, bags = self.lookup, span.values, span.bags
+        weights_N = None if one.weights_N is None else one.weights_N[values]
+        samples_G = None if one.samples_G is None else one.samples_G[bags]
+        part = BagLookup(
+            one.number, one.keys_N[values], one.lengths_G[bags], weights_N, samples_G, one.has_places, (span,)
+        )
+        return PendingGradient(part, self.grads_GD[bags])
 
 
 @dataclass(frozen=True)
@@ -104,7 +125,7 @@ def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
     return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
 
 
-def touched_rows(pending: Sequence[PendingGradient], num_rows: int) -> TouchedRows:
+def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: int) -> TouchedRows:
     """Bring the values of all lookups into the order of their rows.
 
     Values of one row keep a fixed order: by place in the global batch where places were given, else by call and
@@ -113,20 +134,21 @@ def touched_rows(pending: Sequence[PendingGradient], num_rows: int) -> TouchedRo
 
     Args:
         pending: at least one.
-        num_rows: of the storage.
+        first_row: of the storage that they may touch.
+        num_rows: how many.
 
     Raises:
         ValueError: places were given for some lookups and not for others.
     """
     pending = sorted(pending, key=lambda one: one.lookup.number)
     lookups = [one.lookup for one in pending]
-    keys_N = _cat([lookup.keys_N for lookup in lookups])
+    keys_N = _narrow(_cat([lookup.keys_N for lookup in lookups]) - first_row, num_rows)
     bags_N = _bags(lookups)
-    order_N = _row_order(keys_N, _samples(lookups), bags_N, num_rows)
+    order_N = _row_order(keys_N, _samples(lookups), bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
     weights_N = _weights(lookups)
     return TouchedRows(
-        rows_U,
+        rows_U.long() + first_row,
         row_offsets(counts_U),
         bags_N.index_select(0, order_N),
         None if weights_N is None else weights_N.index_select(0, order_N),
@@ -134,14 +156,19 @@ def touched_rows(pending: Sequence[PendingGradient], num_rows: int) -> TouchedRo
     )
 
 
-def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor, num_rows: int) -> Tensor:
+def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tensor:
     """A stable order by row, and by sample inside a row."""
-    small = torch.int32 if num_rows < 1 << 31 else torch.int64  # half the passes of a radix sort
     if samples_G is None:
-        return keys_N.to(small).sort(stable=True).indices
+        return keys_N.sort(stable=True).indices
     by_sample_N = samples_G.index_select(0, bags_N).sort(stable=True).indices
-    by_row_N = keys_N.index_select(0, by_sample_N).to(small).sort(stable=True).indices
+    by_row_N = keys_N.index_select(0, by_sample_N).sort(stable=True).indices
     return by_sample_N.index_select(0, by_row_N)
+
+
+def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
+    """In the smallest integers: a radix sort passes once a byte."""
+    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
+    return keys_N.to(smallest)
 
 
 def _bags(lookups: Sequence[BagLookup]) -> Tensor:
