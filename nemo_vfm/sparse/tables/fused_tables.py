@@ -88,12 +88,15 @@ class FusedTables:
                 total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
         return total
 
-    def apply(self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None) -> None:
+    def apply(
+        self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None, lr_factor: float = 1.0
+    ) -> None:
         """End the step: update each touched row once with (sum of its gradients) / global_weight * clip_factor.
 
         Args:
             global_weight: what the summed gradients of all microbatches are divided by.
             clip_factor: None is 1.
+            lr_factor: of a schedule; it multiplies the optimizer's learning rate.
 
         Raises:
             ValueError: `global_weight` is not above 0 and finite; nothing has changed then.
@@ -103,8 +106,9 @@ class FusedTables:
         for storage in self._storages:
             storage.touched()  # what can fail does so before any row changes
         self.step += 1
+        optimizer = self.optimizer.scaled(lr_factor)
         for storage in self._storages:
-            storage.apply(global_weight, clip_factor, self.step)
+            storage.apply(optimizer, global_weight, clip_factor, self.step)
         self._calls = 0
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ Shape letters: U rows, D width.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -14,14 +14,14 @@ from torch import Tensor
 from nemo_vfm.sparse.tables.row_optimizer import WeightDecayMode, decay, require_decay_and_eps
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowAdam:
     """Adam (Kingma and Ba, 2014, algorithm 1) over touched rows, corrected for bias by the step of the whole run.
 
     m = b1 m + (1 - b1) G;  v = b2 v + (1 - b2) G^2;  w -= lr m' / (sqrt(v') + eps), m' = m / (1 - b1^t).
 
     Args:
-        lr: learning rate; a schedule may set it between steps.
+        lr: learning rate.
         betas: b1 and b2.
         eps: above 0.
         weight_decay: of the touched rows only; see `weight_decay_mode`.
@@ -47,19 +47,23 @@ class RowAdam:
         decay(grads_UD, rows_UD, self.lr, self.weight_decay, self.weight_decay_mode)
         rows_UD.sub_(direction(grads_UD, state, self.betas, self.eps, step).mul_(self.lr))
 
+    def scaled(self, factor: float) -> "RowAdam":
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
+
     def keeps_rows_without_gradient(self) -> bool:
         """Never: moments move a row after its gradient has gone."""
         return False
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowLamb:
     """LAMB (You et al., 2019, algorithm 2) with a row as its layer, as FBGEMM's.
 
     u = m' / (sqrt(v') + eps) + weight_decay w;  w -= lr |w| / |u| u, and lr u where |w| or |u| is 0.
 
     Args:
-        lr: learning rate; a schedule may set it between steps.
+        lr: learning rate.
         betas: as of Adam.
         eps: above 0.
         weight_decay: of the touched rows only.
@@ -87,6 +91,10 @@ class RowLamb:
         both = (row_norm_U1 > 0) & (update_norm_U1 > 0)
         trust_U1 = torch.where(both, row_norm_U1 / update_norm_U1, 1.0)
         rows_UD.sub_(update_UD.mul_(trust_U1.mul_(self.lr)))
+
+    def scaled(self, factor: float) -> "RowLamb":
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
 
     def keeps_rows_without_gradient(self) -> bool:
         """Never: moments move a row after its gradient has gone."""

@@ -9,7 +9,7 @@ Shape letters: U rows, D width.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -40,13 +40,17 @@ class RowOptimizer(Protocol):
         """Whether a gradient of zero changes neither row nor state, in any bit."""
         ...
 
+    def scaled(self, factor: float) -> "RowOptimizer":
+        """The same with another learning rate: what a schedule makes of it."""
+        ...
 
-@dataclass
+
+@dataclass(frozen=True)
 class RowSgd:
     """w -= lr (G + weight_decay w).
 
     Args:
-        lr: learning rate; a schedule may set it between steps.
+        lr: learning rate.
         weight_decay: of the touched rows only.
     """
 
@@ -62,17 +66,21 @@ class RowSgd:
         add_l2(grads_UD, rows_UD, self.weight_decay)
         rows_UD.sub_(grads_UD.mul_(self.lr))
 
+    def scaled(self, factor: float) -> "RowSgd":
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
+
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""
         return self.weight_decay == 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowAdaGrad:
     """m += G^2; w -= lr G / (sqrt(m) + eps), element by element (Duchi et al., JMLR 2011).
 
     Args:
-        lr: learning rate; a schedule may set it between steps.
+        lr: learning rate.
         eps: above 0.
         weight_decay: of the touched rows only; see `weight_decay_mode`.
         weight_decay_mode: "l2" adds weight_decay w to the gradient before it is squared; "decoupled" multiplies the
@@ -97,17 +105,21 @@ class RowAdaGrad:
         state["sum"].addcmul_(grads_UD, grads_UD)
         rows_UD.sub_(grads_UD.mul_(self.lr).div_(state["sum"].sqrt().add_(self.eps)))
 
+    def scaled(self, factor: float) -> "RowAdaGrad":
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
+
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""
         return self.weight_decay == 0
 
 
-@dataclass
+@dataclass(frozen=True)
 class RowWiseAdaGrad:
     """m_r += mean_k G_rk^2; w_r -= lr / (sqrt(m_r) + eps) G_r: one number of state a row, as FBGEMM's exact version.
 
     Args:
-        lr: learning rate; a schedule may set it between steps.
+        lr: learning rate.
         eps: above 0.
         weight_decay: of the touched rows only; see `weight_decay_mode`.
         weight_decay_mode: "l2" adds weight_decay w to the gradient before it is squared; "decoupled" multiplies the
@@ -133,6 +145,10 @@ class RowWiseAdaGrad:
         sum_U = state["sum"].add_(norms_U.square_(), alpha=1 / grads_UD.shape[1])
         factors_U = sum_U.sqrt().add_(self.eps).reciprocal_().mul_(self.lr)
         rows_UD.sub_(grads_UD.mul_(factors_U[:, None]))
+
+    def scaled(self, factor: float) -> "RowWiseAdaGrad":
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
 
     def keeps_rows_without_gradient(self) -> bool:
         """Without weight decay."""

@@ -25,7 +25,7 @@ class RowStorage:
 
     Args:
         tables: all of one dtype and width.
-        optimizer: updates the rows.
+        optimizer: says what state there is.
         seed: of initial values and of stochastic rounding.
         device: of all tensors.
     """
@@ -33,7 +33,7 @@ class RowStorage:
     def __init__(
         self, tables: Mapping[str, TableSpec], optimizer: RowOptimizer, seed: int, device: torch.device
     ) -> None:
-        self.tables, self.optimizer = dict(tables), optimizer
+        self.tables = dict(tables)
         first = next(iter(self.tables.values()))
         self.width, dtype = first.width, DTYPES[first.dtype]
         self.begins = _begins(self.tables)
@@ -80,21 +80,23 @@ class RowStorage:
                 self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
         return [one for one in self._touched if one is not None]
 
-    def apply(self, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int) -> None:
+    def apply(
+        self, optimizer: RowOptimizer, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int
+    ) -> None:
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
-        fill = self.optimizer.keeps_rows_without_gradient()
+        fill = optimizer.keeps_rows_without_gradient()
         for part in (part for touched in self.touched() for part in touched.parts(fill)):
             part.sums_UD.div_(global_weight)
             if clip_factor is not None:
                 part.sums_UD.mul_(clip_factor)
-            self._update(part, step)
+            self._update(optimizer, part, step)
         self.forget()
 
-    def _update(self, part: RowSums, step: int) -> None:
+    def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
         state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
         rows_UD = _read(self.rows_RD, part.rows)
         exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
-        self.optimizer.update(exact_UD, part.sums_UD, state, step)
+        optimizer.update(exact_UD, part.sums_UD, state, step)
         for name, tensor in self.state.items():
             _write(tensor, part.rows, state[name])
         if exact_UD is not rows_UD:

@@ -3,6 +3,7 @@
 """Tests every row optimizer against plain loops over rows, and against torch where torch has it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -146,6 +147,16 @@ def test_rows_that_nobody_looked_up_keep_every_bit_of_row_and_state(name):
         after = tables.state()
         assert untouched.any() and all(torch.equal(after[key][untouched], before[key][untouched])
                                        for key in after if key != "step")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_factor_of_a_schedule_multiplies_the_learning_rate(name):
+    make = CASES[name][0]
+    once, scaled = one_table(make(0.01)), one_table(replace(make(0.01), lr=LR / 4))
+    for tables, factor in ((once, 0.25), (scaled, 1.0)):
+        tables.lookup({"f": random_jagged(ROWS, BATCH, 0)})["f"].square().sum().backward()
+        tables.apply(1.0, lr_factor=factor)
+    assert torch.equal(once.state()["t.weight"], scaled.state()["t.weight"])
 
 
 def test_a_row_of_zeros_begins_to_move_under_lamb():
