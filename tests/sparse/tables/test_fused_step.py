@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.tables import row_storage, touched_rows
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_adam import RowAdam
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
@@ -17,7 +18,9 @@ SPECS = {
     "shared": TableSpec(9, 6, ("a", "b", "c"), "mean"),
     "history": TableSpec(9, 6, ("h",), "sequence"),
     "own": TableSpec(5, 6, ("d",)),
+    "before": TableSpec(4, 4, ("j",), dtype="bf16"),
     "half": TableSpec(9, 4, ("e", "g"), dtype="bf16"),
+    "alone": TableSpec(5, 3, ("i",)),
 }
 ROWS = {feature: spec.rows for spec in SPECS.values() for feature in spec.features}
 
@@ -128,9 +131,9 @@ def test_any_number_of_threads_gives_the_same_bits():
 def test_a_refused_step_leaves_no_trace():
     def refused_first(tables, step):
         backward(tables, batch(step + 50))
-        assert tables.pending > 0
+        assert tables.pending > 0 and tables.squared_norm(1.0) > 0
         tables.forget()
-        assert tables.pending == 0
+        assert tables.pending == 0 and tables.squared_norm(1.0) == 0
         whole(tables, step)
 
     require_equal(trained(RowAdam(0.1), refused_first), trained(RowAdam(0.1), whole))
@@ -170,9 +173,23 @@ def test_the_norm_shows_a_gradient_that_is_not_finite_and_changes_nothing():
     assert not tables.squared_norm(2.0).isfinite()
 
 
-def test_a_long_batch_of_few_ids_is_updated_in_parts_as_in_one(monkeypatch):
-    from nemo_vfm.sparse.tables import touched_rows
+def test_a_lookup_after_the_norm_counts():
+    def looked_at(tables, step):
+        for begin, end in ((0, 5), (5, 12)):
+            backward(tables, {feature: given.rows(begin, end) for feature, given in batch(step).items()})
+            tables.squared_norm(2.0)
 
+    require_equal(trained(RowWiseAdaGrad(0.1), looked_at), trained(RowWiseAdaGrad(0.1), whole))
+
+
+@pytest.mark.parametrize("rows", [1, 14])
+def test_blocks_of_tables_change_no_bit(monkeypatch, rows):
+    expected = trained(RowWiseAdaGrad(0.1), whole)
+    monkeypatch.setattr(row_storage, "_ROWS_OF_A_BLOCK", rows)
+    require_equal(trained(RowWiseAdaGrad(0.1), whole), expected)
+
+
+def test_a_long_batch_of_few_ids_is_updated_in_parts_as_in_one(monkeypatch):
     given = random_jagged(200, 300, 1)
     sparse = Jagged(given.values_N[::7] * 40, torch.tensor([len(given.values_N[::7])]))
 
@@ -201,7 +218,7 @@ def test_a_state_that_is_loaded_goes_on_with_the_same_bits():
 def test_the_state_of_others_is_refused_before_anything_changes():
     tables, others = FusedTables(SPECS, RowAdam(0.1)), FusedTables(SPECS, RowWiseAdaGrad(0.1))
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
-    with pytest.raises(ValueError, match=r"missing \['half.exp_avg'"):
+    with pytest.raises(ValueError, match=r"missing \['alone.exp_avg'"):
         tables.load(others.state())
     with pytest.raises(ValueError, match=r"own.weight is torch.float32 of shape \(4, 6\)"):
         tables.load({**{name: one + 1 for name, one in tables.state().items()}, "own.weight": torch.zeros(4, 6)})

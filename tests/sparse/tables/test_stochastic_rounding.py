@@ -47,6 +47,14 @@ def test_numbers_that_fit_stay_as_they_are(dtype):
     assert same.all()
 
 
+@pytest.mark.parametrize("dtype", SMALL)
+def test_what_is_no_number_stays_none(dtype):
+    codes = torch.tensor([2**31 - 1, -1], dtype=torch.int32)  # NaNs of which a carry would make zeros
+    found = round_stochastically(torch.cat([codes.view(torch.float32), torch.tensor([math.inf, -math.inf])]), dtype,
+                                 torch.full((4,), -1, dtype=torch.int32))  # fmt: skip
+    assert found[:2].isnan().all() and found[2:].tolist() == [math.inf, -math.inf]
+
+
 def test_bits_differ_by_step_row_column_and_table_and_look_random():
     first = bits(512, 64)
     for other in (bits(512, 64, step=2), bits(512, 64, salt=6), first.roll(1, 0), first.roll(1, 1)):
