@@ -59,7 +59,7 @@ class FusedTables:
                 not depend on how the samples are distributed or permuted, to the last bit.
 
         Raises:
-            ValueError: a feature is unknown, a sequence has weights, or a feature has not one sample a place.
+            ValueError: a feature is unknown, ids are not int64, a sequence has weights, or a feature has not one sample a place.
             DataError: lengths do not fit the values, or an id is no row of its table.
         """
         self._require_known(features)
@@ -192,6 +192,8 @@ def _tensors(storage: RowStorage) -> dict[str, Tensor]:
 
 
 def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor | None) -> None:
+    if jagged.values_N.dtype != torch.int64:
+        raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
     if not _looks_valid(jagged, spec.rows):
         jagged.require_valid(spec.rows, feature)  # slower: it finds the place
     if spec.pooling == "sequence" and jagged.weights_N is not None:

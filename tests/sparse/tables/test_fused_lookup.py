@@ -122,6 +122,7 @@ def test_without_gradients_nothing_waits():
         ("age", jagged([[-1]]), DataError, "age: row 0 has the id -1"),
         ("age", Jagged(torch.tensor([1]), torch.tensor([-1, 2])), DataError, "age: row 0 has length -1"),
         ("age", Jagged(torch.tensor([1]), torch.tensor([2])), DataError, "add up to 2, but there are 1"),
+        ("age", Jagged(torch.tensor([0.5]), torch.tensor([1])), ValueError, "age: ids are torch.float32"),
         ("ages", jagged([[1]]), ValueError, "'ages': did you mean 'age'"),
         ("history", random_jagged(5, 3, 0, weighted=True), ValueError, "history: a sequence has no sum to weigh"),
     ],
