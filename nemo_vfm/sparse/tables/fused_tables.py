@@ -59,7 +59,8 @@ class FusedTables:
                 not depend on how the samples are distributed or permuted, to the last bit.
 
         Raises:
-            ValueError: a feature is unknown, ids are not int64, a sequence has weights, or a feature has not one sample a place.
+            ValueError: a feature is unknown, ids are not int64, a sequence has weights, or a feature has not one
+                sample a place.
             DataError: lengths do not fit the values, or an id is no row of its table.
         """
         self._require_known(features)
