@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stores histories that shift from sample to sample as windows of one buffer (RecD's partial duplicates).
+
+Shape letters: B rows, N values of all rows, K values of the buffer.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.row_fingerprint import bits, mix64_
+
+#: Odd, so that it has an inverse modulo 2^64; both as signed 64-bit numbers.
+_BASE = 0x5851F42D4C957F2D
+_INVERSE = (pow(_BASE, -1, 2**64) + 2**63) % 2**64 - 2**63
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedRows:
+    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`.
+
+    Args:
+        buffer_K: values, each run of overlapping rows once.
+        starts_B: where each row begins, int64.
+        lengths_B: how many values each row has, int64.
+    """
+
+    buffer_K: Tensor
+    starts_B: Tensor
+    lengths_B: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lengths_B)
+
+    @property
+    def stored_over_read(self) -> float:
+        """Values in the buffer over values in all rows; 1 where nothing overlaps, or nothing is there."""
+        read = int(self.lengths_B.sum())
+        return len(self.buffer_K) / read if read else 1.0
+
+    def jagged(self) -> Jagged:
+        """The rows themselves."""
+        return Jagged(self.buffer_K[slice_positions(self.starts_B, self.lengths_B)], self.lengths_B)
+
+    def to(self, device: torch.device | str) -> "WindowedRows":
+        """The same rows on `device`."""
+        tensors = (self.buffer_K, self.starts_B, self.lengths_B)
+        return WindowedRows(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+
+    def require_valid(self, feature: str = "a feature") -> None:
+        """Check that each row lies in the buffer.
+
+        Raises:
+            DataError: one does not.
+        """
+        ends_B = self.starts_B + self.lengths_B
+        if len(bad := ((self.lengths_B < 0) | (self.starts_B < 0) | (ends_B > len(self.buffer_K))).nonzero()):
+            row = int(bad[0])
+            raise DataError(
+                f"{feature}: row {row} begins at {int(self.starts_B[row])} and has length {int(self.lengths_B[row])}; "
+                f"the buffer has {len(self.buffer_K)} values."
+            )
+
+
+def windowed(rows: Jagged) -> WindowedRows:
+    """The rows as windows: a row that equals the one before with a prefix dropped and a suffix added adds its suffix.
+
+    The longest such overlap is found by hash and then compared, so `jagged()` always gives the rows back. O(values).
+
+    Raises:
+        ValueError: the rows have weights.
+    """
+    if rows.weights_N is not None:
+        raise ValueError("rows with weights cannot be windows: a value has another weight in each row")
+    overlap_B = _compared(rows, _overlaps(rows))
+    place_N = slice_positions(torch.zeros_like(rows.lengths_B), rows.lengths_B, len(rows.values_N))
+    added_B = rows.lengths_B - overlap_B
+    new_N = place_N >= torch.repeat_interleave(overlap_B, rows.lengths_B, output_size=len(place_N))
+    return WindowedRows(rows.values_N[new_N], added_B.cumsum(0) - rows.lengths_B, rows.lengths_B)
+
+
+def _overlaps(rows: Jagged) -> Tensor:
+    """The most values at the end of each row's predecessor that its own first values equal, by hash: int64, B.
+
+    With P[t] = sum_{s < t} mix(v_s) r^s, the slice a..b has the hash (P[b] - P[a]) r^-a, wherever it stands. A suffix
+    of row i begins at any of its values, and the prefix it must equal begins where it ends: N comparisons for all.
+    """
+    num, length_B, offsets = len(rows.values_N), rows.lengths_B, rows.offsets
+    overlap_B = torch.zeros_like(length_B)
+    if not num:
+        return overlap_B
+    mixed_N = mix64_(bits(rows.values_N).clone())
+    running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
+    inverse = torch.nn.functional.pad(_powers(_INVERSE, mixed_N), (0, 1))  # at N begins no prefix that is not empty
+    row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B, output_size=num)
+    begin_N = torch.arange(num, device=length_B.device)
+    end_N = offsets[row_N + 1]
+    next_N = torch.nn.functional.pad(length_B[1:], (0, 1))[row_N]
+    last_N = torch.minimum(2 * end_N - begin_N, torch.full_like(end_N, num))
+    suffix_N = (running[end_N] - running[begin_N]) * inverse[begin_N]
+    prefix_N = (running[last_N] - running[end_N]) * inverse[end_N]
+    size_N = torch.where((end_N - begin_N <= next_N) & (suffix_N == prefix_N), end_N - begin_N, 0)
+    later = row_N < len(rows) - 1
+    return overlap_B.scatter_reduce_(0, row_N[later] + 1, size_N[later], "amax")
+
+
+def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:
+    """The overlaps whose values are really equal; 0 where only the hashes were."""
+    begin_B = rows.offsets[:-1]
+    here = slice_positions(begin_B, overlap_B)
+    before = slice_positions(begin_B - overlap_B, overlap_B, len(here))
+    values_N = bits(rows.values_N)
+    wrong = here[values_N[here] != values_N[before]]
+    row = torch.searchsorted(rows.offsets, wrong, right=True) - 1
+    return overlap_B.index_fill(0, row, 0)
+
+
+def _powers(base: int, like_N: Tensor) -> Tensor:
+    """1, base, base^2, ..., modulo 2^64."""
+    factors_N = torch.full_like(like_N, base)
+    factors_N[:1] = 1
+    return factors_N.cumprod(0)
