@@ -61,8 +61,11 @@ class DedupedGroup:
             num_rows: of features, the rows of their tables; ids of the others are not checked.
 
         Raises:
-            DataError: features differ in their rows, an inverse is no row, or see `Jagged.require_valid`.
+            DataError: there is no feature, features differ in their rows, an inverse is no row, or see
+                `Jagged.require_valid`.
         """
+        if not self.features:
+            raise DataError(f"a group of {len(self)} samples has no features.")
         for name, feature in self.features.items():
             if len(feature) != self.num_unique:
                 first = next(iter(self.features))
