@@ -62,20 +62,20 @@ def _group(features: Mapping[str, Jagged], representative_B: Tensor) -> DedupedG
 def _representatives(features: Sequence[Jagged], hashed: _Hash = fingerprints) -> Tensor:
     """Of each row the first one that equals it.
 
-    A row that differs from the first one of its fingerprint is a collision. All such rows are hashed once more with
-    another seed, until none is left: each round settles at least the first row of each fingerprint.
+    Runs of equal rows are joined first, since most samples of a session stand side by side and comparing costs a third
+    of hashing. A row that differs from the first one of its fingerprint is a collision. All such rows are hashed once
+    more with another seed, until none is left: each round settles at least the first row of each fingerprint.
     """
-    columns = _columns(features)
-    left_M = torch.arange(len(columns[0]), device=columns[0].lengths_B.device)
-    found_B = torch.empty_like(left_M)
-    seed = 0
+    run_B = _runs(features)
+    left_M = (run_B == torch.arange(len(run_B), device=run_B.device)).nonzero().squeeze(1)
+    columns = [column.select(left_M) for column in _columns(features)]
+    found_B, seed = torch.empty_like(run_B), 0
     while len(left_M):
         first_M = _first_of_each(hashed(columns, seed))
-        wrong_M = differs(columns, first_M)
-        found_B[left_M[~wrong_M]] = left_M[first_M[~wrong_M]]
-        again = wrong_M.nonzero().squeeze(1)
+        found_B[left_M] = left_M[first_M]
+        again = differs(columns, first_M).nonzero().squeeze(1)
         left_M, columns, seed = left_M[again], [column.select(again) for column in columns], seed + 1
-    return found_B
+    return found_B[run_B]
 
 
 def _runs(features: Sequence[Jagged]) -> Tensor:

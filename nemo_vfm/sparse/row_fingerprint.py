@@ -53,14 +53,15 @@ def fingerprints(columns: Sequence[Jagged], seed: int) -> Tensor:
 
 
 def differs(columns: Sequence[Jagged], other_B: Tensor) -> Tensor:
-    """Whether row i differs from row other[i], in its length or in any bit of its values, in any column: bool, B."""
+    """Whether row i differs from row other[i] <= i, in its length or in any bit of its values, in any column: bool, B.
+
+    A row is compared for its own length. Where the other one is shorter, that reads values of the rows after it, and
+    never past the end, since the other one stands first; the lengths have told the two apart by then.
+    """
     different_B = torch.zeros_like(other_B, dtype=torch.bool)
     for column in columns:
         different_B |= column.lengths_B != column.lengths_B[other_B]
-        # Rows of another length are compared with themselves: their positions could lead out of the values.
-        begin_B = column.offsets[:-1]
-        begin_B = torch.where(different_B, begin_B, begin_B[other_B])
-        there_N = slice_positions(begin_B, column.lengths_B, len(column.values_N))
+        there_N = slice_positions(column.offsets[:-1][other_B], column.lengths_B, len(column.values_N))
         values_N = bits(column.values_N)
         wrong = (values_N[there_N] != values_N).nonzero().squeeze(1)
         different_B[torch.searchsorted(column.offsets, wrong, right=True) - 1] = True

@@ -118,6 +118,8 @@ def test_fingerprints_depend_on_order_place_length_column_and_seed_and_collide_n
     distinct_rows = {tuple(row) for row in rows}
     found = fingerprints([jagged([[*row] for row in distinct_rows])], 0)
     assert len(found.unique()) == len(distinct_rows)
+    salt = 0x9E3779B97F4A7C15 - 2**64  # mix(-salt + salt) = 0: there the lengths alone tell rows apart
+    assert len(fingerprints([jagged([[], [-salt], [-salt, -salt]])], 0).unique()) == 3
     one, other = jagged([[1], []]), jagged([[], [1]])
     assert len({*fingerprints([one, other], 0).tolist()}) == 2
     assert not set(fingerprints([one], 0).tolist()) & set(fingerprints([one], 1).tolist())
