@@ -5,6 +5,7 @@
 Shape letters: B rows, N values of all rows, K values of the buffer.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -78,35 +79,32 @@ def windowed(rows: Jagged) -> WindowedRows:
     if rows.weights_N is not None:
         raise ValueError("rows with weights cannot be windows: a value has another weight in each row")
     overlap_B = _compared(rows, _overlaps(rows))
-    place_N = slice_positions(torch.zeros_like(rows.lengths_B), rows.lengths_B, len(rows.values_N))
     added_B = rows.lengths_B - overlap_B
-    new_N = place_N >= torch.repeat_interleave(overlap_B, rows.lengths_B, output_size=len(place_N))
-    return WindowedRows(rows.values_N[new_N], added_B.cumsum(0) - rows.lengths_B, rows.lengths_B)
+    added = slice_positions(rows.offsets[:-1] + overlap_B, added_B)
+    return WindowedRows(rows.values_N[added], added_B.cumsum(0) - rows.lengths_B, rows.lengths_B)
 
 
 def _overlaps(rows: Jagged) -> Tensor:
     """The most values at the end of each row's predecessor that its own first values equal, by hash: int64, B.
 
-    With P[t] = sum_{s < t} mix(v_s) r^s, the slice a..b has the hash (P[b] - P[a]) r^-a, wherever it stands. A suffix
-    of row i begins at any of its values, and the prefix it must equal begins where it ends: N comparisons for all.
+    A suffix of row i may begin at any of its values, and the prefix that it must equal begins where the row ends. There
+    are at most N comparisons for all rows together.
     """
-    num, length_B, offsets = len(rows.values_N), rows.lengths_B, rows.offsets
-    overlap_B = torch.zeros_like(length_B)
-    if not num:
-        return overlap_B
-    mixed_N = mix64_(bits(rows.values_N).clone())
+    length_B, hashed = rows.lengths_B, _slice_hash(rows.values_N)
+    row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B)
+    size_N = rows.offsets[row_N + 1] - torch.arange(len(row_N), device=length_B.device)
+    begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1))[row_N]).nonzero().squeeze(1)
+    size, row = size_N[begin], row_N[begin]
+    same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
+    return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
+
+
+def _slice_hash(values_N: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """A hash of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
+    mixed_N = mix64_(bits(values_N).clone())
     running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
-    inverse = torch.nn.functional.pad(_powers(_INVERSE, mixed_N), (0, 1))  # at N begins no prefix that is not empty
-    row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B, output_size=num)
-    begin_N = torch.arange(num, device=length_B.device)
-    end_N = offsets[row_N + 1]
-    next_N = torch.nn.functional.pad(length_B[1:], (0, 1))[row_N]
-    last_N = torch.minimum(2 * end_N - begin_N, torch.full_like(end_N, num))
-    suffix_N = (running[end_N] - running[begin_N]) * inverse[begin_N]
-    prefix_N = (running[last_N] - running[end_N]) * inverse[end_N]
-    size_N = torch.where((end_N - begin_N <= next_N) & (suffix_N == prefix_N), end_N - begin_N, 0)
-    later = row_N < len(rows) - 1
-    return overlap_B.scatter_reduce_(0, row_N[later] + 1, size_N[later], "amax")
+    inverse = _powers(_INVERSE, mixed_N)
+    return lambda a, b: (running[b] - running[a]) * inverse[a]
 
 
 def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:
