@@ -74,7 +74,7 @@ def choose_groups(
     for name in sorted(factors, key=lambda one: -factors[one]):
         if factors[name] < min_factor:
             continue
-        grown = [(group, group.with_feature(name, factors[name], changes[name], begins_B)) for group in groups]
+        grown = [(group, group.with_feature(name, changes[name], begins_B)) for group in groups]
         fitting = [pair for pair in grown if pair[1].factor >= max(min_factor, (1 - tolerance) * pair[1].best)]
         if fitting:
             old, new = max(fitting, key=lambda pair: pair[1].factor)
@@ -89,13 +89,12 @@ class _OpenGroup:
     names: tuple[str, ...]
     changed_B: Tensor  #: whether any of the features differs from the sample before
     factor: float
-    best: float  #: the highest factor that a member has alone
+    best: float  #: the highest factor that a member has alone: that of the first, since they come in this order
 
-    def with_feature(self, name: str, factor: float, changed_B: Tensor, begins_B: Tensor) -> "_OpenGroup":
+    def with_feature(self, name: str, changed_B: Tensor, begins_B: Tensor) -> "_OpenGroup":
         changed_B = self.changed_B | changed_B
-        return _OpenGroup(
-            (*self.names, name), changed_B, _statistics(changed_B, begins_B).factor, max(self.best, factor)
-        )
+        factor = _statistics(changed_B, begins_B).factor
+        return _OpenGroup((*self.names, name), changed_B, factor, self.best)
 
 
 def _session_begins(session_B: Tensor) -> Tensor:
