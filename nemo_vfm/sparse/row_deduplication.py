@@ -36,6 +36,7 @@ def deduplicated(
     Raises:
         ValueError: a feature of a group is missing or in two groups, a group is empty, or its features have different
             numbers of rows.
+        DataError: lengths of a feature are negative or do not add up to its values.
     """
     _require_groups(features, groups)
     found = _runs if clustered else _representatives
@@ -110,5 +111,6 @@ def _require_groups(features: Mapping[str, Jagged], groups: Mapping[str, Sequenc
             if name in taken:
                 raise ValueError(f"the feature {name} is in the groups {taken[name]} and {group}; it can be in one")
             taken[name] = group
+            features[name].require_valid(feature=name)
         if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:
             raise ValueError(f"the features of group {group} have different numbers of rows: {rows}")

@@ -118,6 +118,14 @@ def test_no_features_and_features_of_different_samples_are_refused():
         to_keyed_jagged(KeyedStandIn, {"a": jagged([[1], [2], [3]])}, groups())
 
 
+def test_keys_with_equal_inverses_and_other_numbers_of_rows_are_groups_of_their_own():
+    inverse = torch.tensor([[0, 0, 1], [0, 0, 1]])
+    made = KeyedStandIn(["a", "b"], torch.arange(5), None, torch.ones(5).long(), [[3], [2]], (["a", "b"], inverse))
+    _, found = from_keyed_jagged(made.read())
+    expanded = [lists(rows) for group in found.values() for rows in group.expanded().values()]
+    assert [*found] == ["a", "b"] and expanded == [[[0], [0], [1]], [[3], [3], [4]]]
+
+
 def damaged(**changes) -> KeyedStandIn:
     made = to_keyed_jagged(KeyedStandIn, PLAIN, groups())
     for name, value in changes.items():

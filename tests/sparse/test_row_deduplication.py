@@ -175,6 +175,11 @@ def test_features_of_different_batches_and_values_that_are_no_ids_are_refused():
         deduplicated({"a": Jagged(torch.zeros(2, 3), torch.tensor([1, 1]))}, {"x": ["a"]})
 
 
+def test_lengths_that_do_not_add_up_are_named_before_anything_is_compared():
+    with pytest.raises(DataError, match=r"^b: the lengths of 2 rows add up to 3, but there are 2 values"):
+        deduplicated({"a": jagged([[1], []]), "b": Jagged(torch.arange(2), torch.tensor([1, 2]))}, {"x": ["a", "b"]})
+
+
 BAD = {
     "a, b: the inverse of sample 1 is 2, and there are the unique rows 0 to 1": ([[1], [2]], [[3], []], [0, 2]),
     "a, b: the inverse of sample 0 is -1": ([[1], [2]], [[3], []], [-1, 0]),

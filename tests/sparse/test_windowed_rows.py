@@ -68,6 +68,8 @@ def test_nothing_is_stored_of_no_rows_and_of_empty_ones():
 def test_weights_and_windows_outside_of_the_buffer_are_refused():
     with pytest.raises(ValueError, match="rows with weights cannot be windows"):
         windowed(Jagged(torch.arange(1), torch.tensor([1]), torch.ones(1)))
+    with pytest.raises(DataError, match="row 1 has length -1"):
+        windowed(Jagged(torch.arange(1), torch.tensor([2, -1])))
     for starts, lengths in (([0, 2], [2, 2]), ([0, -1], [1, 1]), ([0, 1], [1, -1])):
         with pytest.raises(DataError, match=f"^history: row 1 begins at {starts[1]} and has length {lengths[1]}"):
             WindowedRows(torch.arange(3), torch.tensor(starts), torch.tensor(lengths)).require_valid("history")
