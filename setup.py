@@ -58,6 +58,7 @@ DEV = [
     "ruff>=0.14",
     "mypy>=1.18",
     "import-linter>=2.9",
+    "numba>=0.62,<1",
     "jsonschema>=4.20",  # checks function calls; judges the schema of `nemo-vfm schema` in tests
     "types-PyYAML",
     "setuptools>=77.0.3",
@@ -108,6 +109,8 @@ EXTRAS = {
     "serve": ["starlette>=1.10,<2", "uvicorn>=0.54,<1", "tokenizers>=0.22,<1", "sentencepiece>=0.2,<0.3"],
     # Checks of function calls in synthetic rows.
     "functions": ["jsonschema>=4.20"],
+    # Kernels of embedding tables on CPUs; without it they are torch operators.
+    "recsys": ["numba>=0.62,<1"],
     # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.
     "nemo": ["nemo-toolkit[core]>=3.0,<3.1", "omegaconf>=2.3,<2.4", "einops", "sentencepiece", "pandas"],
 }

@@ -11,7 +11,7 @@ from nemo_vfm.asking.dispatch import Dispatch
 from nemo_vfm.asking.journal import Journal, OpenJournal
 from nemo_vfm.asking.lane import Lane
 from nemo_vfm.asking.pace import Pace
-from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, HasPlace, Question, Reply
+from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, FreeModel, HasPlace, Question, Reply
 
 
 class Asker:
@@ -79,7 +79,7 @@ def _price(budget: Budget, chat: ChatModel) -> Price:
     """The model's price; ValueError where the budget cannot be kept."""
     if isinstance(chat, BudgetedModel):
         return budget.price_of(chat.model_name())
-    if budget.limits:
+    if budget.limits and not (isinstance(chat, FreeModel) and chat.is_free()):
         raise ValueError(f"a budget needs to know the model and how long an answer can be, and {type(chat).__name__} "
                          "has no model_name() and longest_answer_tokens()")  # fmt: skip
     return Price(million_in=0.0, million_out=0.0)

@@ -117,8 +117,11 @@ class Dispatch:
         if isinstance(outcome, Retry):
             lane.wait(asked)
             return
-        for question in self._same.pop(asked.key):
-            yield replace(outcome, question=question)
+        first, *others = self._same.pop(asked.key)
+        yield replace(outcome, question=first)
+        later = replace(outcome, recalled=True) if isinstance(outcome, Reply) else outcome
+        for question in others:  # as if they had come a moment later
+            yield replace(later, question=question)
 
     def _timeout_s(self) -> float | None:
         """After how long something may be sent without an outcome before; None where only an outcome helps."""

@@ -56,6 +56,15 @@ class BudgetedModel(Protocol):
         ...
 
 
+@runtime_checkable
+class FreeModel(Protocol):
+    """What answers as a model does and takes neither tokens nor money, such as a program of our own."""
+
+    def is_free(self) -> bool:
+        """Whether no budget needs to know of it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """One question to a model.

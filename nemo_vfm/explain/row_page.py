@@ -59,12 +59,22 @@ def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]
     paper.line(f"row {row['id']}", "bold")
     for message in row["messages"]:
         paper.line(f"\n{message['role']}", "bold")
-        paper.prose(str(message["content"]), 2)
+        _write_lines(paper, str(message["content"]))
+        for call in message.get("tool_calls") or []:
+            paper.prose(f"calls {call['function']['name']} {call['function']['arguments']}", 2)
     paper.line("\nmade from", "bold")
     facts = {**row["parents"], **row["scores"], "generator": json.dumps(row["generator"]), "seed": row["seed"]}
+    if row.get("verifier"):
+        facts["verified"] = row["verifier"]
     for name, value in facts.items():
         paper.prose(f"{name}: {value}", 2)
     for number, asked in enumerate(row["asked"], start=1):
         answer = answers.get(asked["key"])
         paper.line(f"\nanswer {number}: prompt {asked['prompt']}", "bold")
-        paper.prose("no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}", 2)
+        _write_lines(paper, "no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}")
+
+
+def _write_lines(paper: Terminal, text: str) -> None:
+    """Each line by itself, as far in as it stands there: it may be code."""
+    for line in text.splitlines():
+        paper.prose(line.strip(), 2 + min(len(line) - len(line.lstrip()), 20))

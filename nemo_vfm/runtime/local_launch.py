@@ -27,6 +27,7 @@ from nemo_vfm.core.preemption import INTERRUPTED, numbers
 from nemo_vfm.runtime import orphan_killer
 from nemo_vfm.runtime.command import own_command
 
+RESUME = "Run the same command again to resume from the last checkpoint"
 PIPE = "NEMO_VFM_LAUNCHER"  #: names the open end of a pipe, by number, in a rank's environment
 GRACE_S = 30.0  # for the others to find out whom they lost, and say it, once one has ended badly
 _POLL_S = 0.05
@@ -35,14 +36,17 @@ _FINAL = (*_WELL, 2, 3)  # trying again would end in the same way, or is not wan
 _OWN = (*_FINAL, 1)  # what a rank that was neither killed nor crashed says of itself
 
 
-def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_restarts: int = 0) -> int:
-    """Run `nemo-vfm run` on so many ranks here, and again where one of them dies; the exit status.
+def launch(
+    words: Sequence[str], count: int, signals: Sequence[str], *, max_restarts: int = 0, advice: str = RESUME
+) -> int:
+    """Run `nemo-vfm` on so many ranks here, and again where one of them dies; the exit status.
 
     Args:
-        words: behind `nemo-vfm run`.
+        words: behind `nemo-vfm`, the verb first.
         count: of ranks.
         signals: names of those that are passed on, as SIGINT is.
         max_restarts: so often all ranks are started anew after one has died.
+        advice: what to do once one has died.
     """
     from nemo_vfm.parallel.ranks.rendezvous_store import serve
 
@@ -59,7 +63,7 @@ def launch(words: Sequence[str], count: int, signals: Sequence[str], *, max_rest
         warn(f"{ranks.story()}; restarting all {count} ({attempt + 1} of {max_restarts})")
     del store
     if ranks.status not in _FINAL and ranks.has_story():
-        sys.stderr.write(f"{ranks.story()}. Run the same command again to resume from the last checkpoint\n")
+        sys.stderr.write(f"{ranks.story()}. {advice}\n")
     return ranks.status
 
 
@@ -67,7 +71,7 @@ class _Ranks:
     """The processes of one attempt.
 
     Args:
-        words: behind `nemo-vfm run`.
+        words: behind `nemo-vfm`.
         count: of processes.
         environment: of all; each is told its rank besides.
     """
@@ -81,7 +85,7 @@ class _Ranks:
 
     def __enter__(self) -> "_Ranks":
         reading, self._pipe = os.pipe()
-        command = own_command("run", *self._words)
+        command = own_command(*self._words)
         for rank in range(self._count):
             mine = {**self._environment, "RANK": str(rank), "LOCAL_RANK": str(rank), PIPE: str(reading)}
             self._running[rank] = subprocess.Popen(  # noqa: S603
@@ -144,7 +148,8 @@ class _Ranks:
         rank = self._culprit()
         code = self._ended[rank]
         how = f"was killed by {_name(-code)}" if code < 0 else f"ended with status {code}"
-        where = f"; its output is in ranks/rank-{rank}.log of the run folder" if rank else ""
+        is_run = self._words[0] == "run"
+        where = f"; its output is in ranks/rank-{rank}.log of the run folder" if rank and is_run else ""
         return f"rank {rank} of {self._count} {how}{where}"
 
     def _bury(self, rank: int, code: int) -> None:

@@ -184,7 +184,9 @@ class RecipeRun:
 
         if problems := unshareable(self.composed, job):
             raise RecipeError(problems)
-        return launch([*self.words, *self.options.words()], count, signals, max_restarts=self.options.max_restarts)
+        return launch(
+            ["run", *self.words, *self.options.words()], count, signals, max_restarts=self.options.max_restarts
+        )
 
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""

@@ -15,14 +15,9 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
-from nemo_vfm.serve.continuous.batch_engine import BatchEngine
-from nemo_vfm.serve.continuous.engine_thread import EngineThread
-from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
-from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.local_engine import LocalEngine
 from nemo_vfm.serve.served_model import ServedModel
-
-_PIECE = 128
 
 
 class LocalChat:
@@ -44,13 +39,11 @@ class LocalChat:
         self, *, model: Factory[[], ServedModel], max_tokens: int = 256, choice: Choice = Choice(temperature=0),
         seed: int = 0, room_gb: float = 2.0, at_once: int = 16,
     ) -> None:  # fmt: skip
-        if min(max_tokens, at_once) < 1 or room_gb <= 0:
-            raise ValueError(f"max_tokens ({max_tokens}) and at_once ({at_once}) must be at least 1, and room_gb "
-                             f"({room_gb}) above 0")  # fmt: skip
+        if max_tokens < 1:
+            raise ValueError(f"max_tokens ({max_tokens}) must be at least 1")
         self.model, self.max_tokens, self.choice, self.seed = model, max_tokens, choice, seed
-        self.room_gb, self.at_once = room_gb, at_once
+        self._engine = LocalEngine(self._load, room_gb, at_once)
         self._lock = threading.Lock()
-        self._loaded: tuple[ServedModel, EngineThread] | None = None
         self._times: Counter[str] = Counter()
 
     def ready(self) -> None:
@@ -59,16 +52,16 @@ class LocalChat:
         Raises:
             UserError: it has no chat format, or cannot be loaded.
         """
-        self._engine()
+        self._engine.loaded()
 
     def say(self, messages: Sequence[Json]) -> Said:
         """What the model says.
 
         Raises:
-            UserError: the messages do not fit the model's chat format, context or room.
+            DataError: the messages do not fit the model's chat format, context or room; others may.
             NemoVfmError: the model has failed on them.
         """
-        began, (served, engine) = time.monotonic(), self._engine()
+        began, (served, engine) = time.monotonic(), self._engine.loaded()
         request, done, pieces = self._request(served, messages), threading.Event(), list[Piece]()
 
         def publish(piece: Piece) -> None:
@@ -79,13 +72,13 @@ class LocalChat:
         try:
             engine.submit([(request, writer)])
         except ValueError as error:
-            raise UserError(f"{error}; raise room_gb, or lower max_tokens") from None
+            raise DataError(f"{error}; raise room_gb, or lower max_tokens") from None
         done.wait()
         return self._said(served, request, pieces[0], time.monotonic() - began)
 
     def identity(self) -> Json:
         """All that the words depend on but the messages."""
-        served, choice = self._engine()[0], self.choice
+        served, choice = self._engine.loaded()[0], self.choice
         settings = [choice.temperature, choice.top_k, choice.top_p, choice.min_p]
         return ["local/1", served.name, served.revision, self.max_tokens, settings, self.seed]
 
@@ -95,30 +88,24 @@ class LocalChat:
 
     def close(self) -> None:
         """Give the memory back; the next question loads the model again."""
-        with self._lock:
-            if self._loaded is not None:
-                self._loaded[1].close()
-            self._loaded = None
+        self._engine.close()
 
-    def _engine(self) -> tuple[ServedModel, EngineThread]:
-        with self._lock:
-            if self._loaded is None:
-                served = self.model()
-                if served.chat is None:
-                    raise UserError(f"{served.name} has no chat format: there is no chat template in its folder")
-                passes = ModelPasses(served.model, KeyValueRoom(served.model, self.room_gb), self.at_once)
-                engine = BatchEngine(passes, most_running=self.at_once, piece=_PIECE)
-                self._loaded = served, EngineThread(engine, most_waiting=None)
-            return self._loaded
+    def _load(self) -> ServedModel:
+        served = self.model()
+        if served.chat is None:
+            raise UserError(f"{served.name} has no chat format: there is no chat template in its folder")
+        if served.reward is not None:
+            raise UserError(f"{served.name} is a reward model and writes no text; LocalReward asks it for scores")
+        return served
 
     def _request(self, served: ServedModel, messages: Sequence[Json]) -> TextRequest:
         assert served.chat is not None, "a model without a chat format is refused when it is loaded"
         try:
             tokens = tuple(served.chat.tokens(messages, add_generation_prompt=True))
         except DataError as error:
-            raise UserError(f"messages: {error}") from error
+            raise DataError(f"messages: {error}") from error
         if len(tokens) + self.max_tokens > served.context:
-            raise UserError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
+            raise DataError(f"{len(tokens):,} tokens of messages and max_tokens {self.max_tokens:,} exceed the context "
                             f"of {served.context:,}; shorten either")  # fmt: skip
         stop = served.stop | served.chat.stop_tokens()
         return TextRequest(tokens, self.max_tokens, self.choice, self._seed_of(messages), stop)

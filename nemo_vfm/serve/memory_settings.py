@@ -9,10 +9,12 @@ time (136 MB of weights, AVX-512, one thread, torch 2.13, Linux 6.18, 2026-11).
 import ctypes
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
-_LARGE_BYTES = 1 << 20
+_LARGE_BYTES, _LARGEST_THRESHOLD = 1 << 20, 32 << 20  # glibc takes no larger threshold
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # of Linux's mman.h; the second since 6.1
 _PAGE = 2 << 20
 #: A range of /proc/self/maps that is private, writable and no file's.
@@ -26,9 +28,20 @@ def set_memory() -> None:
     room of 500 MB held 120 MB of them after a few hundred requests.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # other libraries of C have none
-        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
+    _map_blocks_from(_LARGE_BYTES)
+
+
+@contextmanager
+def blocks_side_by_side() -> Iterator[None]:
+    """Take blocks of up to 32 MB from the heap, where they lie side by side; for what stays until the process ends.
+
+    A block of 3 MB that is mapped by itself most often holds no whole large page.
+    """
+    _map_blocks_from(_LARGEST_THRESHOLD)
+    try:
+        yield
+    finally:
+        _map_blocks_from(_LARGE_BYTES)
 
 
 def collapse_pages() -> None:
@@ -40,7 +53,28 @@ def collapse_pages() -> None:
     if madvise is None or not maps.is_file():
         return
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    for found in _ANONYMOUS.finditer(maps.read_text()):
-        start, end = -(-int(found[1], 16) // _PAGE) * _PAGE, int(found[2], 16) // _PAGE * _PAGE
+    for first, last in anonymous_ranges(maps.read_text()):
+        start, end = -(-first // _PAGE) * _PAGE, last // _PAGE * _PAGE
         if start < end and madvise(start, end - start, _MADV_HUGEPAGE) == 0:
             madvise(start, end - start, _MADV_COLLAPSE)
+
+
+def anonymous_ranges(maps: str) -> list[tuple[int, int]]:
+    """(first byte, byte after the last) of each range of memory that is no file's; neighbours are one range.
+
+    Args:
+        maps: the text of /proc/self/maps. It lists parts of a range apart where only some have asked for large pages.
+    """
+    ranges: list[tuple[int, int]] = []
+    for found in _ANONYMOUS.finditer(maps):
+        first, last = int(found[1], 16), int(found[2], 16)
+        if ranges and ranges[-1][1] == first:
+            first = ranges.pop()[0]
+        ranges.append((first, last))
+    return ranges
+
+
+def _map_blocks_from(size: int) -> None:
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # other libraries of C have none
+        mallopt(_M_MMAP_THRESHOLD, size)

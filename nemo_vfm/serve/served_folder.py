@@ -17,6 +17,7 @@ from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import fingerprint_of
+from nemo_vfm.models.reward import RewardHead
 from nemo_vfm.serve.served_model import ServedModel
 
 _UNKNOWN_CONTEXT = 4096
@@ -52,7 +53,7 @@ def served_folder(
 
 def served_model(
     model: GPT, tokenizer: Tokenizer, *, name: str, context: int | None, stop: frozenset[int] = frozenset(),
-    revision: str = "",
+    revision: str = "", reward: RewardHead | None = None,
 ) -> ServedModel:  # fmt: skip
     """A loaded model, ready to be served.
 
@@ -63,12 +64,14 @@ def served_model(
         context: tokens of a text at most; None takes 4,096.
         stop: further tokens that end a text.
         revision: changes with the weights.
+        reward: what the outputs of a reward model mean.
     """
     model = model.to(device()).eval().requires_grad_(False)
     chat = None
     if isinstance(tokenizer, FolderTokenizer) and has_template(tokenizer.folder):
         chat = ChatFormat(tokenizer=tokenizer)
-    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), chat, revision)
+    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), chat, revision,
+                       reward)  # fmt: skip
 
 
 def _numbers(value: Json) -> frozenset[int]:

@@ -10,6 +10,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.reward import RewardHead
 
 
 class ChatTokens(Protocol):
@@ -45,6 +46,7 @@ class ServedModel:
         stop: tokens that end a text.
         chat: None where the model has no chat format.
         revision: changes with the weights; empty where it is not known.
+        reward: what the outputs of a reward model mean; None for a model that writes text.
 
     Raises:
         UserError: model and tokenizer do not fit.
@@ -57,6 +59,7 @@ class ServedModel:
     stop: frozenset[int]
     chat: ChatTokens | None = None
     revision: str = ""
+    reward: RewardHead | None = None
     decode: Callable[[Sequence[int]], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -190,6 +190,7 @@ def test_the_same_question_twice_is_asked_once_and_answered_twice(tmp_path):
         chat = MadeChat()
         found = asked(chat, questions("a", "b", "a", "a"), folder)
         assert texts(found) == {0: "a!", 1: "b!", 2: "a!", 3: "a!"} and set(chat.asked.values()) == {1}
+        assert {one.question.index: one.recalled for one in found} == {0: False, 1: False, 2: True, 3: True}
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
 
 

@@ -43,23 +43,29 @@ def test_what_a_model_says_is_data_in_files_prompts_report_and_terminal(
 ) -> None:
     run = tmp_path / "a/b/c/run"
     run.mkdir(parents=True)
-    job = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=10", "min_yield=0", "tries=1"]))
+    few = ["pipeline.offspring=1"] if recipe == "code" else []  # it asks for whole generations
+    job = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=10", "min_yield=0", "tries=1", *few]))
     model = ToldModel(hostile)
     if isinstance(job.generator, EmbeddedResponder):
         job.generator = model
+    embedded = [role for role, one in job.models.items() if isinstance(one, EmbeddedResponder)]
+    others = {role: ToldModel(name=role) for role in embedded}
+    job.models.update(others)
     try:
         job.run(Run(run))
     except NemoVfmError as error:
         assert "only 0 rows" in str(error), "nothing of it is a row, and that is said"
     assert [path for path in tmp_path.rglob("*") if path.is_file() and run not in path.parents] == []
-    asked = "\n".join(str(message["content"]) for messages in model.asked for message in messages)
+    heard = [messages for one in (model, *others.values()) for messages in one.asked]
+    asked = "\n".join(str(message["content"]) for messages in heard for message in messages)
     assert "1337" not in asked, "nothing that a model says is evaluated"
     answers = [json.loads(line)["value"]["text"] for line in (run / "answers.jsonl").read_text().splitlines()]
-    if any(HOSTILE[1] in answer for answer in answers):
+    if recipe != "upsampler" and any(HOSTILE[1] in answer for answer in answers):  # whose only answer is a row's
         assert HOSTILE[1] in asked, "what looks like a place is passed on as it is"
-    for message in (messages[-1] for messages in model.asked if messages[-1]["role"] == "user"):
+    for message in (messages[-1] for messages in heard if messages[-1]["role"] == "user"):
         for tag in ("</conversation>", "</text>", "</answer_a>"):
-            assert str(message["content"]).count(tag) <= 1, "data end no tag of a prompt"
+            if tag.replace("/", "") in message["content"]:  # a tag that a prompt does not open ends nothing in it
+                assert str(message["content"]).count(tag) <= 1, "data end no tag of a prompt"
     page = render(run)
     assert "<script>alert" not in page and "\x1b" not in page and "\u202e" not in page
     ids = [json.loads(line)["id"] for line in (run / "rows.jsonl").read_text().splitlines()]

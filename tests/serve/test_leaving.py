@@ -62,10 +62,12 @@ class Process:
         assert self.process.poll() is None, output.read_text()
         self.port = int(output.read_text().split("127.0.0.1:")[1].split("/")[0])
 
-    def begin(self, body: dict[str, Any], key: str | None = None) -> http.client.HTTPConnection:
+    def begin(
+        self, body: dict[str, Any], key: str | None = None, path: str = "/v1/completions"
+    ) -> http.client.HTTPConnection:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        connection.request("POST", "/v1/completions", json.dumps(body), headers)
+        connection.request("POST", path, json.dumps(body), headers)
         return connection
 
     def live(self) -> int:

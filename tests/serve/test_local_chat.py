@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.serve.served_folder import served_folder
@@ -59,12 +59,12 @@ def test_what_cannot_be_answered_is_a_sentence(folder: tuple[Path, Any]) -> None
     with pytest.raises(ValueError, match="must be at least 1"):
         LocalChat(model=lambda: load(folder[0]), max_tokens=0)
     chat = LocalChat(model=lambda: load(folder[0]), max_tokens=1000, room_gb=1e-4)
-    with pytest.raises(UserError, match="there is room for"):
+    with pytest.raises(DataError, match="there is room for"):
         chat.say(MESSAGES)
-    with pytest.raises(UserError, match="a message has no content"):
+    with pytest.raises(DataError, match="a message has no content"):
         chat.say([{"role": "user"}])
     chat.max_tokens = 2048
-    with pytest.raises(UserError, match="exceed the context of 2,048"):
+    with pytest.raises(DataError, match="exceed the context of 2,048"):
         chat.say(MESSAGES)
     chat.close()
 

@@ -12,7 +12,7 @@ from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear
 from nemo_vfm.serve.continuous.row_counts import joint_rows, prompt_rows
-from nemo_vfm.serve.memory_settings import _ANONYMOUS, collapse_pages
+from nemo_vfm.serve.memory_settings import anonymous_ranges, collapse_pages
 from tests.support.language_models import FAMILIES, scores, words, written
 
 
@@ -73,6 +73,23 @@ def test_a_packed_linear_keeps_its_bias() -> None:
     torch.testing.assert_close(PackedLinear(linear.weight, linear.bias)(x), linear(x), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("inputs", [64, 2816])
+@torch.inference_mode()
+def test_a_row_alone_has_the_bits_that_it_has_among_others(inputs: int) -> None:
+    linear = PackedLinear(torch.randn(96, inputs), torch.randn(96))
+    x, other = torch.randn(5, inputs), torch.randn(5, 96)
+    for after in ("none", "swish", "add", "mul"):
+        second = other if after in ("add", "mul") else None
+        alone = linear(x[:1], None if second is None else second[:1], after)
+        assert torch.equal(alone, linear(x, second, after)[:1]), after
+
+
+def test_ranges_of_memory_that_touch_are_one() -> None:
+    maps = "1000-3000 rw-p 00000000 00:00 0 [heap]\n3000-4000 rw-p 00000000 00:00 0 [heap]\n" \
+        "5000-6000 rw-p 00000000 00:00 0 \n6000-7000 r--p 00000000 00:00 0 \n"  # fmt: skip
+    assert anonymous_ranges(maps) == [(0x1000, 0x4000), (0x5000, 0x6000)]
+
+
 def test_prompts_of_all_lengths_take_few_numbers_of_rows() -> None:
     rows = [prompt_rows(tokens) for tokens in range(1, 129)]
     assert all(tokens <= row < tokens + 16 for tokens, row in enumerate(rows, 1)) and len(set(rows)) == 10
@@ -83,7 +100,6 @@ def test_large_pages_change_no_value() -> None:
     maps = Path("/proc/self/maps")
     if not maps.is_file():
         pytest.skip("this system does not list a process's memory")
-    ranges = [(int(found[1], 16), int(found[2], 16)) for found in _ANONYMOUS.finditer(maps.read_text())]
-    assert any(start <= tensor.data_ptr() < end for start, end in ranges)
+    assert any(start <= tensor.data_ptr() < end for start, end in anonymous_ranges(maps.read_text()))
     collapse_pages()
     assert torch.equal(tensor, torch.arange(3 << 20))

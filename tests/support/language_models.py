@@ -26,11 +26,11 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
-def written(folder: Path, family: str, **more: Any) -> Any:
+def written(folder: Path, family: str, head: Any = transformers.AutoModelForCausalLM, **more: Any) -> Any:
     """A random model of transformers, saved to the folder: norms and biases are no ones and zeros."""
     kind, own = FAMILIES[family]
     torch.manual_seed(0)
-    model = transformers.AutoModelForCausalLM.from_config(kind(**(SIZES | own | more))).eval()
+    model = head.from_config(kind(**(SIZES | own | more))).eval()
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, 0.5, 0.2)

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import transformers
+
 from nemo_vfm.cli.serving.load_served import ServedSource, load_served
 from nemo_vfm.serve.continuous.batch_engine import BatchEngine
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
@@ -23,6 +25,7 @@ from tests.support.language_models import written
 from tests.support.tiny_tokenizers import byte_level
 
 NAME = "tiny"
+ATTRIBUTES = ("helpfulness", "correctness", "coherence", "complexity", "verbosity")
 #: Each message between two marks.
 TEMPLATE = (
     "{% for m in messages %}{% if m.content is not defined %}{{ raise_exception('a message has no content') }}"
@@ -38,6 +41,19 @@ def model_folder(folder: Path) -> Any:
     # The likeliest token is never the one that ends a text: tests then know how long an answer is.
     model.lm_head.weight.data[[1, 2]] = 0  # of the tokenizer, and of the config
     model.save_pretrained(folder)
+    return model
+
+
+def reward_folder(folder: Path) -> Any:
+    """A Llama that scores five attributes, as transformers writes it; the model itself is returned.
+
+    What ends a turn is also what it pads with, as of many published ones.
+    """
+    model = written(folder, "llama", transformers.AutoModelForSequenceClassification, vocab_size=400,
+                    max_position_embeddings=512, initializer_range=0.3, id2label=dict(enumerate(ATTRIBUTES)),
+                    pad_token_id=380)  # fmt: skip
+    byte_level(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE.replace("\n", "<|pad|>"))
     return model
 
 
@@ -75,10 +91,10 @@ class Running:
 @contextmanager
 def running(
     folder: Path, *, key: str | None = None, room_tokens: int = 10_000, most_waiting: int = 64, at_once: int = 8,
-    most_body: int = 1 << 20,
+    most_body: int = 1 << 20, score_weights: dict[str, float] | None = None,
 ) -> Iterator[Running]:  # fmt: skip
     """A server of the folder's model; drained and ended at the end."""
-    served = load_served(ServedSource(folder, name=NAME, precision="fp32"))
+    served = load_served(ServedSource(folder, name=NAME, precision="fp32", score_weights=score_weights))
     room = KeyValueRoom(served.model, (room_tokens + 0.5) * bytes_per_token(served.model) / 1e9)
     engine = EngineThread(
         BatchEngine(ModelPasses(served.model, room, at_once), most_running=at_once, piece=16), most_waiting=most_waiting

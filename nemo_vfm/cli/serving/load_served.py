@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads a language model to serve: a run, a checkpoint, or a folder of transformers."""
+"""Loads a language model or a reward model to serve: a run, a checkpoint, or a folder of transformers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -31,6 +31,8 @@ class ServedSource:
         weights: of a checkpoint: ema or model; None takes ema where there is one.
         context: tokens of a text at most; None takes what the model was trained on.
         precision: auto, bf16 or fp32.
+        attributes: names of a reward model's outputs, in their order; None takes those of its files.
+        score_weights: of attributes in a reward model's one score.
         trust: see `--trust`.
         allow_host: see `--allow-host`.
     """
@@ -41,6 +43,8 @@ class ServedSource:
     weights: Literal["ema", "model"] | None = None
     context: int | None = None
     precision: "PrecisionName" = "auto"
+    attributes: Sequence[str] | None = None
+    score_weights: Mapping[str, float] | None = None
     trust: Sequence[str] = ()
     allow_host: Sequence[str] = ()
 
@@ -64,8 +68,17 @@ def load_served(source: ServedSource) -> "ServedModel":
     from nemo_vfm.core.precision import Precision
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.convert.gpt_source import is_language_model
+    from nemo_vfm.models.convert.reward_folder import is_reward_model
+    from nemo_vfm.serve.rewards.served_reward import served_reward
     from nemo_vfm.serve.served_folder import served_folder, served_model
 
+    if is_reward_model(source.folder):
+        return served_reward(folder=source.folder, name=source.name, tokenizer=source.tokenizer, context=source.context,
+                             precision=source.precision, attributes=source.attributes,
+                             weights=source.score_weights)  # fmt: skip
+    if source.attributes is not None or source.score_weights is not None:
+        raise UserError(f"{source.folder} is no reward model (...ForSequenceClassification); --attributes and "
+                        "--score-weights are for those")  # fmt: skip
     if is_language_model(source.folder):
         return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,
                              context=source.context, precision=source.precision)  # fmt: skip

@@ -1,15 +1,18 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a language model behind an OpenAI-compatible endpoint: a run, a checkpoint, or a transformers folder."""
+"""Serve a language model or a reward model behind an OpenAI-compatible endpoint."""
 
 import argparse
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_allow_host, add_trust
 
 if TYPE_CHECKING:
+    from nemo_vfm.cli.serving.tensor_ranks import Answer
+    from nemo_vfm.serve.continuous.model_passes import ModelPasses
     from nemo_vfm.serve.openai_api.http_server import Listen
     from nemo_vfm.serve.served_model import ServedModel
 
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the model, the address and the limits."""
     parser.add_argument("model", metavar="MODEL", type=Path,
-                        help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder")  # fmt: skip
+                        help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder, also of a "
+                             "reward model")  # fmt: skip
     parser.add_argument("--port", metavar="N", type=int, default=8000, help="0 takes a free one (default 8000)")
     parser.add_argument("--host", metavar="HOST", default="127.0.0.1",
                         help="address to listen on; beyond this machine it needs --api-key-env")  # fmt: skip
@@ -31,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--context", metavar="TOKENS", type=int, help="longest text (default: as trained)")
     parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto",
                         help="of weights and arithmetic (default auto)")  # fmt: skip
+    parser.add_argument("--attributes", metavar="NAME,...", type=_names,
+                        help="of a reward model's outputs in order, _ leaves one out (default: id2label)")  # fmt: skip
+    parser.add_argument("--score-weights", metavar="NAME=NUMBER,...", type=_weights,
+                        help="of attributes in a reward model's one score (default: none)")  # fmt: skip
     parser.add_argument("--room-gb", metavar="GB", type=float, default=2.0,
                         help="memory for keys and values, never exceeded (default 2)")  # fmt: skip
     parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts written at once (default 16)")
@@ -38,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="texts that may wait; more are answered with 429 (default 256)")  # fmt: skip
     parser.add_argument("--piece", metavar="TOKENS", type=int, default=128,
                         help="of a prompt read between two tokens of running texts (default 128)")  # fmt: skip
+    parser.add_argument("--tensor", metavar="N", type=int, default=1,
+                        help="devices that split the model; they are started here unless torchrun or srun has "
+                        "(default 1)")  # fmt: skip
     parser.add_argument("--most-body-mb", metavar="MB", type=float, default=8.0, help="longest request (default 8)")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
@@ -47,19 +58,52 @@ def run(arguments: argparse.Namespace) -> int:
     """Load the model, print the address, and answer until SIGTERM or Ctrl-C."""
     _require_limits(arguments)
     _require_packages()
-    from nemo_vfm.serve.memory_settings import collapse_pages, set_memory
+    from nemo_vfm.serve.memory_settings import blocks_side_by_side, set_memory
 
     set_memory()
-    from nemo_vfm.serve.continuous.batch_engine import BatchEngine
-    from nemo_vfm.serve.continuous.engine_thread import EngineThread
+    from nemo_vfm.core import ranks
     from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
     from nemo_vfm.serve.continuous.model_passes import ModelPasses
+    from nemo_vfm.serve.continuous.packed_block import pack_modules
+
+    listen = _listen(arguments)
+    answer = partial(_answer, arguments, listen)
+    if arguments.tensor > 1 or ranks.count() > 1:
+        return _on_ranks(arguments, answer)
+    served = _load(arguments)
+    room = KeyValueRoom(served.model, arguments.room_gb)
+    with blocks_side_by_side():
+        pack_modules(served.model)
+    return answer(served, ModelPasses(served.model, room, arguments.at_once))
+
+
+def _on_ranks(arguments: argparse.Namespace, answer: "Answer") -> int:
+    from nemo_vfm.cli.serving.tensor_ranks import TensorServing, serve_on_ranks
+
+    serving = TensorServing(arguments.tensor, _words(arguments), arguments.room_gb, arguments.at_once)
+    return serve_on_ranks(serving, partial(_load, arguments), answer)
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    """The command line again, for ranks that must be started."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_arguments(parser)
+    words = ["serve"]
+    for action in parser._actions:
+        value = getattr(arguments, action.dest)
+        if action.option_strings and value != action.default:
+            words += [f"{action.option_strings[0]}={one}" for one in (value if isinstance(value, list) else [value])]
+    return [*words, "--", str(arguments.model)]
+
+
+def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedModel", passes: "ModelPasses") -> int:
+    """Print the address and answer until a signal."""
+    from nemo_vfm.serve.continuous.batch_engine import BatchEngine
+    from nemo_vfm.serve.continuous.engine_thread import EngineThread
+    from nemo_vfm.serve.memory_settings import collapse_pages
     from nemo_vfm.serve.openai_api.http_server import HttpServer
     from nemo_vfm.serve.openai_api.routes import application
 
-    listen = _listen(arguments)
-    served = _load(arguments)
-    passes = ModelPasses(served.model, KeyValueRoom(served.model, arguments.room_gb), arguments.at_once)
     batch = BatchEngine(passes, most_running=arguments.at_once, piece=arguments.piece)
     collapse_pages()
     engine = EngineThread(batch, most_waiting=arguments.queue)
@@ -74,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _require_limits(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
-    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "room_gb": 0, "most_body_mb": 0}
+    lowest_of = {"at_once": 1, "queue": 0, "piece": 1, "context": 1, "tensor": 1, "room_gb": 0, "most_body_mb": 0}
     for name, lowest in lowest_of.items():
         value = getattr(arguments, name)
         if value is not None and not lowest <= value < 1 << 40:
@@ -107,9 +151,25 @@ def _load(arguments: argparse.Namespace) -> "ServedModel":
 
     return load_served(ServedSource(
         arguments.model, name=arguments.name, tokenizer=arguments.tokenizer, weights=arguments.weights,
-        context=arguments.context, precision=arguments.precision, trust=arguments.trust,
+        context=arguments.context, precision=arguments.precision, attributes=arguments.attributes,
+        score_weights=arguments.score_weights, trust=arguments.trust,
         allow_host=arguments.allow_host,
     ))  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(","))
+
+
+def _weights(text: str) -> dict[str, float]:
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    try:
+        found = {name.strip(): float(number) for name, _, number in pairs}
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:80]!r} is not NAME=NUMBER, or several with commas") from None
+    if len(found) < len(pairs):
+        raise argparse.ArgumentTypeError("an attribute has two weights")
+    return found
 
 
 def _announce(name: str, address: str, tokens: int) -> None:

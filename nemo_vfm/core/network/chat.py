@@ -76,7 +76,7 @@ class Chat:
             EndpointDenied: there will be none to anything.
         """
         answer = self.endpoint.ask("chat/completions", self.request(messages))
-        self._check_whose(answer)
+        require_own(answer, echoed=self.require_echo)
         return said_in(answer.body, answer.seconds)
 
     def request(self, messages: Sequence[Json]) -> Json:
@@ -102,14 +102,23 @@ class Chat:
         """All that the words depend on, as far as it can be known here; where the service stands is not part of it."""
         return [self.model, self.max_tokens, self.temperature]
 
-    def _check_whose(self, answer: Answer) -> None:
-        """An answer that names a question must name ours: servers that batch have mixed them up."""
-        own = str(answer.body.get("id", "")) if isinstance(answer.body, dict) else ""
-        named = [text for text in (answer.echo or "", own) if REQUEST_PREFIX in text]
-        if any(answer.request_id not in text for text in named):
-            raise EndpointError("the response carries another request's id; the service mixed them up")
-        if self.require_echo and not named:
-            raise EndpointError("the response lacks its request's id, which require_echo asks for")
+
+def require_own(answer: Answer, *, echoed: bool) -> None:
+    """Refuse an answer that names another question than ours: servers that batch have mixed them up.
+
+    Args:
+        answer: to our question.
+        echoed: whether it must name one.
+
+    Raises:
+        EndpointError: it is another's, or names none.
+    """
+    own = str(answer.body.get("id", "")) if isinstance(answer.body, dict) else ""
+    named = [text for text in (answer.echo or "", own) if REQUEST_PREFIX in text]
+    if any(answer.request_id not in text for text in named):
+        raise EndpointError("the response carries another request's id; the service mixed them up")
+    if echoed and not named:
+        raise EndpointError("the response lacks its request's id, which require_echo asks for")
 
 
 def said_in(body: Json, seconds: float) -> Said:
@@ -131,7 +140,7 @@ def said_in(body: Json, seconds: float) -> Said:
 
 def _said(body: Json, seconds: float) -> Said:
     choice = body["choices"][0]
-    message, usage = choice["message"], body.get("usage") or {}
+    message = choice["message"]
     refusal = message.get("refusal")
     ending: Ending = "success"
     match _ENDS.get(str(choice.get("finish_reason"))):
@@ -144,6 +153,12 @@ def _said(body: Json, seconds: float) -> Said:
     text = "" if ending == "blocked" else _text(message["content"])
     if ending != "blocked" and not text.strip():
         raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
+    return said_by(body, text, ending, seconds)
+
+
+def said_by(body: Json, text: str, ending: Ending, seconds: float) -> Said:
+    """A text that was found in an answer's body, with what the body says of model and tokens."""
+    usage = body.get("usage") or {}
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
         _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns messages into tokens by a model's own template, and says which of them the assistant said."""
 
+import json
 import re
 import threading
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ class ChatFormat:
 
         Args:
             messages: role and content (a text, or a list of parts that are texts) and what the template knows besides.
+                Arguments of calls may be a mapping or JSON, as OpenAI's are.
             add_generation_prompt: end with what begins the assistant's turn.
             tools: descriptions of functions, as OpenAI's.
 
@@ -135,7 +137,7 @@ class ChatFormat:
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         written = self._of(tools)
-        marked = [written.control.marked(_with_text(message)) for message in messages]
+        marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
         with self._lock:  # the limits are of one rendering at a time
             return written.template.rendered(
                 marked, tools=None if tools is None else written.control.marked(list(tools)),
@@ -184,6 +186,23 @@ def _with_text(message: Message) -> dict[str, Json]:
     if other := next((part for part in content if not isinstance(part, dict) or part.get("type") != "text"), None):
         raise DataError(f"a message has a part that is no text: {str(other)[:80]}")
     return {**message, "content": "".join(str(part["text"]) for part in content)}
+
+
+def _with_arguments(message: dict[str, Json]) -> dict[str, Json]:
+    """A message whose calls have their arguments as mappings: OpenAI's form is JSON, which templates would quote."""
+    calls = message.get("tool_calls")
+    return {**message, "tool_calls": list(map(_with_mapping, calls))} if isinstance(calls, list) else message
+
+
+def _with_mapping(call: Json) -> Json:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(function["arguments"])
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _require_prefix(shorter: str, longer: str, number: int) -> None:

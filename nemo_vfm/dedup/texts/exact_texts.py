@@ -8,6 +8,11 @@ from hashlib import blake2b
 from nemo_vfm.dedup.texts.normalize_text import normalize
 
 
+def text_digest(text: str) -> bytes:
+    """16 bytes that are equal for texts that are equal after normalize()."""
+    return blake2b(normalize(text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
 def exact_duplicates(texts: Iterable[str]) -> dict[int, int]:
     """`{position of a copy: position of the first text that is equal after normalize()}`.
 
@@ -17,8 +22,7 @@ def exact_duplicates(texts: Iterable[str]) -> dict[int, int]:
     first: dict[bytes, int] = {}
     gone: dict[int, int] = {}
     for position, text in enumerate(texts):
-        digest = blake2b(normalize(text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        kept = first.setdefault(digest, position)
+        kept = first.setdefault(text_digest(text), position)
         if kept != position:
             gone[position] = kept
     return gone

@@ -7,15 +7,19 @@ texts of similarity s share one of b bands of r numbers with probability 1 - (1 
 Shape letters: N texts, P numbers of a signature, S shingles, B bands.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.bounds import require_between
 from nemo_vfm.dedup.texts.shingles import Shingles, window_hashes
 
 TARGET = 0.99  #: least probability that a pair right at the threshold shares a band
+_MOST_HASHES = 4096
+_DEVIATIONS = 4.0  # a signature underestimates by more than this once in 30,000 pairs
 _CHARACTERS = 1 << 17  # of one chunk; its hashes stay in the cache of a core while P numbers are made of them
 
 
@@ -35,8 +39,11 @@ def bands_for(threshold: float, num_hashes: int) -> Bands:
     """The longest bands, so the fewest needless candidates, that keep `TARGET` at the threshold.
 
     Raises:
-        ValueError: where even bands of one number miss too many pairs.
+        ValueError: where a number is out of range, or even bands of one number miss too many pairs.
     """
+    require_between(1, _MOST_HASHES, num_hashes=num_hashes)
+    if not 0 < threshold <= 1:
+        raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
     for rows in range(num_hashes, 0, -1):
         bands = Bands(num_hashes // rows, rows)
         if bands.recall(threshold) >= TARGET:
@@ -64,13 +71,23 @@ def signatures(texts: Sequence[str], shingles: Shingles, num_hashes: int, seed: 
     return found_NP
 
 
+def band_keys(signatures_NP: NDArray[np.uint32], bands: Bands, band: int) -> NDArray[np.uint64]:
+    """(N,) hashes of one band: texts whose numbers in it are equal have equal ones."""
+    numbers = np.ascontiguousarray(signatures_NP[:, band * bands.rows : (band + 1) * bands.rows], dtype=np.uint64)
+    return window_hashes(numbers.ravel(), bands.rows)[:: bands.rows]
+
+
+def least_equal(threshold: float, num_hashes: int) -> float:
+    """Numbers in which the signatures of two texts of this similarity agree, but for one pair in 30,000."""
+    return num_hashes * threshold - _DEVIATIONS * math.sqrt(num_hashes * threshold * (1 - threshold))
+
+
 def buckets(signatures_NP: NDArray[np.uint32], bands: Bands) -> NDArray[np.int32]:
     """(N, B) the bucket of each text in each band, counted over all bands; -1 where a text is alone in it."""
     found_NB = np.full((len(signatures_NP), bands.count), -1, dtype=np.int32)
     used = 0
     for band in range(bands.count):
-        numbers = np.ascontiguousarray(signatures_NP[:, band * bands.rows : (band + 1) * bands.rows], dtype=np.uint64)
-        keys = window_hashes(numbers.ravel(), bands.rows)[:: bands.rows]
+        keys = band_keys(signatures_NP, bands, band)
         _, owner, sizes = np.unique(keys, return_inverse=True, return_counts=True)
         shared = sizes > 1
         numbered = np.where(shared, np.cumsum(shared) - 1 + used, -1)

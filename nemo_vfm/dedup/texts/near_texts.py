@@ -13,15 +13,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.bounds import require_between
 from nemo_vfm.dedup.texts.exact_texts import exact_duplicates
-from nemo_vfm.dedup.texts.minhash import bands_for, buckets, signatures
+from nemo_vfm.dedup.texts.minhash import bands_for, buckets, least_equal, signatures
 from nemo_vfm.dedup.texts.normalize_text import normalize
 from nemo_vfm.dedup.texts.shingles import Shingles, jaccard
 
 NUM_HASHES = 128
-_MOST_HASHES = 4096
-_DEVIATIONS = 4.0  # a signature underestimates by more than this once in 30,000 pairs
 _CACHED_CHARACTERS = 1 << 20  # of texts whose sets of shingles are kept for the next comparison; about 100 MB
 _CHARACTERS_5 = Shingles()
 
@@ -107,9 +104,6 @@ class _Search:
     """
 
     def __init__(self, texts: Sequence[str], threshold: float, shingles: Shingles, num_hashes: int, seed: int) -> None:
-        require_between(1, _MOST_HASHES, num_hashes=num_hashes)
-        if not 0 < threshold <= 1:
-            raise ValueError(f"threshold must be above 0 and at most 1, got {threshold}")
         bands = bands_for(threshold, num_hashes)
         self.copies = exact_duplicates(texts)
         self.places = [place for place in range(len(texts)) if place not in self.copies]
@@ -119,7 +113,7 @@ class _Search:
         # The last byte of each number is enough to estimate: different ones agree once in 256, which drops nobody.
         self._bytes_NP = signatures_NP.astype(np.uint8)
         self._threshold = threshold
-        self._least_equal = num_hashes * threshold - _DEVIATIONS * (num_hashes * threshold * (1 - threshold)) ** 0.5
+        self._least_equal = least_equal(threshold, num_hashes)
         self._shingles = shingles
         length = sum(map(len, self._texts)) // max(1, len(self._texts)) + 1
         self._cached = lru_cache(_CACHED_CHARACTERS // length + 1)(lambda item: shingles.of(self._texts[item]))

@@ -98,7 +98,7 @@ class CausalAttention(nn.Module):
         q, k, v = (part.flatten(2, 3) for part in (own_queries(q), k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = (_turned(x, reading).transpose(1, 2) for x in (q, k))
+        q, k = (turned(x, reading.cos, reading.sin).transpose(1, 2) for x in (q, k))
         o_BHSE = self._attended(q, k, v.transpose(1, 2), reading)
         update: Tensor = self.out(o_BHSE.transpose(1, 2).flatten(2))
         return update
@@ -109,10 +109,10 @@ class CausalAttention(nn.Module):
         return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths)
 
 
-def _turned(x_BSHE: Tensor, reading: TextContext) -> Tensor:
-    """Rotated in the first R of its E dimensions."""
-    rotated = reading.cos.shape[-1]
-    cos, sin = reading.cos.to(x_BSHE.dtype), reading.sin.to(x_BSHE.dtype)
+def turned(x_BSHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotated in the first R of its E dimensions; cos and sin of `TextContext`."""
+    rotated = cos.shape[-1]
+    cos, sin = cos.to(x_BSHE.dtype), sin.to(x_BSHE.dtype)
     if rotated == x_BSHE.shape[-1]:
         return rotate(x_BSHE, cos, sin)
     return torch.cat([rotate(x_BSHE[..., :rotated], cos, sin), x_BSHE[..., rotated:]], dim=-1)
@@ -131,7 +131,7 @@ class Perceptron(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as x."""
         hidden = self.up(x)
-        hidden = _ACTIVATIONS[self.activation](hidden) if self.gate is None else F.silu(self.gate(x)) * hidden
+        hidden = ACTIVATIONS[self.activation](hidden) if self.gate is None else F.silu(self.gate(x)) * hidden
         y: Tensor = self.down(hidden)
         return y
 
@@ -141,7 +141,7 @@ def _squared_relu(x: Tensor) -> Tensor:
     return F.relu(x).square()
 
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
 
 
 class DecoderBlock(nn.Module):

@@ -33,13 +33,18 @@ def load_gpt(folder: Path, dtype: torch.dtype = torch.float32) -> GPT:
         DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
     """
     with GptFolder(folder) as weights:
-        model = weights.model
-        model.to_empty(device="cpu").to(dtype)
-        if model.tied:
-            model.head.weight = model.embedding.weight
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                parameter.copy_(weights[name])
+        return filled(weights, dtype)
+
+
+def filled(weights: GptFolder, dtype: torch.dtype) -> GPT:
+    """The model of an open folder, in memory."""
+    model = weights.model
+    model.to_empty(device="cpu").to(dtype)
+    if model.tied:
+        model.head.weight = model.embedding.weight
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(weights[name])
     return model
 
 

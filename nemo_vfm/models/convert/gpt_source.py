@@ -31,6 +31,11 @@ _MAX_CONFIG_BYTES = 16 << 20
 
 def is_language_model(folder: Path) -> bool:
     """Whether it looks like a folder of transformers with a language model, of whatever architecture."""
+    return has_architecture(folder, "ForCausalLM")
+
+
+def has_architecture(folder: Path, ending: str) -> bool:
+    """Whether it looks like a folder of transformers that names a class with this ending."""
     path = folder / "config.json"
     if not path.is_file() or path.stat().st_size > _MAX_CONFIG_BYTES:
         return False
@@ -38,7 +43,7 @@ def is_language_model(folder: Path) -> bool:
         names = json.loads(path.read_bytes()).get("architectures")
     except (ValueError, AttributeError, RecursionError, OSError):
         return False
-    return isinstance(names, list) and any(str(name).endswith("ForCausalLM") for name in names)
+    return isinstance(names, list) and any(str(name).endswith(ending) for name in names)
 
 
 class GptFolder(SourceFolder):
@@ -58,18 +63,31 @@ class GptFolder(SourceFolder):
     def __init__(self, folder: Path) -> None:
         self.folder, self.config = folder, read_mapping(checked_folder(folder) / "config.json")
         try:
-            self.arguments = arguments_of(self.config)
+            self.arguments = self._arguments()
         except DataError as error:
             raise DataError(f"{folder.name}/{error}") from error
         with ExitStack() as stack:
             self._files = opened(folder, stack)
             self._require_blocks("model.layers.", self.arguments["depth"], "num_hidden_layers")
-            self.model = _unborn(self.arguments, folder)
-            self._maps = {name: tensor_map(name, self.model.sizes) for name in self.model.state_dict()}
+            self.model = self._unborn()
+            self._maps = {name: self._map_to(name) for name in self.model.state_dict()}
             self._require_all_used([name for name in self._files if name.endswith("rotary_emb.inv_freq")])
             self._require_shapes()
             self._require_tied()
             self._stack = stack.pop_all()
+
+    def _arguments(self) -> dict[str, Any]:
+        return arguments_of(self.config)
+
+    def _unborn(self) -> GPT:
+        try:
+            with torch.device("meta"):
+                return GPT(**self.arguments)
+        except ValueError as error:
+            raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
+
+    def _map_to(self, name: str) -> TensorMap:
+        return tensor_map(name, self.model.sizes)
 
     def _map_of(self, name: str) -> TensorMap:
         return self._maps["embedding.weight" if self.model.tied and name == "head.weight" else name]
@@ -98,11 +116,3 @@ class GptFolder(SourceFolder):
         for name in ("activation", "norm", "eps"):  # what shapes do not tell
             own[name], other[name] = getattr(found.sizes, name), getattr(self.model.sizes, name)
         self._require_equal(own, other)
-
-
-def _unborn(arguments: Mapping[str, Any], folder: Path) -> GPT:
-    try:
-        with torch.device("meta"):
-            return GPT(**arguments)
-    except ValueError as error:
-        raise DataError(f"{folder.name}/config.json describes an impossible model: {error}") from error

@@ -7,6 +7,7 @@ admitted in the order of their arrival, once their whole length fits into the ro
 text is ever turned out, and the room is never exceeded.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -17,7 +18,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.seed import generator
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.span_allocator import Span
-from nemo_vfm.serve.continuous.text_request import TextEnding, TextListener, TextRequest, TokenResult
+from nemo_vfm.serve.continuous.text_request import TakesOutputs, TextEnding, TextListener, TextRequest, TokenResult
 from nemo_vfm.serve.continuous.token_scores import chosen, finite_rows, token_results
 
 
@@ -101,6 +102,14 @@ class BatchEngine:
         """(texts that run, texts that wait)."""
         return len(self._reading) + len(self._running), len(self._waiting)
 
+    def rest(self) -> None:
+        """Is called now and then while there is nothing to do."""
+        self.passes.rest()
+
+    def close(self) -> None:
+        """No more steps."""
+        self.passes.close()
+
     def fail_all(self) -> None:
         """End every text as failed."""
         for text in (*self._waiting, *self._reading, *self._running):
@@ -154,11 +163,16 @@ class BatchEngine:
             self._running += [] if text.ended else [text]
 
     def _begin(self, text: ServedText, x_D: Tensor) -> None:
-        """The first new token, from the vector of the prompt's last."""
+        """The first new token, from the vector of the prompt's last; or the head's outputs there."""
         if text.request.most_new:
-            self._extend([text], self.passes.last_scores(x_D))
-        else:
-            self._end(text, "length")
+            return self._extend([text], self.passes.last_scores(x_D))
+        if isinstance(text.listener, TakesOutputs):
+            outputs = self.passes.last_scores(x_D)[0].float().tolist()
+            if not all(map(math.isfinite, outputs)):
+                return self._fail(text)
+            text.listener.outputs(outputs)
+        self._end(text, "length")
+        return None
 
     def _score_prompt(self, text: ServedText, x_SD: Tensor, tokens: Sequence[int]) -> None:
         """Each row predicts the token after it; the prompt's last row predicts none of the prompt."""
@@ -212,7 +226,7 @@ class BatchEngine:
         return None
 
     def _fail(self, text: ServedText) -> None:
-        log.warn("the scores of a text's next token are not finite; the model is not trained, or damaged")
+        log.warn("the scores after a text are not finite; the model is not trained, or damaged")
         self._end(text, "failed")
 
     def _end(self, text: ServedText, ending: TextEnding) -> None:

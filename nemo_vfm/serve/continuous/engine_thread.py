@@ -12,6 +12,7 @@ from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
 from nemo_vfm.serve.continuous.text_request import TextListener, TextRequest
 
 _LONGEST_RETRY_S = 60
+_REST_S = 60.0  # other ranks wait for the next order half an hour at most
 
 
 class QueueFull(Exception):
@@ -109,13 +110,15 @@ class EngineThread:
             with self._changed:
                 self._live = {text for text in self._live if not text.ended}
         self._engine.fail_all()
+        self._engine.close()
 
     def _take_changes(self, *, wait: bool) -> bool:
         """Hand what came from other threads to the engine; False at the end."""
         with self._changed:
             while wait and not (self._arrived or self._cancelled or self._closing):
                 self._pace.rest()
-                self._changed.wait()
+                if not self._changed.wait(_REST_S):
+                    self._engine.rest()
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
         for text in arrived:

@@ -24,19 +24,20 @@ class KeyValueRoom:
     Args:
         model: says how many layers and heads there are, and gives dtype and device.
         room_gb: its size, in 10^9 bytes.
+        tensor: ranks that the model is split over; this one has its share of the heads, and so room for more tokens.
 
     Raises:
         UserError: not even two tokens fit.
     """
 
-    def __init__(self, model: GPT, room_gb: float) -> None:
+    def __init__(self, model: GPT, room_gb: float, tensor: int = 1) -> None:
         sizes, weight = model.sizes, model.embedding.weight
-        per_token = bytes_per_token(model)
+        per_token = bytes_per_token(model) // tensor
         places = int(room_gb * 1e9) // per_token
         if places < 2:
             raise UserError(f"a room of {room_gb} GB for keys and values holds no text: one token takes {per_token:,} "
                             f"bytes; give more")  # fmt: skip
-        shape = (model.depth, 2, sizes.groups, places, sizes.head_dim)
+        shape = (model.depth, 2, sizes.groups // tensor, places, sizes.head_dim)
         self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)
         self.spans = SpanAllocator(places)
 
@@ -136,4 +137,4 @@ class DecodeAttention:
             for q_1GQE, seen in zip(q_R, self._seen, strict=False)
         ]
         out += [torch.zeros_like(q_R[0])] * self._num_fill
-        return torch.cat(out).flatten(1, 2).transpose(0, 1)[None]
+        return (torch.cat(out) if len(out) > 1 else out[0]).flatten(1, 2).transpose(0, 1)[None]

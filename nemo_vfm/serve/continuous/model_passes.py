@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from nemo_vfm.models.blocks.decoder import TextContext
 from nemo_vfm.models.blocks.key_value import AttentionCache
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
 from nemo_vfm.serve.continuous.key_value_room import DecodeAttention, JointAttention, KeyValueRoom, PromptAttention
-from nemo_vfm.serve.continuous.packed_modules import pack_modules
+from nemo_vfm.serve.continuous.packed_block import pack_modules
 from nemo_vfm.serve.continuous.rotary_table import RotaryTable
 from nemo_vfm.serve.continuous.row_counts import invariant_row_counts, joint_rows, prompt_rows, rows_for
 from nemo_vfm.serve.continuous.span_allocator import Span
@@ -29,10 +30,14 @@ class ModelPasses:
         room: of the keys and values.
         most_rows: texts that get their next token in one pass; fewer where bits would depend on a row's place.
         most_joint_rows: of a pass over new tokens and a prompt; fewer where bits would depend on their number.
+        ranks: that the model is split over; None where one device has all of it. Each of them makes every call.
     """
 
-    def __init__(self, model: GPT, room: KeyValueRoom, most_rows: int, most_joint_rows: int = 192) -> None:
-        self.model, self.room = model, room
+    def __init__(
+        self, model: GPT, room: KeyValueRoom, most_rows: int, most_joint_rows: int = 192, *,
+        ranks: ServingRanks | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.room, self._ranks = model, room, ranks
         self._table, self._device = RotaryTable(model), model.embedding.weight.device
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
@@ -88,6 +93,12 @@ class ModelPasses:
         x_ND = F.pad(x_RD[: len(texts)], (0, 0, 0, rows_for(self.row_counts, len(texts)) - len(texts)))
         return self._scores(x_ND)[: len(texts)], x_RD[len(texts) : len(texts) + len(tokens)]
 
+    def rest(self) -> None:
+        """Is called now and then while there is nothing to do."""
+
+    def close(self) -> None:
+        """No more passes."""
+
     @torch.inference_mode()
     def last_scores(self, x_D: Tensor) -> Tensor:
         """(1, V): scores after a prompt, from the vector of its last token; always as one row."""
@@ -100,7 +111,7 @@ class ModelPasses:
 
     def _scores(self, x_RD: Tensor) -> Tensor:
         found: Tensor = self.model.head(self.model.norm(x_RD))
-        return found
+        return found if self._ranks is None else self._ranks.all_columns(found)
 
     def _decoded(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int], rows: int) -> Tensor:
         fill = [0] * (rows - len(texts))

@@ -3,7 +3,7 @@
 """Declares what is asked about one text, and who is told about its tokens."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from nemo_vfm.language.token_choice import Choice
 
@@ -68,4 +68,13 @@ class TextListener(Protocol):
 
     def ended(self, ending: TextEnding) -> None:
         """The last call."""
+        ...
+
+
+@runtime_checkable
+class TakesOutputs(Protocol):
+    """A listener that wants the head's own outputs after a text's last token: a reward model's attributes."""
+
+    def outputs(self, values: list[float]) -> None:
+        """Finite numbers, before `ended`; only of a text to which no token is added."""
         ...

@@ -10,8 +10,9 @@ from functools import partial
 from types import TracebackType
 
 from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
+from nemo_vfm.serve.continuous.batch_engine import ServedText
 from nemo_vfm.serve.continuous.engine_thread import EngineThread, QueueFull
-from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.continuous.text_request import TextListener, TextRequest
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.served_model import ServedModel
 
@@ -52,12 +53,8 @@ class AnswerStream:
                          in_pieces=plan.stream)
             for number, text in enumerate(plan.texts)
         ]  # fmt: skip
-        try:
-            self._texts = engine.submit(list(zip(plan.texts, writers, strict=True)))
-        except QueueFull as error:
-            raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
-        except ValueError as error:
-            raise ApiError(400, f"{error}; ask for fewer tokens (max_tokens)", param="max_tokens") from None
+        pairs = list(zip(plan.texts, writers, strict=True))
+        self._texts = admitted(engine, pairs, "ask for fewer tokens (max_tokens)", "max_tokens")
 
     def __enter__(self) -> "AnswerStream":
         return self
@@ -89,3 +86,25 @@ class AnswerStream:
     def _publish(self, number: int, piece: Piece) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._pieces.put_nowait, (number, piece))
+
+
+def admitted(
+    engine: EngineThread, texts: Sequence[tuple[TextRequest, TextListener]], advice: str, param: str
+) -> list[ServedText]:
+    """Texts that the engine has taken.
+
+    Args:
+        engine: runs the model.
+        texts: each with who is told about it.
+        advice: what to do where one is too long for the room.
+        param: the field that is at fault there.
+
+    Raises:
+        ApiError: 400 where a text is too long for the room, 429 where the queue is full.
+    """
+    try:
+        return engine.submit(texts)
+    except QueueFull as error:
+        raise ApiError(429, str(error), headers={"Retry-After": str(error.retry_after_s)}) from None
+    except ValueError as error:
+        raise ApiError(400, f"{error}; {advice}", param=param) from None

@@ -12,7 +12,7 @@ from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, 
 
 _MOST_TOKENS = 1 << 30
 #: Fields that OpenAI knows -> the values that ask for nothing.
-_NOT_HONOURED: dict[str, tuple[Json, ...]] = {
+NOT_HONOURED: dict[str, tuple[Json, ...]] = {
     "tools": ([],), "tool_choice": ("none",), "functions": ([],), "function_call": ("none",),
     "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "metadata": ({},), "user": (),
     "parallel_tool_calls": (), "audio": (), "prediction": (), "reasoning_effort": (), "service_tier": (),
@@ -44,15 +44,20 @@ def read_chat(body: Mapping[str, Json]) -> ChatRequest:
     """
     fields = RequestFields(body)
     fields.value("model")
-    for name, values in _NOT_HONOURED.items():
+    for name, values in NOT_HONOURED.items():
         fields.neutral(name, *values)
-    request = ChatRequest(_messages(fields.value("messages")), _max_tokens(fields), read_sampling(fields),
+    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields), read_sampling(fields),
                           _num_top(fields))  # fmt: skip
     fields.require_all_read()
     return request
 
 
-def _messages(value: Json) -> tuple[Mapping[str, Json], ...]:
+def read_messages(value: Json) -> tuple[Mapping[str, Json], ...]:
+    """A conversation.
+
+    Raises:
+        ApiError: 400: it is none.
+    """
     if not isinstance(value, list) or not value or not all(isinstance(one, dict) for one in value):
         raise ApiError(400, "messages must be a list of objects with role and content, at least one", param="messages")
     return tuple(value)

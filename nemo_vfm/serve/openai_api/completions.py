@@ -121,8 +121,8 @@ def require_places(served: ServedModel, prompts: Sequence[Sequence[int]], max_to
                             f"of {served.context:,} tokens; shorten either", param="max_tokens")  # fmt: skip
 
 
-def require_countable(engine: EngineThread, count: int) -> None:
+def require_countable(engine: EngineThread, count: int, param: str = "prompt") -> None:
     """Refuse a request that no queue of this server would ever take."""
     if engine.most_waiting is not None and count > engine.most_waiting:
         raise ApiError(400, f"a request for {count:,} texts (prompts times n) is longer than the queue of "
-                            f"{engine.most_waiting:,}; send several", param="prompt")  # fmt: skip
+                            f"{engine.most_waiting:,}; send several", param=param)  # fmt: skip

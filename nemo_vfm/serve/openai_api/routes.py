@@ -18,9 +18,11 @@ from nemo_vfm.serve.openai_api.chats import Chats
 from nemo_vfm.serve.openai_api.completions import Completions
 from nemo_vfm.serve.openai_api.event_stream import ClientGone
 from nemo_vfm.serve.openai_api.request_body import json_body
+from nemo_vfm.serve.rewards.score_endpoints import Scores
 from nemo_vfm.serve.served_model import ServedModel
 
 _Answer = Callable[[dict[str, Json], Request], Awaitable[Response]]
+_SCORE_PATHS = ("/v1/score", "/score")  # vLLM's clients use either
 _CLIENT_GONE = 499  # nobody reads it
 
 
@@ -53,12 +55,32 @@ def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: i
 
     return Starlette(
         routes=[
-            post("/v1/completions", Completions(served, engine).answer),
-            post("/v1/chat/completions", Chats(served, engine).answer),
+            *(post(path, answer) for path, answer in _answers(served, engine).items()),
             Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
         ],
         exception_handlers={ApiError: _told, ClientGone: _silent, HTTPException: _unknown, Exception: _failed},
     )  # fmt: skip
+
+
+def _answers(served: ServedModel, engine: EngineThread) -> dict[str, _Answer]:
+    """What the paths of the other kind of model say is a sentence."""
+    answers: dict[str, _Answer]
+    if served.reward is None:
+        answers = {"/v1/completions": Completions(served, engine).answer,
+                   "/v1/chat/completions": Chats(served, engine).answer}  # fmt: skip
+        score = _refusing(f"{served.name} writes text and has no scores; /v1/score asks a reward model")
+    else:
+        scores = Scores(served, engine)
+        sentence = f"{served.name} is a reward model and writes no text; ask /v1/score or /v1/chat/completions"
+        answers, score = {"/v1/completions": _refusing(sentence), "/v1/chat/completions": scores.chat}, scores.score
+    return answers | dict.fromkeys(_SCORE_PATHS, score)
+
+
+def _refusing(sentence: str) -> _Answer:
+    async def refuse(body: dict[str, Json], request: Request) -> Response:
+        raise ApiError(404, sentence)
+
+    return refuse
 
 
 def _require_model(body: dict[str, Json], served: ServedModel) -> None:
@@ -85,7 +107,7 @@ async def _silent(request: Request, error: Exception) -> Response:
 
 async def _unknown(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    paths = "/v1/completions, /v1/chat/completions, /v1/models and /health"
+    paths = "/v1/completions, /v1/chat/completions, /v1/score, /v1/models and /health"
     return ApiError(error.status_code, f"{error.detail}; this server answers {paths}").response()
 
 

@@ -16,8 +16,8 @@ class AnswerForm:
 
     Args:
         pattern: words by which our prompts ask for it.
-        answer: makes one from the match, all messages, and a draw.
+        answer: makes one from the match, all messages, and a draw; None where they ask for another form after all.
     """
 
     pattern: re.Pattern[str]
-    answer: Callable[[re.Match[str], Sequence[Json], WordDraw], str]
+    answer: Callable[[re.Match[str], Sequence[Json], WordDraw], str | None]

@@ -7,10 +7,33 @@ from collections.abc import Sequence
 
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.embedded import made_judgements, made_lists
+from nemo_vfm.synth.embedded import (
+    made_answers,
+    made_calls,
+    made_judgements,
+    made_lists,
+    made_obedience,
+    made_problems,
+    made_programs,
+    made_refusals,
+    made_tables,
+)
+from nemo_vfm.synth.embedded.answer_form import AnswerForm
 from nemo_vfm.synth.embedded.word_draw import WordDraw
 
-_FORMS = (*made_judgements.FORMS, *made_lists.FORMS)
+#: The more specific before the more general.
+_MADE = (
+    made_refusals,
+    made_answers,
+    made_tables,
+    made_calls,
+    made_problems,
+    made_programs,
+    made_judgements,
+    made_lists,
+    made_obedience,
+)
+_FORMS: tuple[AnswerForm, ...] = tuple(form for module in _MADE for form in module.FORMS)
 
 
 class EmbeddedResponder:

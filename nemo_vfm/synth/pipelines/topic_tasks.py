@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import transcript
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, RowFailed, answered, said
 from nemo_vfm.synth.programs.task_source import Task
 
 
@@ -22,17 +23,21 @@ class TopicTasks:
         levels: words for how hard a task is; the prompt `tasks` has a place {level}.
         revise: whether a task is written again with more detail before it is answered.
         turns: of the user: after an answer the model plays the user (prompt `follow_up`), and answers again.
+        check_by: role of a model that solves each task, too; rows are kept whose final answers agree. `generator` takes
+            a second sample, which needs a temperature above 0. Empty: nothing is checked.
     """
 
     def __init__(
         self, *, topics: int = 8, subtopics: int = 4, tasks: int = 4, levels: Sequence[str] = ("",),
-        revise: bool = True, turns: int = 1,
+        revise: bool = True, turns: int = 1, check_by: str = "",
     ) -> None:  # fmt: skip
         if min(topics, subtopics, tasks, turns, len(levels)) < 1:
             raise ValueError(f"topics {topics}, subtopics {subtopics}, tasks {tasks}, turns {turns} and the number of "
                              f"levels {len(levels)} must be at least 1")  # fmt: skip
+        if check_by and turns > 1:
+            raise ValueError(f"check_by compares final answers of one turn, and turns is {turns}")
         self.topics, self.subtopics, self.tasks, self.levels = topics, subtopics, tasks, tuple(levels)
-        self.revise, self.turns = revise, turns
+        self.revise, self.turns, self.check_by = revise, turns, check_by
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -45,8 +50,8 @@ class TopicTasks:
         return LIST_PROMPTS | {name: frozenset(places) for name, places in (always | more | later).items()}
 
     def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
+        """See `Pipeline`."""
+        return () if self.check_by in ("", GENERATOR) else (self.check_by,)
 
     def most_rows(self) -> int:
         """See `Pipeline`."""
@@ -55,7 +60,7 @@ class TopicTasks:
     def candidates(self) -> Program[Sequence["TopicTask"]]:
         """See `Pipeline`."""
         tasks = yield from self._found()
-        return [TopicTask(task, place, self.revise, self.turns) for task, place in tasks.items()]
+        return [TopicTask(task, place, self.revise, self.turns, self.check_by) for task, place in tasks.items()]
 
     def all_tasks(self) -> Program[Sequence[Task]]:
         """See `TaskSource`: as they were found, without revision or further turns."""
@@ -91,12 +96,14 @@ class TopicTask:
         place: topic, subtopic and level.
         revise: whether it is written again.
         turns: of the user.
+        check_by: who solves it, too; empty for nobody.
     """
 
     task: str
     place: Mapping[str, str]
     revise: bool
     turns: int
+    check_by: str = ""
 
     def row(self) -> Program[Draft | Dropped]:
         """The task, perhaps revised, and answers turn by turn."""
@@ -110,7 +117,21 @@ class TopicTask:
             if answer.strip() == task.strip():
                 return Dropped("echo")
             messages += [said("user", task), said("assistant", answer)]
+        if self.check_by:
+            return (yield from self._checked(task, answer, messages))
         return Draft(messages, _parents(self.task, self.place))
+
+    def _checked(self, task: str, answer: str, messages: Sequence[Json]) -> Program[Draft | Dropped]:
+        """The row, if another solution ends with the same."""
+        sample = int(self.check_by == GENERATOR)
+        (other,) = answered((yield [Ask("answer", {"task": task}, sample=sample, model=self.check_by)]))
+        found, again = final_answer(answer), final_answer(other)
+        if found is None or again is None:
+            return Dropped("a solution without a final answer")
+        if not same_answer(found, again):
+            return Dropped("final answers that do not agree")
+        verifier = f"final_answer: {found}, and by {self.check_by} {again}"
+        return Draft(messages, _parents(self.task, self.place), verifier=verifier)
 
 
 def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:

@@ -16,13 +16,14 @@ NEMOTRON_WEIGHTS = {"helpfulness": 0.3, "correctness": 0.74, "coherence": 0.46, 
 COMPARE_PROMPTS = {"compare": frozenset({"transcript", "answer_a", "answer_b"})}
 _PAIR = re.compile(r"[*_`\"']*([a-z_]+)[*_`\"']*\s*[:=]\s*[*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*4)?\b", re.IGNORECASE)
 _LAST_WORD = re.compile(r"\b(A|B|tie)\b\W*$", re.IGNORECASE)
+_FIRST_WORD = re.compile(r"[\W_]*(yes|no)(?:[\W_]|$)", re.IGNORECASE)
 
 Verdict = Literal["A", "B", "tie"]
 
 
 def transcript(messages: Sequence[Mapping[str, Json]]) -> str:
     """A conversation as a text: each turn begins with who speaks."""
-    return "\n\n".join(f"[{message['role']}]\n{str(message['content']).strip()}" for message in messages)
+    return "\n\n".join(f"[{message['role']}]\n{str(message.get('content') or '').strip()}" for message in messages)
 
 
 def better(messages: Sequence[Mapping[str, Json]], one: str, other: str) -> Program[int | None]:
@@ -62,6 +63,18 @@ def scores_of(answer: str) -> dict[str, float]:
     except (ValueError, TypeError, AttributeError, RecursionError):
         pairs = [(name, float(value)) for name, value in _PAIR.findall(answer)]
     return {name.lower(): value for name, value in pairs if math.isfinite(value)}
+
+
+def says_yes(answer: str) -> bool:
+    """Whether the first word of a judge is yes.
+
+    Raises:
+        RowFailed: it is neither yes nor no.
+    """
+    found = _FIRST_WORD.match(answer)
+    if found is None:
+        raise RowFailed("the judge said neither yes nor no")
+    return found[1].lower() == "yes"
 
 
 class Reward:

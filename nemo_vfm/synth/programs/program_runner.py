@@ -16,6 +16,7 @@ from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_filter import Filter, RowOrder, filtered
 from nemo_vfm.synth.programs.row_program import (
     GENERATOR,
+    Answer,
     Answers,
     Ask,
     Candidate,
@@ -180,8 +181,9 @@ class _Questions:
         self._runner.note(end)
         running.noted[place]["key"] = end.key
         if isinstance(end, Reply):
-            running.answers[place] = end.said.text
-            running.ended.truncated += end.said.ending == "truncated"
+            truncated = end.said.ending == "truncated"
+            running.answers[place] = Answer.of(end.said.text, running.noted[place], truncated)
+            running.ended.truncated += truncated
         else:
             running.answers[place] = NoAnswer(end.reason)
         if None not in running.answers:
@@ -207,6 +209,9 @@ class _Questions:
         return None
 
     def _end(self, running: _Running, result: Any) -> None:
+        if isinstance(result, Draft):
+            running.ended.asked = [*(dict(one.asked) for one in result.earlier), *running.ended.asked]
+            running.ended.truncated += sum(one.truncated for one in result.earlier)
         running.ended.result = result
         self._running -= 1
         self._hopeful += _may_be_kept(result)
@@ -225,12 +230,14 @@ def _may_be_kept(result: Any) -> bool:
 
 
 def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
-    """A line of rows.jsonl, without its id."""
+    """A line of rows.jsonl, without its id. A given row has its own generator in `more`, and further models."""
     licence = {"licence": draft.licence} if draft.licence else {}
+    known = {name: draft.more[name] for name in ("generator",) if name in draft.more}
+    known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
     return {
         "messages": [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
-        **facts, **licence,
+        **facts, **licence, **known,
     }  # fmt: skip
 
 

@@ -43,6 +43,25 @@ class NoAnswer:
     reason: str
 
 
+class Answer(str):
+    """An answer, as programs get it; it knows where it is from.
+
+    Attributes:
+        asked: the prompt with its version, who was asked, and the key of the answer in the journal.
+        truncated: whether a limit of tokens cut it.
+    """
+
+    asked: Mapping[str, str]
+    truncated: bool
+
+    @classmethod
+    def of(cls, text: str, asked: Mapping[str, str], truncated: bool) -> "Answer":
+        """The text, with that."""
+        answer = cls(text)
+        answer.asked, answer.truncated = asked, truncated
+        return answer
+
+
 Answers = Sequence[str | NoAnswer]
 Program = Generator[Sequence[Ask], Answers, Result]
 
@@ -62,6 +81,7 @@ class Draft:
         verifier: what has checked it without a model, and what was found; empty where nothing has.
         licence: of the data that it was made from; empty takes that of the run.
         more: further columns, such as `tools`, or `chosen` and `rejected`.
+        earlier: answers to programs before its own that it is made of.
     """
 
     messages: Sequence[Mapping[str, Json]]
@@ -70,6 +90,7 @@ class Draft:
     verifier: str = ""
     licence: str = ""
     more: Mapping[str, Json] = field(default_factory=dict)
+    earlier: Sequence[Answer] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from nemo_vfm.asking.asker import Asker
@@ -25,6 +24,7 @@ from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, re
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_filter import AskingFilter, OrderedFilter, RowFilter
 from nemo_vfm.synth.programs.row_program import AsksModels, Draft, Dropped, Pipeline
+from nemo_vfm.synth.programs.row_table import row_table
 
 _MOST_REASONS = 200
 
@@ -114,7 +114,7 @@ class Synthesize:
         text = "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
-            pq.write_table(pa.Table.from_pylist([_columns(line) for line in lines]), path)
+            pq.write_table(row_table(lines), path)
         known = runner.count()
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
@@ -133,9 +133,12 @@ class Synthesize:
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
+        if len(rows.kept) < self.rows:
+            log.warn(f"{len(rows.kept):,} of {self.rows:,} rows, and there are no more candidates: give the pipeline "
+                     f"more to make rows of")  # fmt: skip
         requests = asked + known + runner.failed.total()
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
-        return Outcome(said, figures, did_nothing=not asked and not runner.failed)
+        return Outcome(said, figures, did_nothing=bool(known) and not asked and not runner.failed)
 
 
 def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:
@@ -155,11 +158,3 @@ def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[st
 
 def _counted(use: Use) -> dict[str, Json]:
     return {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
-
-
-def _columns(line: Mapping[str, Json]) -> dict[str, Json]:
-    """Texts as they are, and as JSON what is of another form in each pipeline."""
-    plain = ("id", "messages", "seed", "licence", "truncated")
-    other = {name: value for name, value in line.items() if name not in plain}
-    texts = {name: json.dumps(value, sort_keys=True, ensure_ascii=False) for name, value in other.items()}
-    return {name: line[name] for name in plain} | texts

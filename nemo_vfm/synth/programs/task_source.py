@@ -19,12 +19,14 @@ class Task:
         parents: what it was made from.
         truth: the right answer; None where there is none, or it is not known.
         licence: of the data that it is from.
+        flagged: whether a moderation of the data has found it unsafe.
     """
 
     messages: Sequence[Mapping[str, Json]]
     parents: Mapping[str, Json] = field(default_factory=dict)
     truth: str | None = None
     licence: str = ""
+    flagged: bool = False
 
 
 class TaskSource(AsksModels, Protocol):

@@ -153,6 +153,20 @@ def test_a_folder_without_a_template_says_so(tmp_path: Path) -> None:
         ChatFormat(tokenizer=FolderTokenizer(folder=tmp_path)).tokens(PLAIN)
 
 
+def test_arguments_of_calls_are_written_alike_as_a_mapping_and_as_json(tmp_path: Path) -> None:
+    template = "{% for call in messages[0].tool_calls %}{% set known = call.function.arguments %}" \
+               "{{ known | tojson if known is mapping else 'text' }}{% endfor %}"  # fmt: skip
+    _, ours = both(tmp_path, template)
+
+    def with_arguments(arguments: Any) -> list[int]:
+        call = {"type": "function", "function": {"name": "look", "arguments": arguments}}
+        return ours.tokens([{"role": "assistant", "content": "", "tool_calls": [call]}])
+
+    assert with_arguments('{"where":  "<|im_end|> é"}') == with_arguments({"where": "<|im_end|> é"})
+    plain = with_arguments(["no mapping"])
+    assert [with_arguments(text) for text in ("[1]", "{no", "[" * 100_000)] == 3 * [plain]
+
+
 def test_tools_take_the_template_that_is_for_them_as_transformers_does(tmp_path: Path) -> None:
     before = both(tmp_path, CHATML)[1].fingerprint()
     (tmp_path / "additional_chat_templates").mkdir()

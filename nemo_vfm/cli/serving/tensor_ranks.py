@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Serves one model on several tensor ranks: starts them here unless torchrun or srun has, and ends them together."""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.errors import LostRank, NemoVfmError, UserError
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
+    from nemo_vfm.parallel.ranks.process_group import World
+    from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+    from nemo_vfm.serve.continuous.model_passes import ModelPasses
+    from nemo_vfm.serve.served_model import ServedModel
+
+_PATIENCE_S = 20.0  # that rank 0 waits for the others to hear the end
+
+
+class Load(Protocol):
+    """The whole model, on each rank."""
+
+    def __call__(self) -> "ServedModel": ...
+
+
+class Answer(Protocol):
+    """What rank 0 does until the server's end, close of the passes included; the exit status."""
+
+    def __call__(self, served: "ServedModel", passes: "ModelPasses", /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class TensorServing:
+    """A server on several ranks.
+
+    Args:
+        tensor: how many.
+        words: behind `nemo-vfm`; they must be the same on all ranks.
+        room_gb: of each rank.
+        at_once: texts written at once.
+    """
+
+    tensor: int
+    words: Sequence[str]
+    room_gb: float
+    at_once: int
+
+
+def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
+    """Start the ranks, or be one of them until the server's end; the exit status.
+
+    Raises:
+        UserError: others were started than were asked for, or they do not come together.
+    """
+    from nemo_vfm.core.storage.files import sha256_text
+    from nemo_vfm.parallel.ranks.process_group import joined
+    from nemo_vfm.runtime.local_launch import launch
+    from nemo_vfm.runtime.rank_processes import end_with_the_launcher
+
+    end_with_the_launcher()
+    ranks.adopt_slurm(os.environ)
+    if not ranks.is_given():
+        return launch(serving.words, serving.tensor, ["SIGTERM"], advice="Start the server again")
+    if ranks.count() != serving.tensor:
+        raise UserError(f"--tensor {serving.tensor} is for as many ranks, and {ranks.count()} were started")
+    if not ranks.is_first():  # rank 0 lets answers out, and then tells the others
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+    with joined(sha256_text(repr(list(serving.words))), on_lost=_end) as world:
+        try:
+            status = _lead(serving, load, answer, world) if ranks.is_first() else _follow(serving, load, world)
+        except Exception as error:
+            _end_for(world, error)
+    return status
+
+
+def _lead(serving: TensorServing, load: Load, answer: Answer, world: "World") -> int:
+    from nemo_vfm.serve.continuous.rank_passes import LeadingPasses
+
+    served, split, room = _share(serving, load)
+    passes = LeadingPasses(served.model, room, serving.at_once, split, partial(_end_for, world))
+    status = answer(served, passes)
+    world.tell_end(patience_s=_PATIENCE_S)
+    return status
+
+
+def _follow(serving: TensorServing, load: Load, world: "World") -> int:
+    from nemo_vfm.serve.continuous.model_passes import ModelPasses
+    from nemo_vfm.serve.continuous.rank_passes import follow
+    from nemo_vfm.serve.memory_settings import collapse_pages
+
+    served, split, room = _share(serving, load)
+    passes = ModelPasses(served.model, room, serving.at_once, ranks=split)
+    collapse_pages()
+    follow(passes, split)
+    world.hear()
+    return 0
+
+
+def _share(serving: TensorServing, load: Load) -> "tuple[ServedModel, ServingRanks, KeyValueRoom]":
+    """This rank's share of the weights, and of the room."""
+    from nemo_vfm.parallel.engine.serving_ranks import split_for_serving
+    from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+    from nemo_vfm.serve.continuous.packed_block import pack_modules
+    from nemo_vfm.serve.memory_settings import blocks_side_by_side
+
+    served = load()
+    split = split_for_serving(served.model, serving.tensor)
+    with blocks_side_by_side():
+        pack_modules(served.model)
+    return served, split, KeyValueRoom(served.model, serving.room_gb, serving.tensor)
+
+
+def _end_for(world: "World", error: Exception) -> NoReturn:
+    """End this rank, and with it all: rank 0 says why, and another rank tells it."""
+    if not isinstance(error, NemoVfmError):
+        error = _lost(world, error)
+    if not ranks.is_first():
+        world.confess(error)
+    if ranks.is_first() or isinstance(error, LostRank):
+        _end(str(error), error.exit_code if isinstance(error, NemoVfmError) else 1)
+    _leave(error.exit_code if isinstance(error, NemoVfmError) else 1)
+
+
+def _lost(world: "World", error: Exception) -> Exception:
+    """The error, or the loss of another rank behind it: a collective says only that a connection was closed."""
+    if ranks.is_first():
+        sentence = world.why_lost()
+        return error if sentence is None else LostRank(sentence)
+    from nemo_vfm.parallel.ranks.consensus import lost_behind
+
+    return lost_behind(error) or error
+
+
+def _end(sentence: str, status: int = LostRank.exit_code) -> NoReturn:
+    from nemo_vfm.core import log
+
+    with suppress(Exception):
+        sys.stderr.write(f"{log.plain(sentence)}. Rank {ranks.rank()} of the server ends\n")
+    _leave(status)
+
+
+def _leave(status: int) -> NoReturn:
+    """End here and now: other threads may wait for ranks that are gone."""
+    with suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Asks a reward model behind an endpoint for the scores of a conversation's last answer."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from nemo_vfm.core.network.chat import Said, require_own, said_by
+from nemo_vfm.core.network.endpoint import Endpoint, EndpointError, EndpointFault
+from nemo_vfm.core.network.http_connection import one_line
+from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.types.json_value import Json
+
+#: Services that count an answer's attributes as tokens need about ten for each.
+_LONGEST_ANSWER_TOKENS = 256
+
+
+class RewardChat:
+    """A reward model whose endpoint answers as Nemotron's: `nemo-vfm serve REWARD_MODEL`, or a NIM.
+
+    What it says is JSON, {"attribute": number} in alphabetical order.
+
+    Args:
+        endpoint: where it is.
+        model: which model, as the endpoint calls it.
+        require_echo: see `Chat`.
+    """
+
+    def __init__(self, *, endpoint: Endpoint, model: SentText, require_echo: bool = False) -> None:
+        if not model:
+            raise ValueError("model must be the name by which the endpoint calls it")
+        self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
+
+    def ready(self) -> None:
+        """See `Endpoint.ready`."""
+        self.endpoint.ready()
+
+    def say(self, messages: Sequence[Json]) -> Said:
+        """The scores of the assistant's message at the end.
+
+        Raises:
+            EndpointBusy, EndpointFault: see `Endpoint.ask`; an answer without a score is a fault.
+            EndpointError: no usable answer to this.
+            EndpointDenied: there will be none to anything.
+        """
+        question = {"model": self.model, "messages": list(messages), "stream": False}
+        answer = self.endpoint.ask("chat/completions", question)
+        require_own(answer, echoed=self.require_echo)
+        return scored_in(answer.body, answer.seconds)
+
+    def place(self) -> str:
+        """Service and model, for whoever counts what is under way at both."""
+        return f"{self.endpoint.url} {self.model}"
+
+    def model_name(self) -> str:
+        """As the endpoint calls it."""
+        return self.model
+
+    def longest_answer_tokens(self) -> int:
+        """More than any service counts for the scores."""
+        return _LONGEST_ANSWER_TOKENS
+
+    def identity(self) -> Json:
+        """All that the scores depend on, as far as it can be known here; where the service stands is not part of it."""
+        return ["reward/1", self.model]
+
+
+def scores_text(scores: Mapping[str, float]) -> str:
+    """Scores as JSON, in alphabetical order."""
+    return json.dumps(scores, sort_keys=True, ensure_ascii=False, allow_nan=False)
+
+
+def scored_in(body: Json, seconds: float) -> Said:
+    """What an answer says: the scores in the place of log-probabilities, else those that the message lists.
+
+    Args:
+        body: as `chat/completions` gives it.
+        seconds: until it was there.
+
+    Raises:
+        EndpointFault: it holds no score.
+        EndpointError: it has another schema, as a model's that writes text; or a score is no finite number.
+    """
+    try:
+        pairs = list(_pairs(body["choices"][0]))
+        said = said_by(body, scores_text(dict(pairs)), "success", seconds)
+        if len(dict(pairs)) < len(pairs):
+            raise ValueError("an attribute is there twice")
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
+        raise EndpointError(f"the answer has no scores of a reward model, each attribute once with a finite number: "
+                            f"{one_line(str(body)[:200])}") from None  # fmt: skip
+    if not pairs:
+        raise EndpointFault("the reward model returned no scores, as overloaded servers do; run again later")
+    return said
+
+
+def _pairs(choice: Json) -> Iterator[tuple[str, float]]:
+    """(attribute, score); Nemotron's own message is a list of one, which its log-probabilities spare us."""
+    listed = (choice.get("logprobs") or {}).get("content")
+    if listed is not None:
+        yield from ((_name(one["token"]), _number(one["logprob"])) for one in listed)
+    elif text := choice["message"]["content"].strip():
+        for pair in text.split(","):
+            name, colon, number = pair.partition(":")
+            yield _name(name.strip() if colon else ""), float(number)
+
+
+def _name(value: Json) -> str:
+    if not isinstance(value, str) or not value:
+        raise TypeError
+    return value
+
+
+def _number(value: Json) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise TypeError
+    return float(value)

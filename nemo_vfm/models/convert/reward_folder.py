@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a reward model from a folder of transformers: a language model with a head for sequence classification."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.gpt_config import arguments_of
+from nemo_vfm.models.convert.gpt_families import FAMILIES
+from nemo_vfm.models.convert.gpt_folder import filled
+from nemo_vfm.models.convert.gpt_keys import shown, whole, wrong
+from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture
+from nemo_vfm.models.convert.tensor_map import TensorMap, same
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.reward import replace_head
+
+_ENDING, _ENDING_THERE = "ForCausalLM", "ForSequenceClassification"
+_MOST_OUTPUTS = 1000
+_DEFAULT_OUTPUTS = 2  # of transformers, which leaves this number out of config.json
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedReward:
+    """What the folder of a reward model holds.
+
+    Args:
+        model: a GPT whose head gives the outputs.
+        labels: names of the outputs, in their order.
+        pad: the token that fills texts up; None where there is none.
+    """
+
+    model: GPT
+    labels: tuple[str, ...]
+    pad: int | None
+
+
+def is_reward_model(folder: Path) -> bool:
+    """Whether it looks like a folder of transformers with a head for sequence classification, of whatever model."""
+    return has_architecture(folder, _ENDING_THERE)
+
+
+def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedReward:
+    """The model of a folder.
+
+    Raises:
+        UserError: there is no such folder, or its weights are no safetensors.
+        DataError: it is damaged, of another architecture, or has weights that config.json does not imply.
+    """
+    with _RewardFolder(folder) as weights:
+        return LoadedReward(filled(weights, dtype), labels_of(weights.config), pad_of(weights.config))
+
+
+class _RewardFolder(GptFolder):
+    """A language model's folder whose head is `score.weight`, (outputs, width)."""
+
+    def _arguments(self) -> dict[str, Any]:
+        return arguments_of(_as_language_model(self.config))
+
+    def _unborn(self) -> GPT:
+        model = super()._unborn()
+        replace_head(model, len(labels_of(self.config)))
+        return model
+
+    def _map_to(self, name: str) -> TensorMap:
+        return same("score.weight") if name == "head.weight" else super()._map_to(name)
+
+
+def labels_of(config: Mapping[str, Json]) -> tuple[str, ...]:
+    """Names of the outputs, as transformers reads them: `id2label`, else as many LABEL_n as `num_labels` says.
+
+    Raises:
+        DataError: they are no names of outputs 0, 1 and so on.
+    """
+    told = config.get("id2label")
+    if told is None:
+        count = config.get("num_labels")
+        number = _DEFAULT_OUTPUTS if count is None else whole(config, "num_labels", _MOST_OUTPUTS)
+        return tuple(f"LABEL_{place}" for place in range(number))
+    expected = [str(place) for place in range(min(len(told), _MOST_OUTPUTS))] if isinstance(told, dict) else []
+    if not isinstance(told, dict) or not told or set(told) != set(expected) or not all(map(_is_text, told.values())):
+        raise wrong("id2label", told, 'a name for each output, "0", "1" and so on')
+    return tuple(told[place] for place in expected)
+
+
+def pad_of(config: Mapping[str, Json]) -> int | None:
+    """The token that fills texts up.
+
+    Raises:
+        DataError: it is no number.
+    """
+    pad = config.get("pad_token_id")
+    if pad is not None and type(pad) is not int:
+        raise wrong("pad_token_id", pad, "a token or null")
+    return pad
+
+
+def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
+    """The config of the same model with a head for the vocabulary."""
+    known = {name.removesuffix(_ENDING) + _ENDING_THERE: name for name in FAMILIES}
+    names = config.get("architectures")
+    if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
+        raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")
+    return {**config, "architectures": [known[names[0]]]}
+
+
+def _is_text(value: Json) -> bool:
+    return isinstance(value, str)

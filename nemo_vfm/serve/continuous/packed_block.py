@@ -1,0 +1,120 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Replaces blocks of a model by ones that compute the same function in fewer and quicker operations.
+
+Activations, products with a gate and residual sums are parts of the linears; queries and keys are rotated together.
+Shape letters: R rows, D width, F outputs of the fused projection, G groups (heads of keys and values), Q queries of a
+group, H heads = G Q, E head dimension, P parts of a group.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.models.blocks.decoder import ACTIVATIONS, CausalAttention, DecoderBlock, Perceptron, TextContext, turned
+from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.parallel.apply.local_shard import local
+from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
+from nemo_vfm.serve.continuous.packed_modules import PackedLinear, PackedRMSNorm, is_packable
+
+
+def pack_modules(model: nn.Module) -> None:
+    """Replace what can be, one module at a time."""
+    for name, child in list(model.named_children()):
+        if (packed := _packed(child)) is None:
+            pack_modules(child)
+        else:
+            setattr(model, name, packed)
+
+
+def _packed(module: nn.Module) -> nn.Module | None:
+    if isinstance(module, DecoderBlock) and is_packable(module.mlp.up.weight):
+        return PackedBlock(module)
+    if isinstance(module, nn.Linear) and is_packable(module.weight):
+        return _linear(module)
+    if isinstance(module, RMSNorm) and module.weight.dtype == torch.float32:  # else the order of rounding differs
+        return PackedRMSNorm(module)
+    return None
+
+
+class PackedBlock(nn.Module):
+    """A `DecoderBlock`.
+
+    Args:
+        given: its weights are copied.
+    """
+
+    def __init__(self, given: DecoderBlock) -> None:
+        super().__init__()
+        self._attention_norm, self._mlp_norm = _norm(given.attention_norm), _norm(given.mlp_norm)
+        self._attention, self._mlp = PackedAttention(given.attention), PackedPerceptron(given.mlp)
+
+    def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
+        """(1, R, D)."""
+        x_1RD = self._attention(self._attention_norm(x_1RD), reading, x_1RD)
+        y: Tensor = self._mlp(self._mlp_norm(x_1RD), x_1RD)
+        return y
+
+
+class PackedAttention(nn.Module):
+    """The attention of a block, and the sum with what came in.
+
+    Args:
+        given: its weights are copied.
+    """
+
+    def __init__(self, given: CausalAttention) -> None:
+        super().__init__()
+        self._layer, self._head_dim, self._queries = given.layer, given.head_dim, given.queries
+        self._qkv, self._out = _linear(given.qkv), _linear(given.out)
+        self._q_norm = None if given.q_norm is None else _norm(given.q_norm)
+        self._k_norm = None if given.k_norm is None else _norm(given.k_norm)
+
+    def forward(self, x_1RD: Tensor, reading: TextContext, before_1RD: Tensor) -> Tensor:
+        """(1, R, D): W_out attention(x) + what came before."""
+        assert reading.cache is not None, "a server keeps keys and values"
+        parts_1RGPE = self._qkv(x_1RD).view(*x_1RD.shape[:2], -1, self._queries + 2, self._head_dim)
+        qk_1RGPE = self._turned(parts_1RGPE[:, :, :, :-1], reading).permute(0, 2, 3, 1, 4)
+        q_1HRE = qk_1RGPE[:, :, :-1].flatten(1, 2)
+        v_1GRE = parts_1RGPE[:, :, :, -1].transpose(1, 2)
+        o_1HRE = reading.cache.attend(self._layer, q_1HRE, qk_1RGPE[:, :, -1], v_1GRE)
+        update: Tensor = self._out(o_1HRE.transpose(1, 2).flatten(2), before_1RD, "add")
+        return update
+
+    def _turned(self, qk_1RGPE: Tensor, reading: TextContext) -> Tensor:
+        if self._q_norm is not None and self._k_norm is not None:
+            normed = self._q_norm(qk_1RGPE[:, :, :, :-1]), self._k_norm(qk_1RGPE[:, :, :, -1:])
+            qk_1RGPE = torch.cat(normed, dim=3)
+        return turned(qk_1RGPE, reading.cos[:, :, None], reading.sin[:, :, None])
+
+
+class PackedPerceptron(nn.Module):
+    """The perceptron of a block, and the sum with what came in.
+
+    Args:
+        given: its weights are copied.
+    """
+
+    def __init__(self, given: Perceptron) -> None:
+        super().__init__()
+        self._activation = ACTIVATIONS.get(given.activation)
+        self._gate = None if given.gate is None else _linear(given.gate)
+        self._up, self._down = _linear(given.up), _linear(given.down)
+
+    def forward(self, x_1RD: Tensor, before_1RD: Tensor) -> Tensor:
+        """(1, R, D): W_down (silu(W_gate x) * W_up x), or W_down activation(W_up x), + what came before."""
+        if self._gate is not None:
+            hidden = self._up(x_1RD, self._gate(x_1RD, after="swish"), "mul")
+        else:
+            assert self._activation is not None, "a perceptron without a gate has an activation"
+            hidden = self._activation(self._up(x_1RD))
+        y: Tensor = self._down(hidden, before_1RD, "add")
+        return y
+
+
+def _linear(given: nn.Linear) -> PackedLinear:
+    bias = None if given.bias is None else local(given.bias)
+    return PackedLinear(local(given.weight).contiguous(), bias, sum_of_shares(given.weight))
+
+
+def _norm(given: nn.Module) -> nn.Module:
+    return _packed(given) or given

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the passes of a model that is split over ranks: rank 0 decides which, and the others follow.
+
+Only rank 0 has a scheduler. Every order names a pass and its arguments; vectors travel as tensors behind it. After an
+error in the middle of a pass nobody knows how far the others are, so it ends them all.
+Shape letters: S tokens of a piece, N texts, D width, V vocabulary.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.continuous.span_allocator import Span
+
+Result = TypeVar("Result")
+
+
+class OnBroken(Protocol):
+    """What rank 0 does after an error that has left the ranks apart; it must end the process."""
+
+    def __call__(self, error: Exception) -> NoReturn: ...
+
+
+class LeadingPasses(ModelPasses):
+    """Those of rank 0, which tells the others of each.
+
+    Args:
+        model: split.
+        room: of this rank's keys and values.
+        most_rows: see `ModelPasses`.
+        ranks: all of them.
+        on_broken: is called after an error.
+    """
+
+    def __init__(
+        self, model: GPT, room: KeyValueRoom, most_rows: int, ranks: ServingRanks, on_broken: OnBroken
+    ) -> None:  # fmt: skip
+        super().__init__(model, room, most_rows, ranks=ranks)
+        self._told, self._on_broken = ranks, on_broken
+
+    def prompt(self, span: Span, done: int, tokens: Sequence[int]) -> Tensor:
+        """See `ModelPasses`."""
+        order: Json = ["prompt", [span.start, span.length], done, list(tokens)]
+        return self._together(order, lambda: ModelPasses.prompt(self, span, done, tokens))
+
+    def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
+        """See `ModelPasses`."""
+        order: Json = ["decode", _plain(texts), list(tokens)]
+        return self._together(order, lambda: ModelPasses.decode(self, texts, tokens))
+
+    def joint(
+        self, texts: Sequence[tuple[Span, int]], new: Sequence[int], span: Span, done: int, tokens: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """See `ModelPasses`."""
+        order: Json = ["joint", _plain(texts), list(new), [span.start, span.length], done, list(tokens)]
+        return self._together(order, lambda: ModelPasses.joint(self, texts, new, span, done, tokens))
+
+    def last_scores(self, x_D: Tensor) -> Tensor:
+        """See `ModelPasses`."""
+        return self._together(["last_scores"], lambda: ModelPasses.last_scores(self, self._told.from_first(x_D)))
+
+    def scores(self, x_SD: Tensor) -> Tensor:
+        """See `ModelPasses`."""
+        return self._together(["scores", len(x_SD)], lambda: ModelPasses.scores(self, self._told.from_first(x_SD)))
+
+    def rest(self) -> None:
+        """See `ModelPasses`: an order that asks nothing, lest the others' wait for one runs out."""
+        self._together(["rest"], lambda: None)
+
+    def close(self) -> None:
+        """The last order."""
+        self._together(None, lambda: None)
+
+    def _together(self, order: Json, work: Callable[[], Result]) -> Result:
+        try:
+            self._told.tell(order)
+            return work()
+        except Exception as error:
+            self._on_broken(error)
+
+
+def follow(passes: ModelPasses, ranks: ServingRanks) -> None:
+    """Run every pass that rank 0 orders, until it says that there are no more."""
+    while (order := ranks.hear()) is not None:
+        _run(passes, ranks, order)
+
+
+@torch.inference_mode()
+def _run(passes: ModelPasses, ranks: ServingRanks, order: Any) -> None:
+    weight, width = passes.model.embedding.weight, passes.model.width
+    match order:
+        case ["prompt", span, done, tokens]:
+            passes.prompt(Span(*span), done, tokens)
+        case ["decode", texts, tokens]:
+            passes.decode(_spans(texts), tokens)
+        case ["joint", texts, new, span, done, tokens]:
+            passes.joint(_spans(texts), new, Span(*span), done, tokens)
+        case ["last_scores"]:
+            passes.last_scores(ranks.from_first(torch.empty(width, dtype=weight.dtype, device=weight.device)))
+        case ["scores", rows]:
+            passes.scores(ranks.from_first(torch.empty(rows, width, dtype=weight.dtype, device=weight.device)))
+        case _:
+            assert order == ["rest"], order
+
+
+def _plain(texts: Sequence[tuple[Span, int]]) -> list[Json]:
+    return [[span.start, span.length, done] for span, done in texts]
+
+
+def _spans(texts: Sequence[tuple[int, int, int]]) -> list[tuple[Span, int]]:
+    return [(Span(start, length), done) for start, length, done in texts]

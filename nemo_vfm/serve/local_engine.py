@@ -1,0 +1,51 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads a model into this process at its first use, and runs it for any number of threads."""
+
+import threading
+
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.serve.continuous.batch_engine import BatchEngine
+from nemo_vfm.serve.continuous.engine_thread import EngineThread
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.served_model import ServedModel
+
+_PIECE = 128
+
+
+class LocalEngine:
+    """A model and its engine.
+
+    Args:
+        load: the model; UserError where it is of another kind than is needed.
+        room_gb: memory for keys and values.
+        at_once: texts that run at once; any number of others wait.
+
+    Raises:
+        ValueError: nothing runs at once, or there is no room.
+    """
+
+    def __init__(self, load: Factory[[], ServedModel], room_gb: float, at_once: int) -> None:
+        if at_once < 1 or room_gb <= 0:
+            raise ValueError(f"at_once ({at_once}) must be at least 1, and room_gb ({room_gb}) above 0")
+        self._load, self._room_gb, self._at_once = load, room_gb, at_once
+        self._lock = threading.Lock()
+        self._loaded: tuple[ServedModel, EngineThread] | None = None
+
+    def loaded(self) -> tuple[ServedModel, EngineThread]:
+        """Both; what `load` raises comes through."""
+        with self._lock:
+            if self._loaded is None:
+                served = self._load()
+                passes = ModelPasses(served.model, KeyValueRoom(served.model, self._room_gb), self._at_once)
+                engine = BatchEngine(passes, most_running=self._at_once, piece=_PIECE)
+                self._loaded = served, EngineThread(engine, most_waiting=None)
+            return self._loaded
+
+    def close(self) -> None:
+        """Give the memory back; the next use loads the model again."""
+        with self._lock:
+            if self._loaded is not None:
+                self._loaded[1].close()
+            self._loaded = None

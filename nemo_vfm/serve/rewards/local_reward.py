@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Scores conversations with a reward model in this process: what `RewardChat` is for an endpoint, without HTTP."""
+
+import threading
+import time
+from collections.abc import Sequence
+
+from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
+from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.reward_chat import scores_text
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.continuous.text_request import TextRequest
+from nemo_vfm.serve.local_engine import LocalEngine
+from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_score
+from nemo_vfm.serve.served_model import ServedModel
+
+
+class LocalReward:
+    """A reward model in this process. Threads that ask at the same time are answered together.
+
+    Args:
+        model: loads it at the first use, such as `served_reward`.
+        room_gb: memory for keys and values.
+        at_once: conversations that run at once; others wait.
+
+    Raises:
+        ValueError: nothing runs at once, or there is no room.
+    """
+
+    def __init__(self, *, model: Factory[[], ServedModel], room_gb: float = 2.0, at_once: int = 16) -> None:
+        self.model = model
+        self._engine = LocalEngine(self._load, room_gb, at_once)
+
+    def ready(self) -> None:
+        """Load the model.
+
+        Raises:
+            UserError: it is no reward model, or cannot be loaded.
+        """
+        self._engine.loaded()
+
+    def say(self, messages: Sequence[Json]) -> Said:
+        """The scores of the assistant's last message, as JSON: {"attribute": number} in alphabetical order.
+
+        Raises:
+            DataError: the messages do not end with the assistant's, do not fit the model's chat format, or are longer
+                than its context or the room.
+            NemoVfmError: the model has failed on them.
+        """
+        began, (served, engine) = time.monotonic(), self._engine.loaded()
+        request, done, found = text_to_score(served, messages), threading.Event(), list[list[float] | None]()
+
+        def publish(outputs: list[float] | None) -> None:
+            found.append(outputs)
+            done.set()
+
+        try:
+            engine.submit([(request, OutputListener(publish))])
+        except ValueError as error:
+            raise DataError(f"{error}; raise room_gb, or shorten the conversation") from None
+        done.wait()
+        return _said(served, request, found[0], time.monotonic() - began)
+
+    def identity(self) -> Json:
+        """All that the scores depend on but the messages."""
+        served = self._engine.loaded()[0]
+        assert served.reward is not None, "another model is refused when it is loaded"
+        return ["local reward/1", served.name, served.revision, list(served.reward.names)]
+
+    def longest_answer_tokens(self) -> int:
+        """It writes none."""
+        return 0
+
+    def close(self) -> None:
+        """Give the memory back; the next question loads the model again."""
+        self._engine.close()
+
+    def _load(self) -> ServedModel:
+        served = self.model()
+        if served.reward is None:
+            raise UserError(f"{served.name} is no reward model: it has no scores; give one that served_reward loads")
+        return served
+
+
+def _said(served: ServedModel, request: TextRequest, outputs: list[float] | None, seconds: float) -> Said:
+    if outputs is None:
+        raise NemoVfmError("the model has failed on these messages; the log says why")
+    assert served.reward is not None, "another model is refused when it is loaded"
+    text = scores_text(served.reward.scores(outputs))
+    return Said(text, "success", served.name, served.revision, len(request.tokens), 0, seconds)

@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes conversations with calls of functions that fit their schema, and with requests that no function serves."""
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.calls.json_answer import NoJson, json_in
+from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
+from nemo_vfm.synth.checks.call_schema import check_call
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+_NONE = re.compile(r"\W*none\W*", re.IGNORECASE)
+_PROMPTS = {
+    "requests": ("tools", "count"), "other_requests": ("tools", "count"), "call": ("tools", "request"),
+    "result": ("tools", "call"), "reply": ("request", "calls", "results"), "decline": ("tools", "request"),
+}  # fmt: skip
+
+
+class FunctionCalls:
+    """Requests of users, calls by the assistant, results that the model makes up, and answers.
+
+    Args:
+        tools: that may be called.
+        requests: for each set of tools.
+        none_share: of them that no tool serves: there the assistant calls none, and says so.
+        most_calls: for one request.
+    """
+
+    def __init__(self, *, tools: ToolSource, requests: int = 6, none_share: float = 0.2, most_calls: int = 3) -> None:
+        if min(requests, most_calls) < 1 or not 0 <= none_share <= 1:
+            raise ValueError(f"requests {requests} and most_calls {most_calls} must be at least 1, and none_share "
+                             f"{none_share} from 0 to 1")  # fmt: skip
+        self.tools, self.requests, self.none_share, self.most_calls = tools, requests, none_share, most_calls
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {
+            **LIST_PROMPTS,
+            **self.tools.prompts(),
+            **{name: frozenset(places) for name, places in _PROMPTS.items()},
+        }
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return self.tools.roles()
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        sets = self.tools.most_sets()
+        return None if sets is None else sets * self.requests
+
+    def candidates(self) -> Program[Sequence["FunctionRequest"]]:
+        """Requests, one of each set of tools, then another."""
+        sets = yield from self.tools.toolsets()
+        served = [self._served(place) for place in range(len(sets))]
+        plans = [(place, which) for place in range(len(sets)) for which in (True, False) if which in served[place]]
+        asks = [self._ask(sets[place], which, served[place].count(which)) for place, which in plans]
+        lists = yield from lists_of(asks, self.requests)
+        texts = {plan: iter(items) for plan, items in zip(plans, lists, strict=True)}
+        found = []
+        for number in range(self.requests):
+            for place, one in enumerate(sets):
+                which = served[place][number]
+                found += [FunctionRequest(one, text, which, self.most_calls)
+                          for text in islice(texts[place, which], 1)]  # fmt: skip
+        if not found:
+            raise RowFailed("the model was asked for lists of requests, and none of its answers was a list")
+        return found
+
+    def _served(self, place: int) -> list[bool]:
+        """Of each request of a set, whether a tool serves it; the share is exact over all sets."""
+        none = int((place + 1) * self.requests * self.none_share) - int(place * self.requests * self.none_share)
+        served = [True] * (self.requests - none) + [False] * none
+        random.Random(f"{place}").shuffle(served)
+        return served
+
+    def _ask(self, one: Toolset, served: bool, count: int) -> Ask:
+        return Ask("requests" if served else "other_requests", {"tools": _json(one.tools), "count": str(count)})
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionRequest:
+    """One request.
+
+    Args:
+        toolset: what may be called.
+        request: what the user says.
+        served: whether a tool serves it.
+        most_calls: for it.
+    """
+
+    toolset: Toolset
+    request: str
+    served: bool
+    most_calls: int
+
+    def row(self) -> Program[Draft | Dropped]:
+        """Calls, their results, and the answer."""
+        values = {"tools": _json(self.toolset.tools), "request": self.request}
+        (answer,) = answered((yield [Ask("call", values)]))
+        calls = _calls_in(answer)
+        if rule := self._broken_rule(calls):
+            return Dropped(rule)
+        if not self.served:
+            (reply,) = answered((yield [Ask("decline", values)]))
+            return self._draft([said("assistant", reply)], "call_schema: no call, and none is due")
+        results = yield from self._results(calls)
+        texts = {"calls": _json(calls), "results": "\n".join(results), "request": self.request}
+        (reply,) = answered((yield [Ask("reply", texts)]))
+        turns = [_calling(calls), *map(_result, range(len(results)), results), said("assistant", reply)]
+        return self._draft(turns, f"call_schema: {len(calls)} of {len(calls)} calls fit")
+
+    def _broken_rule(self, calls: Sequence[Json]) -> str:
+        if bool(calls) != self.served:
+            return "no call where a tool serves" if self.served else "a call where no tool serves"
+        if len(calls) > self.most_calls:
+            return "too many calls"
+        return (
+            "a call that does not fit its schema" if any(check_call(one, self.toolset.tools) for one in calls) else ""
+        )
+
+    def _results(self, calls: Sequence[Json]) -> Program[list[str]]:
+        """Of each call, as JSON."""
+        tools = _json(self.toolset.tools)
+        answers = answered((yield [Ask("result", {"tools": tools, "call": _json(call)}) for call in calls]))
+        try:
+            return [_json(json_in(answer)) for answer in answers]
+        except NoJson:
+            raise RowFailed("the model gave a result that is no JSON") from None
+
+    def _draft(self, turns: Sequence[Mapping[str, Json]], verifier: str) -> Draft:
+        parents = {**self.toolset.parents, "request": self.request, "served": self.served}
+        messages = [said("user", self.request), *turns]
+        return Draft(messages, parents, verifier=verifier, more={"tools": list(self.toolset.tools)})
+
+
+def _calls_in(answer: str) -> list[Json]:
+    """The calls that an answer holds; none where it says so.
+
+    Raises:
+        RowFailed: it says neither.
+    """
+    if _NONE.fullmatch(answer):
+        return []
+    try:
+        found = json_in(answer)
+    except NoJson:
+        raise RowFailed("the model wrote neither calls nor none") from None
+    return found if isinstance(found, list) else [found]
+
+
+def _calling(calls: Sequence[Json]) -> dict[str, Json]:
+    """The assistant's turn with calls that fit."""
+    functions = [call.get("function", call) for call in calls]
+    return {"role": "assistant", "content": "", "tool_calls": [
+        {"id": _id(number), "type": "function",
+         "function": {"name": one["name"], "arguments": _as_text(one["arguments"])}}
+        for number, one in enumerate(functions)
+    ]}  # fmt: skip
+
+
+def _as_text(arguments: Json) -> str:
+    """OpenAI's form: JSON as a text."""
+    return _json(json.loads(arguments) if isinstance(arguments, str) else arguments)
+
+
+def _result(number: int, text: str) -> dict[str, Json]:
+    return {"role": "tool", "tool_call_id": _id(number), "content": text}
+
+
+def _id(number: int) -> str:
+    return f"call{number:05}"  # nine letters and digits, as templates of Mistral demand
+
+
+def _json(value: Json) -> str:
+    return json.dumps(value, ensure_ascii=False)

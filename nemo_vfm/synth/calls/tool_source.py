@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gets tools that an assistant may call: made by a model for areas of life, or read from a file."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.calls.json_answer import NoJson, json_in
+from nemo_vfm.synth.checks.call_schema import check_tools
+from nemo_vfm.synth.pipelines.text_bank import TextBank
+from nemo_vfm.synth.programs.row_program import Ask, AsksModels, NoAnswer, Program, RowFailed
+
+
+@dataclass(frozen=True, slots=True)
+class Toolset:
+    """Tools that are there in one conversation.
+
+    Args:
+        tools: in OpenAI's form, valid, with different names.
+        parents: what they were made from.
+    """
+
+    tools: Sequence[Json]
+    parents: Mapping[str, Json]
+
+
+class ToolSource(AsksModels, Protocol):
+    """Has sets of tools."""
+
+    def most_sets(self) -> int | None:
+        """How many there are at most; None where a file decides."""
+        ...
+
+    def toolsets(self) -> Program[Sequence[Toolset]]:
+        """All of them."""
+        ...
+
+
+class MadeTools:
+    """Tools that a model makes up; those that are not valid are left out.
+
+    Args:
+        areas: of life; each has a set.
+        tools: of a set, at most.
+    """
+
+    def __init__(self, *, areas: TextBank, tools: int = 3) -> None:
+        if tools < 1:
+            raise ValueError(f"tools is {tools}, but a set has at least one")
+        self.areas, self.tools = areas, tools
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `AsksModels`."""
+        return {"tools": frozenset({"area", "count"})}
+
+    def roles(self) -> Sequence[str]:
+        """See `AsksModels`: it asks the generator alone."""
+        return ()
+
+    def most_sets(self) -> int | None:
+        """See `ToolSource`."""
+        return self.areas.most()
+
+    def toolsets(self) -> Program[Sequence[Toolset]]:
+        """See `ToolSource`; an area for which there is no valid tool is passed over."""
+        areas = self.areas.all()
+        answers = yield [Ask("tools", {"area": area, "count": str(self.tools)}) for area in areas]
+        found = [Toolset(_tools_in(answer)[: self.tools], {"area": area})
+                 for area, answer in zip(areas, answers, strict=True)]  # fmt: skip
+        if not any(one.tools for one in found):
+            raise RowFailed("the model was asked for tools, and none of its answers has one that is valid")
+        return [one for one in found if one.tools]
+
+
+class GivenTools:
+    """Tools of a file.
+
+    Args:
+        file: JSON: a list of tools in OpenAI's form, which are one set, or a list of such lists.
+    """
+
+    def __init__(self, *, file: Path) -> None:
+        self.file = file
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `AsksModels`."""
+        return {}
+
+    def roles(self) -> Sequence[str]:
+        """See `AsksModels`."""
+        return ()
+
+    def most_sets(self) -> int | None:
+        """See `ToolSource`."""
+        return None
+
+    def toolsets(self) -> Program[Sequence[Toolset]]:
+        """See `ToolSource`.
+
+        Raises:
+            UserError: the file cannot be read, or a tool is not valid.
+        """
+        yield from ()
+        found = self._read()
+        sets = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]
+        for number, tools in enumerate(sets):
+            if wrong := check_tools(tools):
+                raise UserError(f"{self.file}: set {number + 1} of tools cannot be used: {wrong[0]}")
+        return [Toolset(tools, {"file": self.file.name, "set": number}) for number, tools in enumerate(sets)]
+
+    def _read(self) -> Json:
+        try:
+            return json.loads(self.file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{self.file} cannot be read as JSON, a list of tools in OpenAI's form: {error}") from None
+
+
+def _tools_in(answer: str | NoAnswer) -> list[Json]:
+    """The valid ones, each name once."""
+    try:
+        found = [] if isinstance(answer, NoAnswer) else json_in(answer)
+    except NoJson:
+        found = []
+    tools: dict[str, Json] = {}
+    for one in found if isinstance(found, list) else [found]:
+        bare = isinstance(one, dict) and "function" not in one
+        tool: Json = {"type": "function", "function": one} if bare else one
+        if not check_tools([tool]):
+            tools.setdefault(tool["function"]["name"], tool)
+    return list(tools.values())

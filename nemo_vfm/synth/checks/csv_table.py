@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds a table in an answer, as comma-separated values."""
+
+import csv
+import io
+import re
+
+_BLOCK = re.compile(r"^`{3,}[^\n`]*\n(.*?)^`{3,}", re.DOTALL | re.MULTILINE)
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+
+
+def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
+    """The table of an answer, written anew: names of columns, then rows that are as long, with a column of numbers.
+
+    Prose before and after it is left out.
+
+    Args:
+        least_rows: below the names.
+        most_rows: below the names.
+
+    Returns:
+        None where there is no such table.
+    """
+    fenced = _BLOCK.search(answer)
+    lines = (fenced[1] if fenced else answer).strip().splitlines()
+    try:
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(_table_lines(lines), strict=True, skipinitialspace=True)
+        ]
+    except csv.Error:
+        return None
+    if not rows or not least_rows <= len(rows) - 1 <= most_rows or not _is_table(rows):
+        return None
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().strip()
+
+
+def _table_lines(lines: list[str]) -> list[str]:
+    """From the first line with a comma that another follows, to the last such line before one without."""
+    places = [place for place, line in enumerate(lines) if "," in line]
+    begin = next((place for place in places if place + 1 in places), len(lines))
+    end = next((place for place in range(begin, len(lines)) if "," not in lines[place]), len(lines))
+    return lines[begin:end]
+
+
+def _is_table(rows: list[list[str]]) -> bool:
+    names = rows[0]
+    whole = len(names) > 1 and all(names) and len(set(names)) == len(names)
+    alike = all(len(row) == len(names) for row in rows)
+    return (
+        whole
+        and alike
+        and any(all(_NUMBER.fullmatch(cell) for cell in column) for column in zip(*rows[1:], strict=True))
+    )

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes answers that obey the verifiable instructions of a conversation, most often."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.checks.answer_measures import occurrences, words
+from nemo_vfm.synth.checks.instruction_kinds import KINDS
+from nemo_vfm.synth.embedded.answer_form import AnswerForm
+from nemo_vfm.synth.embedded.word_draw import WordDraw
+
+_DISOBEYED = 0.1  # share of answers that obey nothing
+_QUOTED = r'"[^"]*"'
+_PLACES = {
+    "count": r"\d+", "place": r"\d+", "words": f"{_QUOTED}(?:, {_QUOTED})*", "options": f"{_QUOTED}(?:, {_QUOTED})*",
+    "word": _QUOTED, "letter": _QUOTED, "phrase": _QUOTED, "marker": r"\S+",
+}  # fmt: skip
+_CLAUSE_WORDS = 5
+_CALM = "the sea is calm now"
+_Asked = Mapping[str, Mapping[str, Any]]
+
+
+def _obedient(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str | None:
+    """An answer that obeys what any turn of the user asks; None where none asks anything."""
+    turns = [str(message["content"]) for message in messages if message["role"] == "user"]
+    asked = {kind: values for turn in turns for kind, values in _asked(turn).items()}
+    if not asked:
+        return None
+    if draw.share() < _DISOBEYED:
+        return f"{draw.sentence()} {draw.sentence()}"
+    missing = asked.get("min_words", {"count": 0})["count"] - len(words(_answer(asked, _CLAUSE_WORDS, draw)))
+    return _answer(asked, _CLAUSE_WORDS + max(0, missing), draw)
+
+
+def _asked(turn: str) -> dict[str, dict[str, Any]]:
+    """The values of each kind that a turn asks for."""
+    found: dict[str, dict[str, Any]] = {}
+    for kind, patterns in _patterns().items():
+        for pattern in patterns:
+            if match := pattern.search(turn):
+                values = match.groupdict() | ({"prompt": turn.split("\n")[0]} if kind == "repeat_prompt" else {})
+                found[kind] = {name: _value(name, text) for name, text in values.items()}
+    return found
+
+
+def _value(name: str, text: str) -> Any:
+    if name in ("count", "place"):
+        return int(text)
+    if name in ("words", "options"):
+        return [item.strip('"') for item in re.findall(_QUOTED, text)]
+    return text if name in ("marker", "prompt") else text.strip('"')
+
+
+@cache
+def _patterns() -> dict[str, list[re.Pattern[str]]]:
+    """Each wording as a pattern with a group for each of its places."""
+    return {name: [re.compile(_pattern(wording)) for wording in kind.wordings] for name, kind in KINDS.items()}
+
+
+def _pattern(wording: str) -> str:
+    pieces, known = re.split(r"\{(\w+)\}", wording), set[str]()
+    made = ""
+    for place, piece in enumerate(pieces):
+        if place % 2 == 0:
+            made += re.escape(piece)
+        else:
+            made += f"(?P={piece})" if piece in known else f"(?P<{piece}>{_PLACES[piece]})"
+            known.add(piece)
+    return made
+
+
+def _answer(asked: _Asked, fill: int, draw: WordDraw) -> str:
+    if "choice" in asked:
+        return str(asked["choice"]["options"][0])
+    text = _in_case(_sentences(asked, fill, draw), asked)
+    if "json_object" in asked:
+        return json.dumps({_in_case("a", asked): text})
+    first = "\n".join([text, *_lines(asked, draw)])
+    blocks = [first, *(_clause(asked, draw) for _ in range(_num_blocks(asked) - 1))]
+    if "paragraph_start" in asked:
+        place = asked["paragraph_start"]["place"] - 1
+        blocks[place] = f"{asked['paragraph_start']['word']} {blocks[place]}"
+    quote = '"' if "quotation" in asked else ""
+    return _in_case(quote + _between(asked).join(blocks) + _end(asked, draw) + quote, asked)
+
+
+def _sentences(asked: _Asked, fill: int, draw: WordDraw) -> str:
+    """All that is asked of words in the first sentence, with at least `fill` further words, and more sentences."""
+    used = [*asked.get("include_words", {}).get("words", [])]
+    used += [asked["word_frequency"]["word"]] * asked["word_frequency"]["count"] if "word_frequency" in asked else []
+    used += ["DIM"] * asked.get("capital_words", {}).get("count", 0)
+    used += ["[date]"] * asked.get("placeholders", {}).get("count", 0)
+    used += ["*dim*"] * asked.get("highlights", {}).get("count", 0)
+    used += [asked["min_letters"]["letter"] * asked["min_letters"]["count"]] if "min_letters" in asked else []
+    while fill > 0:
+        used.append(_clause(asked, draw))
+        fill -= len(words(used[-1]))
+    begin = asked.get("start_phrase", {}).get("phrase") or asked.get("repeat_prompt", {}).get("prompt", "")
+    more = asked.get("min_sentences", {}).get("count", 1) - 1
+    return ". ".join([" ".join([begin, *used]).strip(), *(_clause(asked, draw) for _ in range(more))]) + "."
+
+
+def _clause(asked: _Asked, draw: WordDraw) -> str:
+    """Words about nothing, with none of those to avoid, and not the letter that must be rare."""
+    avoided = asked.get("avoid_words", {}).get("words", ())
+    rare = asked.get("max_letters", {}).get("letter")
+    for _ in range(10):
+        text = f"{draw.thing()} {draw.deed()} {draw.thing()}"
+        if not any(occurrences(word, text) for word in avoided) and not (rare and rare in text):
+            return text
+    return _CALM
+
+
+def _lines(asked: _Asked, draw: WordDraw) -> list[str]:
+    sections = [f"{asked['sections']['marker']} {i + 1}" for i in range(asked.get("sections", {}).get("count", 0))]
+    bullets = [f"- {_clause(asked, draw)}" for _ in range(asked.get("bullets", {}).get("count", 0))]
+    return [*([f"<<{_clause(asked, draw)}>>"] if "title" in asked else []), *sections, *bullets]
+
+
+def _num_blocks(asked: _Asked) -> int:
+    counts = [asked[name]["count"] for name in ("paragraphs", "paragraph_start", "divided_parts") if name in asked]
+    return int(counts[0]) if counts else 2 if "two_responses" in asked else 1
+
+
+def _between(asked: _Asked) -> str:
+    return "\n***\n" if "divided_parts" in asked else "\n******\n" if "two_responses" in asked else "\n\n"
+
+
+def _end(asked: _Asked, draw: WordDraw) -> str:
+    lines = [f"{asked['postscript']['marker']} {_clause(asked, draw)}"] if "postscript" in asked else []
+    lines += [asked["end_phrase"]["phrase"]] if "end_phrase" in asked else []
+    return "".join(f"\n{text}" for text in lines)
+
+
+def _in_case(text: str, asked: _Asked) -> str:
+    return text.upper() if "uppercase" in asked else text.lower() if "lowercase" in asked else text
+
+
+#: Any question may stand in a conversation with instructions, so the second form comes last of all.
+FORMS = (
+    AnswerForm(re.compile(r"take back what you asked"), lambda found, messages, draw: draw.question()),
+    AnswerForm(re.compile(r"\A"), _obedient),
+)

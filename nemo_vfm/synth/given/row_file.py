@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads given rows from files: JSON lines, also packed, and Parquet."""
+
+import bz2
+import gzip
+import io
+import json
+import math
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from typing import IO, Any, NoReturn, cast
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage import files
+from nemo_vfm.core.storage.folder_walk import files_below
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.given.row_source import GivenRow
+
+_LINES = (".jsonl", ".ndjson")
+_PACKED = (".gz", ".zst", ".bz2")
+_ENDINGS = (*_LINES, *(f"{line}{packed}" for line in _LINES for packed in _PACKED), ".parquet")
+_ROWS_AT_ONCE = 64
+
+
+class RowFile:
+    """Rows of a file, or of all files of a folder by name. Memory holds one line, or 64 rows of a Parquet file.
+
+    Args:
+        path: .jsonl with an object a line (also .jsonl.gz, .jsonl.zst, .jsonl.bz2), .parquet, or a folder of such
+            files at any depth. The `rows.jsonl` of a run is one.
+        max_row_mb: a longer line ends the run, in MB (10^6 bytes).
+    """
+
+    def __init__(self, *, path: Path, max_row_mb: float = 16.0) -> None:
+        if max_row_mb <= 0:
+            raise ValueError(f"max_row_mb is above 0, got {max_row_mb:g}")
+        self.path, self.max_row_mb = local(path, "the path of rows"), max_row_mb
+
+    def given_rows(self) -> Iterator[GivenRow]:
+        """See `RowSource`.
+
+        Raises:
+            UserError: there is no such file, or a row is no object.
+            DataError: a file is damaged or cut off.
+        """
+        for name, path in self._files():
+            rows = _parquet(path, name) if name.lower().endswith(".parquet") else self._lines(path, name)
+            for where, values in rows:
+                yield GivenRow(where, values)
+
+    def _files(self) -> list[tuple[str, Path]]:
+        if self.path.is_file():
+            if not _is_rows(self.path.name):
+                raise UserError(f"{self.path} is not a file of rows; known are {', '.join(_ENDINGS)}")
+            return [(self.path.name, self.path)]
+        found = files_below(self.path, lambda name: _is_rows(name.name)) if self.path.is_dir() else []
+        if not found:
+            raise UserError(f"there is no file of rows in {self.path}; looked for {', '.join(_ENDINGS)}")
+        return [(path.relative_to(self.path).as_posix(), path) for path in found]
+
+    def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
+        most, number = int(self.max_row_mb * 1e6), 0
+        with _reads(path), files.opened(path) as packed, _unpacked(path, packed) as file:
+            while True:
+                with _damage(name, number):
+                    line = file.readline(most + 1)
+                if not line:
+                    return
+                number += 1
+                if len(line) > most:
+                    raise UserError(f"line {number} of {name} is longer than {most:,} bytes; raise max_row_mb")
+                if line.strip():
+                    yield f"{name} line {number}", _object(line, f"line {number} of {name}")
+
+
+def _is_rows(name: str) -> bool:
+    return name.lower().endswith(_ENDINGS) and not name.startswith(".")
+
+
+@contextmanager
+def _reads(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+@contextmanager
+def _damage(name: str, number: int) -> Iterator[None]:
+    """A packed file that breaks off, or lost a bit."""
+    try:
+        yield
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"{name} is damaged or cut off after line {number} ({error}); copy it again") from error
+
+
+def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
+    match path.suffix.lower():
+        case ".gz":
+            return cast(IO[bytes], gzip.open(file, "rb"))
+        case ".bz2":
+            return bz2.open(file, "rb")
+        case ".zst":
+            import pyarrow
+
+            return io.BufferedReader(pyarrow.CompressedInputStream(file, "zstd"), 1 << 16)
+    return nullcontext(file)
+
+
+def _object(line: bytes, where: str) -> dict[str, Json]:
+    try:
+        row = json.loads(line.decode("utf-8-sig"), parse_constant=_no_number, parse_float=_number)
+        if b"\\u" in line:
+            json.dumps(row, ensure_ascii=False).encode()  # half of a pair, such as "\\ud800", which JSON can spell
+    except (ValueError, RecursionError) as error:
+        cut = "" if line.endswith(b"\n") else "; it is the last, and does not end: the file may be cut off"
+        raise DataError(f"{where} cannot be read as JSON ({error}){cut}") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where} holds no JSON object, as a row is")
+    return row
+
+
+def _number(text: str) -> float:
+    return value if math.isfinite(value := float(text)) else _no_number(text)
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    number = 0
+    try:
+        with pyarrow.parquet.ParquetFile(path) as table:
+            for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"{name} row {number}", _as_json(row, f"row {number} of {name}")
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        if isinstance(error, UserError):
+            raise
+        raise DataError(f"{name} is damaged or cut off after row {number} ({error}); copy it again") from error
+
+
+def _as_json(row: dict[str, Any], where: str) -> dict[str, Json]:
+    for column, value in row.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"column {column} of {where} holds what JSON cannot ({error}); leave the column out"
+            ) from error
+    return {column: _without_empty(value) for column, value in row.items()}
+
+
+def _without_empty(value: Json) -> Json:
+    """Objects without the fields that Parquet gives all objects of a column because one of them has it."""
+    if isinstance(value, list):
+        return [_without_empty(one) for one in value]
+    if isinstance(value, dict):
+        return {key: _without_empty(one) for key, one in value.items() if one is not None}
+    return value

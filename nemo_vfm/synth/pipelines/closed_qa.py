@@ -1,0 +1,144 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes instructions about given documents, and answers whose quotations stand in them (2406.11704, 3.2)."""
+
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.synth.checks.citations import missing_quotations, quotations
+from nemo_vfm.synth.given.given_messages import licence_of
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.prompt_template import Prompt
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+_PLACES = frozenset({"document", "instruction"})
+
+
+class ClosedQa:
+    """Instructions and answers about documents.
+
+    Args:
+        documents: where they are.
+        kinds: of instructions, by name: what they ask for, as the prompt `instructions` says it.
+        templates: by name: they join document and instruction to what the user says; one is drawn for each row.
+        column: that holds a document's text.
+        licence: column with a document's licence; None takes the column `licence` where there is one.
+        instructions: of each kind and document.
+        most_words: documents of more words are left out, as a model's context is limited.
+        least_quotations: that an answer must have; all that it has must stand in the document.
+        least_words: shorter quotations are not looked at: a word is often only mentioned.
+        seed: of the draw of templates.
+    """
+
+    def __init__(
+        self, *, documents: RowSource, kinds: Mapping[str, str], templates: Mapping[str, Prompt], column: str = "text",
+        licence: str | None = None, instructions: int = 1, most_words: int = 2000, least_quotations: int = 1,
+        least_words: int = 3, seed: int = 0,
+    ) -> None:  # fmt: skip
+        if not kinds or not templates or min(instructions, most_words, least_words) < 1 or least_quotations < 0:
+            raise ValueError(f"kinds ({len(kinds)}) and templates ({len(templates)}) must not be empty, instructions "
+                             f"{instructions}, most_words {most_words} and least_words {least_words} at least 1, "
+                             f"least_quotations {least_quotations} at least 0")  # fmt: skip
+        for name, template in templates.items():
+            if template.names() != _PLACES:
+                raise ValueError(f"the template {name} must have the places {{document}} and {{instruction}}, and has "
+                                 f"{', '.join(sorted(template.names())) or 'none'}")  # fmt: skip
+        self.documents, self.kinds, self.templates, self.column = documents, dict(kinds), dict(templates), column
+        self.licence, self.instructions, self.most_words = licence, instructions, most_words
+        self.least_quotations, self.least_words, self.seed = least_quotations, least_words, seed
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`: it asks the generator alone."""
+        return ()
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`: the documents decide."""
+        return None
+
+    def candidates(self) -> Program[Iterable["DocumentTask | UnusedDocument"]]:
+        """All kinds of instructions for one document, then those for the next."""
+        yield from ()
+        return self._each()
+
+    def _each(self) -> Iterator["DocumentTask | UnusedDocument"]:
+        for given in self.documents.given_rows():
+            words = 0 if given.fault else len(given.text(self.column).split())
+            if given.fault or not words:
+                yield UnusedDocument(failed=given.fault or "the document is empty")
+            elif words > self.most_words:
+                yield UnusedDocument(rule=f"the document has more than {self.most_words:,} words")
+            else:
+                for kind in self.kinds:
+                    for place in range(self.instructions):
+                        yield DocumentTask(self, given, kind, place)
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedDocument:
+    """A document that no row is made of.
+
+    Args:
+        failed: why it cannot be used; empty where it could.
+        rule: that it breaks.
+    """
+
+    failed: str = ""
+    rule: str = ""
+
+    def row(self) -> Program[Draft | Dropped]:
+        """None."""
+        yield from ()
+        if self.failed:
+            raise RowFailed(self.failed)
+        return Dropped(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentTask:
+    """One instruction about a document.
+
+    Args:
+        pipeline: with its settings.
+        given: the document.
+        kind: of the instruction.
+        place: of it among those of the kind. All of them are of one answer, which is asked for once.
+    """
+
+    pipeline: ClosedQa
+    given: GivenRow
+    kind: str
+    place: int
+
+    def row(self) -> Program[Draft | Dropped]:
+        """The instruction with its document, and an answer."""
+        document = self.given.text(self.pipeline.column).strip()
+        instruction = yield from self._instruction(document)
+        name = random.Random(f"{self.pipeline.seed} {instruction}").choice(sorted(self.pipeline.templates))
+        template = self.pipeline.templates[name]
+        user = said("user", template.filled({"document": document, "instruction": instruction}))
+        (answer,) = answered((yield [Ask(None, before=(user,))]))
+        quoted = quotations(answer, self.pipeline.least_words)
+        if len(quoted) < self.pipeline.least_quotations:
+            return Dropped("the answer quotes too little")
+        if missing_quotations(answer, document, self.pipeline.least_words):
+            return Dropped("a quotation does not stand in the document")
+        parents = {"document": self.given.where, "kind": self.kind, "instruction": instruction}
+        return Draft(
+            [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
+            verifier=f"quotations/1: {len(quoted)} of {len(quoted)} stand in the document",
+            licence=licence_of(self.given, self.pipeline.licence),
+        )  # fmt: skip
+
+    def _instruction(self, document: str) -> Program[str]:
+        count = self.pipeline.instructions
+        values = {"count": str(count), "kind": self.pipeline.kinds[self.kind], "document": document}
+        (items,) = yield from lists_of([Ask("instructions", values)], count)
+        if self.place >= len(items):
+            raise RowFailed("the model wrote fewer instructions than it was asked for")
+        return items[self.place]

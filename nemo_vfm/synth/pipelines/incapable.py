@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes requests that a language model cannot fulfil, and kind answers that say so (2406.11704, 3.2.5)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.synth.programs.judgement import says_yes
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+#: What the judge is asked (the prompt), and the rule that a no breaks.
+_JUDGED = {
+    "impossible": "the request can be fulfilled", "declines": "the reply does not refuse, or pretends",
+    "offers": "the reply offers no help",
+}  # fmt: skip
+_LABEL = re.compile(r"\A\W*(?:reply|assistant|answer)\W*:\s*", re.IGNORECASE)
+
+
+class Incapable:
+    """Requests of several kinds, and refusals. A judge confirms of each row that the request cannot be fulfilled, that
+    the reply says so and does not pretend, and that it offers other help; a no drops the row.
+
+    Args:
+        limits: what a model cannot do, in words, such as "act outside of the conversation: book, buy, call".
+        requests: of each limit in one list.
+        lists: of each limit; each is another answer to the same question.
+    """
+
+    def __init__(self, *, limits: Sequence[str], requests: int = 10, lists: int = 1) -> None:
+        if not limits or not all(limit.strip() for limit in limits) or min(requests, lists) < 1:
+            raise ValueError(f"limits {list(limits)} must be at least one text, and requests {requests} and lists "
+                             f"{lists} at least 1")  # fmt: skip
+        self.limits, self.requests, self.lists = tuple(limits), requests, lists
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        ours = {"requests": frozenset({"count", "limit"}), "refuse": frozenset({"limit", "request"})}
+        return LIST_PROMPTS | ours | {name: frozenset({"request", "reply"}) for name in _JUDGED}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return ["judge"]
+
+    def most_rows(self) -> int:
+        """See `Pipeline`."""
+        return len(self.limits) * self.requests * self.lists
+
+    def candidates(self) -> Program[Sequence["Refusal"]]:
+        """Each request once; one of each limit, then another."""
+        places = [(limit, number) for number in range(self.lists) for limit in self.limits]
+        asks = [
+            Ask("requests", {"count": str(self.requests), "limit": limit}, sample=number) for limit, number in places
+        ]
+        found = yield from lists_of(asks, self.requests)
+        if not any(found):
+            raise RowFailed("the model was asked for lists of requests, and none of its answers was a list")
+        every: dict[str, str] = {}
+        for number in range(self.requests):
+            for (limit, _), requests in zip(places, found, strict=True):
+                for request in requests[number : number + 1]:
+                    every.setdefault(request, limit)
+        return [Refusal(request, limit) for request, limit in every.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One request.
+
+    Args:
+        request: what a user asks.
+        limit: why it cannot be done.
+    """
+
+    request: str
+    limit: str
+
+    def row(self) -> Program[Draft | Dropped]:
+        """The request, and a reply that the judge finds right."""
+        (text,) = answered((yield [Ask("refuse", {"limit": self.limit, "request": self.request})]))
+        if not (reply := _LABEL.sub("", text.strip())):
+            raise RowFailed("the reply is empty")
+        values = {"request": self.request, "reply": reply}
+        verdicts = answered((yield [Ask(name, values, model="judge") for name in _JUDGED]))
+        for verdict, rule in zip(verdicts, _JUDGED.values(), strict=True):
+            if not says_yes(verdict):
+                return Dropped(rule)
+        messages = [said("user", self.request), said("assistant", reply)]
+        return Draft(messages, {"limit": self.limit, "request": self.request})

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tasks with instructions that a program checks, in three forms (2406.11704, 3.2.1), and answers that obey."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.checks.instruction_kinds import KINDS
+from nemo_vfm.synth.checks.verifiable_instructions import Instruction, draw
+from nemo_vfm.synth.programs.answer_list import plain_words
+from nemo_vfm.synth.programs.judgement import transcript
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.task_source import Task, TaskSource
+
+Form = Literal["one_turn", "all_turns", "revise"]
+#: Two that make sense in the turn of their task alone.
+_OF_ONE_TURN = ("repeat_prompt", "choice")
+_LASTING = ("{} Keep to this in all your answers.", "This holds for your answers from now on, too: {}",
+            "{} Do so until we are done, whatever I ask.")  # fmt: skip
+_REVISING = ("Write your last answer again, so that this holds: {}", "Please change what you wrote. {}",
+             "Keep what you said, but say it in another form. {}")  # fmt: skip
+_DRAWS = 10  # of instructions that a first answer does not obey already
+_CHECK = "instructions/1"
+
+_Messages = list[Mapping[str, Json]]
+
+
+class Instructions:
+    """Tasks with instructions. An answer that breaks one is asked for again, or drops the row by the kind broken.
+
+    Args:
+        tasks: what is asked.
+        forms: of rows, in turn: `one_turn` adds instructions to the task; `all_turns` adds some that hold for all
+            answers of a conversation, each of which is checked; `revise` has the task answered, and then asks for
+            that answer in a form that obeys instructions that it breaks.
+        most: instructions of a row at most; each row has 1 to so many.
+        kinds: to draw from; null takes all of `KINDS` but `choice`, which fits few tasks.
+        turns: of the user in the form `all_turns`.
+        attempts: answers that are asked for, one after another, until one obeys.
+    """
+
+    def __init__(
+        self, *, tasks: TaskSource, forms: Sequence[Form] = ("one_turn", "all_turns", "revise"), most: int = 2,
+        kinds: Sequence[str] | None = None, turns: int = 3, attempts: int = 1,
+    ) -> None:  # fmt: skip
+        if not forms or not set(forms) <= set(get_args(Form)):
+            raise ValueError(f"forms {list(forms)} must name some of {', '.join(get_args(Form))}")
+        if min(most, attempts) < 1 or turns < 2:
+            raise ValueError(f"most {most} and attempts {attempts} must be at least 1, and turns {turns} at least 2")
+        if kinds is not None and (not kinds or not set(kinds) <= KINDS.keys()):
+            raise ValueError(f"kinds {list(kinds)} must name some of {', '.join(KINDS)}")
+        self.tasks, self.forms, self.most, self.turns, self.attempts = tasks, tuple(forms), most, turns, attempts
+        self.kinds = frozenset(KINDS.keys() - {"choice"} if kinds is None else kinds)
+        if {*forms} != {"one_turn"} and not self.kinds - {*_OF_ONE_TURN}:
+            raise ValueError(f"kinds {sorted(self.kinds)} suit the form one_turn alone; name others, too")
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        later = {"next_turn": frozenset({"transcript"})} if "all_turns" in self.forms else {}
+        return {**self.tasks.prompts(), **later}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return self.tasks.roles()
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.tasks.most_rows()
+
+    def candidates(self) -> Program[Iterable["InstructedTask"]]:
+        """Each task in one form."""
+        tasks = yield from self.tasks.all_tasks()
+        return (InstructedTask(self, task, self.forms[number % len(self.forms)]) for number, task in enumerate(tasks))
+
+
+@dataclass(frozen=True, slots=True)
+class InstructedTask:
+    """One task.
+
+    Args:
+        pipeline: with its settings.
+        task: what is asked.
+        form: of the row.
+    """
+
+    pipeline: Instructions
+    task: Task
+    form: Form
+
+    def row(self) -> Program[Draft | Dropped]:
+        """A conversation whose answers obey."""
+        rng = random.Random(f"{self.form}\n{transcript(self.task.messages)}")
+        if self.form == "one_turn":
+            return self._one_turn(rng)
+        return self._all_turns(rng) if self.form == "all_turns" else self._revise(rng)
+
+    def _one_turn(self, rng: random.Random) -> Program[Draft | Dropped]:
+        instructions = self._drawn(rng, self.pipeline.kinds)
+        messages = self._with_task(_told(instructions))
+        broken = yield from self._answer(messages, instructions)
+        return Dropped(broken) if broken else self._draft(messages, instructions, 1)
+
+    def _all_turns(self, rng: random.Random) -> Program[Draft | Dropped]:
+        instructions = self._drawn(rng, self.pipeline.kinds - {*_OF_ONE_TURN})
+        messages = self._with_task(rng.choice(_LASTING).format(_told(instructions)))
+        for turn in range(self.pipeline.turns):
+            if turn:
+                (spoken,) = answered((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
+                if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
+                    return Dropped("a turn of the user says what was said before")
+                messages.append(said("user", spoken))
+            if broken := (yield from self._answer(messages, instructions)):
+                return Dropped(broken)
+        return self._draft(messages, instructions, self.pipeline.turns)
+
+    def _revise(self, rng: random.Random) -> Program[Draft | Dropped]:
+        (first,) = answered((yield [Ask(None, before=tuple(self.task.messages))]))
+        for _ in range(_DRAWS):
+            instructions = self._drawn(rng, self.pipeline.kinds - {*_OF_ONE_TURN})
+            if not all(one.holds(first) for one in instructions):
+                break
+        else:
+            return Dropped("the first answer obeys what was drawn")
+        asked = rng.choice(_REVISING).format(_told(instructions))
+        messages: _Messages = [*self.task.messages, said("assistant", first), said("user", asked)]
+        broken = yield from self._answer(messages, instructions)
+        return Dropped(broken) if broken else self._draft(messages, instructions, 1)
+
+    def _drawn(self, rng: random.Random, kinds: frozenset[str]) -> list[Instruction]:
+        count = rng.randint(1, self.pipeline.most)
+        if not (found := draw(rng, count, prompt=str(self.task.messages[-1]["content"]), kinds=kinds)):
+            raise RowFailed("no instruction of the kinds fits the task")
+        return found
+
+    def _with_task(self, told: str) -> _Messages:
+        *before, last = self.task.messages
+        return [*before, said("user", f"{str(last['content']).strip()}\n\n{told}")]
+
+    def _answer(self, messages: _Messages, instructions: Sequence[Instruction]) -> Program[str | None]:
+        """Append an answer that obeys; which kind the last one broke, where none does."""
+        broken = list[str]()
+        for attempt in range(self.pipeline.attempts):
+            (answer,) = answered((yield [Ask(None, before=tuple(messages), sample=attempt)]))
+            if not (broken := [one.kind for one in instructions if not one.holds(answer.strip())]):
+                messages.append(said("assistant", answer))
+                return None
+        return f"not obeyed: {broken[0]}"
+
+    def _draft(self, messages: _Messages, instructions: Sequence[Instruction], answers: int) -> Draft:
+        kinds = ", ".join(one.kind for one in instructions)
+        return Draft(messages, {**self.task.parents, "form": self.form},
+                     verifier=f"{_CHECK}: {answers} of {answers} answers obey: {kinds}", licence=self.task.licence,
+                     more={"instructions": [one.row() for one in instructions]})  # fmt: skip
+
+
+def _told(instructions: Sequence[Instruction]) -> str:
+    return " ".join(one.text for one in instructions)

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tasks about keywords of a bank, by level, and their answers (2406.11704, 3.2.1: Python and mathematics)."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.checks.python_code import code_blocks, parsed
+from nemo_vfm.synth.pipelines.text_bank import TextBank
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.task_source import Task
+
+_YES = re.compile(r"\W*yes\b", re.IGNORECASE)
+
+
+class KeywordTasks:
+    """Tasks about keywords; the prompts say of what subject.
+
+    Args:
+        bank: the keywords.
+        most_keywords: how many of them are used, the first ones; None uses all.
+        sort: whether the model is asked first which keywords are about the subject (prompt `about`), as banks need
+            that are taken from an encyclopedia. Where its answer does not begin with yes, the keyword is left out.
+        tasks: of each keyword and level.
+        levels: words for how hard a task is; the prompt `tasks` has a place {level}.
+        code: whether an answer must hold blocks of Python that compile. They are not run.
+    """
+
+    def __init__(
+        self, *, bank: TextBank, most_keywords: int | None = None, sort: bool = False, tasks: int = 2,
+        levels: Sequence[str] = ("",), code: bool = False,
+    ) -> None:  # fmt: skip
+        if min(tasks, len(levels), 1 if most_keywords is None else most_keywords) < 1:
+            raise ValueError(f"tasks {tasks}, most_keywords {most_keywords} and the number of levels {len(levels)} "
+                             "must be at least 1")  # fmt: skip
+        self.bank, self.most_keywords, self.sort = bank, most_keywords, sort
+        self.tasks, self.levels, self.code = tasks, tuple(levels), code
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        about = {"about": frozenset({"keyword"})} if self.sort else {}
+        tasks = {"tasks": frozenset({"count", "keyword", "level"}), "answer": frozenset({"task"})}
+        return {**LIST_PROMPTS, **about, **tasks}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`: it asks the generator alone."""
+        return ()
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        known = [one for one in (self.bank.most(), self.most_keywords) if one is not None]
+        return min(known) * self.tasks * len(self.levels) if known else None
+
+    def candidates(self) -> Program[Sequence["KeywordTask"]]:
+        """See `Pipeline`."""
+        found = yield from self._found()
+        return [KeywordTask(task, place, self.code) for task, place in found.items()]
+
+    def all_tasks(self) -> Program[Sequence[Task]]:
+        """See `TaskSource`."""
+        found = yield from self._found()
+        return [Task([said("user", task)], _parents(task, place)) for task, place in found.items()]
+
+    def _found(self) -> Program[dict[str, dict[str, str]]]:
+        """Each task once, with its keyword and level."""
+        keywords = self.bank.all()[: self.most_keywords]
+        if self.sort:
+            answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
+            keywords = [word for word, answer in zip(keywords, answers, strict=True) if _says_yes(answer)]
+            if not keywords:
+                raise RowFailed("the model was asked of each keyword whether it is about the subject, and none of its "
+                                "answers was a yes")  # fmt: skip
+        count = len(self.levels)  # each run of rows has all keywords and all levels
+        places = [{"keyword": keyword, "level": self.levels[(place + shift) % count]}
+                  for shift in range(count) for place, keyword in enumerate(keywords)]  # fmt: skip
+        lists = yield from lists_of([Ask("tasks", {"count": str(self.tasks), **place}) for place in places], self.tasks)
+        every: dict[str, dict[str, str]] = {}
+        for number in range(self.tasks):
+            for place, tasks in zip(places, lists, strict=True):
+                for task in tasks[number : number + 1]:
+                    every.setdefault(task, place)
+        if not every:
+            raise RowFailed("the model was asked for lists of tasks, and none of its answers was a list")
+        return every
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordTask:
+    """One task.
+
+    Args:
+        task: what is to be done.
+        place: keyword and level.
+        code: whether code in its answer must compile.
+    """
+
+    task: str
+    place: Mapping[str, str]
+    code: bool
+
+    def row(self) -> Program[Draft | Dropped]:
+        """The task and its answer."""
+        (answer,) = answered((yield [Ask("answer", {"task": self.task})]))
+        messages, verifier = [said("user", self.task), said("assistant", answer)], ""
+        if self.code:
+            blocks = code_blocks(answer)
+            if not blocks:
+                return Dropped("an answer without a block of code")
+            if not all(map(parsed, blocks)):
+                return Dropped("code that does not compile")
+            verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
+        return Draft(messages, _parents(self.task, self.place), verifier=verifier)
+
+
+def _says_yes(answer: object) -> bool:
+    return isinstance(answer, str) and _YES.match(answer) is not None
+
+
+def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:
+    return {**{name: value for name, value in place.items() if value}, "task": task}

@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes conversations of an assistant with one purpose, with turns that lead away (CantTalkAboutThis, 2404.03820)."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.synth.programs.answer_list import plain_words
+from nemo_vfm.synth.programs.judgement import says_yes, transcript
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+#: What the judge is asked (the prompt) about a turn and its answer, and the rule that a no breaks.
+_OF_DISTRACTORS = {"leads_away": "a distractor is on topic", "stays": "an answer follows a distractor"}
+_OF_OTHERS = {"helps": "an answer does not help with what is on topic"}
+_NOTHING_YET = "(nothing has been said yet)"
+
+
+class OnTopic:
+    """Conversations under a system prompt with a purpose and rules. At some of its turns the user leads away, and the
+    answer stays. A judge confirms each turn; its no drops the row.
+
+    A row's column `distractors` has the places in `messages` of the turns that lead away.
+
+    Args:
+        domains: of work; a list of so many is asked for.
+        purposes: of each domain.
+        turns: of the user.
+        distractors: how many of them lead away; the first never does, and which do is drawn for each row.
+    """
+
+    def __init__(self, *, domains: int = 10, purposes: int = 6, turns: int = 5, distractors: int = 2) -> None:
+        if min(domains, purposes) < 1 or not 0 < distractors < turns:
+            raise ValueError(f"domains {domains} and purposes {purposes} must be at least 1, and distractors "
+                             f"{distractors} from 1 to one fewer than turns {turns}")  # fmt: skip
+        self.domains, self.purposes, self.turns, self.distractors = domains, purposes, turns, distractors
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        ours = {
+            "domains": ("count",), "purposes": ("count", "domain"), "rules": ("domain", "purpose"),
+            "on_topic_turn": ("rules", "transcript"), "distractor": ("rules", "transcript"),
+        }  # fmt: skip
+        judged = dict.fromkeys((*_OF_DISTRACTORS, *_OF_OTHERS), ("rules", "transcript", "answer"))
+        return LIST_PROMPTS | {name: frozenset(places) for name, places in (ours | judged).items()}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return ["judge"]
+
+    def most_rows(self) -> int:
+        """See `Pipeline`."""
+        return self.domains * self.purposes
+
+    def candidates(self) -> Program[Sequence["TopicalDialogue"]]:
+        """Each purpose once; one of each domain, then another."""
+        ((*domains,),) = yield from lists_of([Ask("domains", {"count": str(self.domains)})], self.domains)
+        if not domains:
+            raise RowFailed("the model was asked for a list of domains, and none of its answers was a list")
+        asks = [Ask("purposes", {"count": str(self.purposes), "domain": domain}) for domain in domains]
+        found = yield from lists_of(asks, self.purposes)
+        every: dict[str, str] = {}
+        for number in range(self.purposes):
+            for domain, purposes in zip(domains, found, strict=True):
+                for purpose in purposes[number : number + 1]:
+                    every.setdefault(purpose, domain)
+        return [TopicalDialogue(self, domain, purpose) for purpose, domain in every.items()]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicalDialogue:
+    """One conversation.
+
+    Args:
+        pipeline: with its settings.
+        domain: of work.
+        purpose: what the assistant is there for.
+    """
+
+    pipeline: OnTopic
+    domain: str
+    purpose: str
+
+    def row(self) -> Program[Draft | Dropped]:
+        """All turns, each confirmed before the next."""
+        (rules,) = answered((yield [Ask("rules", {"domain": self.domain, "purpose": self.purpose})]))
+        rng = random.Random(f"{self.domain}\n{self.purpose}")
+        away = rng.sample(range(1, self.pipeline.turns), self.pipeline.distractors)
+        messages: list[Mapping[str, Json]] = [said("system", rules)]
+        for turn in range(self.pipeline.turns):
+            if rule := (yield from self._turn(messages, turn in away)):
+                return Dropped(rule)
+        places: list[Json] = [2 * turn + 1 for turn in sorted(away)]
+        parents: dict[str, Json] = {"domain": self.domain, "purpose": self.purpose}
+        return Draft(messages, parents, more={"distractors": places})
+
+    def _turn(self, messages: list[Mapping[str, Json]], away: bool) -> Program[str | None]:
+        """Append a turn of the user and its answer; the rule that they break."""
+        values = {"rules": str(messages[0]["content"]), "transcript": transcript(messages[1:]) or _NOTHING_YET}
+        (spoken,) = answered((yield [Ask("distractor" if away else "on_topic_turn", values)]))
+        if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
+            return "a turn of the user says what was said before"
+        messages.append(said("user", spoken))
+        (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
+        values |= {"transcript": transcript(messages[1:]), "answer": answer}
+        messages.append(said("assistant", answer))
+        judged = _OF_DISTRACTORS if away else _OF_OTHERS
+        verdicts = answered((yield [Ask(name, values, model="judge") for name in judged]))
+        return next(
+            (rule for verdict, rule in zip(verdicts, judged.values(), strict=True) if not says_yes(verdict)), None
+        )

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Splits prompts of users into two halves that share none, for fine-tuning and for preferences (2406.11704, 3.2)."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+from typing import Literal
+
+from nemo_vfm.dedup.texts.normalize_text import normalize, words
+from nemo_vfm.synth.programs.judgement import transcript
+from nemo_vfm.synth.programs.row_filter import AskingFilter
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, answered, said
+from nemo_vfm.synth.programs.task_source import Task, TaskSource
+
+Half = Literal["sft", "preference"]
+
+
+class RealPrompts:
+    """One half of given prompts. Which half a prompt is in follows from its words alone, in any run and any file.
+
+    Prompts that differ in capitals, punctuation and white space only are in the same half, and so are conversations
+    that begin alike. About 100 bytes of each distinct prompt are kept in memory.
+
+    Args:
+        tasks: the prompts.
+        half: `sft`: the generator answers them, and what is flagged is dropped; `preference`: they stay tasks, for
+            several models to answer, and flagged ones are among them, in the column `flagged`.
+        sft_share: of all prompts that is in the half `sft`.
+        guard: tells what is unsafe, beside the flags of the data; None asks nobody.
+        salt: another text makes other halves.
+    """
+
+    def __init__(
+        self, *, tasks: TaskSource, half: Half, sft_share: float = 0.5, guard: AskingFilter | None = None,
+        salt: str = "",
+    ) -> None:  # fmt: skip
+        if not 0 < sft_share < 1:
+            raise ValueError(f"sft_share is above 0 and below 1, got {sft_share:g}")
+        self.tasks, self.half, self.sft_share, self.guard, self.salt = tasks, half, sft_share, guard, salt
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {**self.tasks.prompts(), **({} if self.guard is None else self.guard.prompts())}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return [*self.tasks.roles(), *([] if self.guard is None else self.guard.roles())]
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.tasks.most_rows()
+
+    def candidates(self) -> Program[Iterable["RealPrompt"]]:
+        """Every prompt, also those of the other half and copies: the ledger counts them."""
+        tasks = yield from self.tasks.all_tasks()
+        return self._each(tasks)
+
+    def _each(self, tasks: Iterable[Task]) -> Iterator["RealPrompt"]:
+        seen = set[bytes]()
+        for task in tasks:
+            digest = blake2b(normalize(transcript(task.messages)).encode(), digest_size=16).digest()
+            yield RealPrompt(self, task, digest in seen)
+            seen.add(digest)
+
+
+def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
+    """By a hash of the words of the first turn of the user, without capitals, punctuation and white space."""
+    first = next(str(message["content"]) for message in task.messages if message["role"] == "user")
+    digest = sha256(f"{salt}\n{' '.join(words(first))}".encode()).digest()
+    return "sft" if int.from_bytes(digest[:8], "big") < sft_share * 2**64 else "preference"
+
+
+@dataclass(frozen=True, slots=True)
+class RealPrompt:
+    """One prompt.
+
+    Args:
+        pipeline: with its settings.
+        task: the prompt.
+        is_copy: whether it was there before.
+    """
+
+    pipeline: RealPrompts
+    task: Task
+    is_copy: bool
+
+    def row(self) -> Program[Draft | Dropped]:
+        """With an answer in the half `sft`."""
+        half, task = self.pipeline.half, self.task
+        if self.is_copy:
+            return Dropped("copy of an earlier prompt")
+        if half_of(task, self.pipeline.sft_share, self.pipeline.salt) != half:
+            return Dropped("prompt of the other half")
+        rule = "flagged in the data" if task.flagged else (yield from self._unsafe())
+        more = {"flagged": rule or "", "generator": None} if half == "preference" else {}
+        draft = Draft(task.messages, {**task.parents, "half": half}, licence=task.licence, more=more)
+        if half == "preference":
+            return draft
+        if rule:
+            return Dropped(rule)
+        (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
+        return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
+
+    def _unsafe(self) -> Program[str | None]:
+        if self.pipeline.guard is None:
+            return None
+        return (yield from self.pipeline.guard.rule_program(Draft(self.task.messages)))

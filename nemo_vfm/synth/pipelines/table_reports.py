@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes tables with reports and questions about them, whose answers a program must find, too (2406.11704, 3.2)."""
+
+import ast
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.synth.checks.csv_table import table_in
+from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
+from nemo_vfm.synth.checks.program_model import end_in
+from nemo_vfm.synth.checks.python_code import code_in, parsed
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.prompt_template import Prompt
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+_PLACES = frozenset({"table", "report", "question"})
+_NAME = "TABLE"  # of the variable that a program finds the table in
+
+
+class TableReports:
+    """Questions about tables and reports that the model makes.
+
+    The model writes an answer, and by itself a Python program that computes it from the table. The program is run by
+    the model in the role `python`, and must print the same value.
+
+    Args:
+        templates: by name: they join table, report and question to what the user says; one is drawn for each row.
+        topics: how many are asked for.
+        tables: of each topic, with a report each.
+        questions: of each table.
+        table_rows: least and most rows of a table, below the names of its columns.
+        seed: of the draw of templates.
+    """
+
+    def __init__(
+        self, *, templates: Mapping[str, Prompt], topics: int = 8, tables: int = 2, questions: int = 4,
+        table_rows: tuple[int, int] = (4, 40), seed: int = 0,
+    ) -> None:  # fmt: skip
+        if min(topics, tables, questions) < 1 or not 1 <= table_rows[0] <= table_rows[1]:
+            raise ValueError(f"topics {topics}, tables {tables} and questions {questions} must be at least 1, and "
+                             f"table_rows {list(table_rows)} go up from at least 1")  # fmt: skip
+        for name, template in templates.items():
+            if not {"table", "question"} <= template.names() <= _PLACES:
+                raise ValueError(f"the template {name} must have the places {{table}} and {{question}}, and may have "
+                                 f"{{report}}; it has {', '.join(sorted(template.names())) or 'none'}")  # fmt: skip
+        if not templates:
+            raise ValueError("templates is empty: at least one joins table and question")
+        self.templates, self.topics, self.tables, self.questions = dict(templates), topics, tables, questions
+        self.table_rows, self.seed = table_rows, seed
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        own = {
+            "topics": ("count",), "table": ("topic", "least", "most"), "report": ("topic", "table"),
+            "questions": ("count", "table", "report"), "program": ("table", "question"),
+        }  # fmt: skip
+        return LIST_PROMPTS | {name: frozenset(places) for name, places in own.items()}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`."""
+        return ["python"]
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`."""
+        return self.topics * self.tables * self.questions
+
+    def candidates(self) -> Program[Iterable["TableQuestion"]]:
+        """One question of each table, then the next."""
+        ((*topics,),) = yield from lists_of([Ask("topics", {"count": str(self.topics)})], self.topics)
+        if not topics:
+            raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
+        return self._each(topics)
+
+    def _each(self, topics: Sequence[str]) -> Iterator["TableQuestion"]:
+        for place in range(self.questions):
+            for table in range(self.tables):
+                for topic in topics:
+                    yield TableQuestion(self, topic, table, place)
+
+
+@dataclass(frozen=True, slots=True)
+class TableQuestion:
+    """One question. Those about one table share what is asked for it.
+
+    Args:
+        pipeline: with its settings.
+        topic: of the table.
+        table: which of the topic's.
+        place: of the question among those of the table.
+    """
+
+    pipeline: TableReports
+    topic: str
+    table: int
+    place: int
+
+    def row(self) -> Program[Draft | Dropped]:
+        """Table, report, question, answer, and the program that agrees."""
+        least, most = self.pipeline.table_rows
+        values = {"topic": self.topic, "least": str(least), "most": str(most)}
+        (written,) = answered((yield [Ask("table", values, sample=self.table)]))
+        table = table_in(written, least, most)
+        if table is None:
+            return Dropped(f"no table of {least} to {most} rows with numbers")
+        (report,) = answered((yield [Ask("report", {"topic": self.topic, "table": table})]))
+        question = yield from self._question(table, report)
+        name = random.Random(f"{self.pipeline.seed} {question}").choice(sorted(self.pipeline.templates))
+        template = self.pipeline.templates[name]
+        user = said("user", template.filled({"table": table, "report": report.strip(), "question": question}))
+        asks = [Ask(None, before=(user,)), Ask("program", {"table": table, "question": question})]
+        answer, program = answered((yield asks))
+        if rule := (yield from self._disagreement(answer, code_in(program), table)):
+            return Dropped(rule)
+        parents = {"topic": self.topic, "table": self.table, "question": question}
+        return Draft(
+            [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
+            verifier="python/1: the program prints the same answer", more={"program": code_in(program)},
+        )  # fmt: skip
+
+    def _question(self, table: str, report: str) -> Program[str]:
+        count = self.pipeline.questions
+        values = {"count": str(count), "table": table, "report": report.strip()}
+        (items,) = yield from lists_of([Ask("questions", values)], count)
+        if self.place >= len(items):
+            raise RowFailed("the model wrote fewer questions than it was asked for")
+        return items[self.place]
+
+    def _disagreement(self, answer: str, program: str, table: str) -> Program[str]:
+        """The rule that answer and program break; empty where they agree."""
+        if (value := final_answer(answer)) is None:
+            return "the answer ends with no value"
+        if (tree := parsed(program) if program else None) is None:
+            return "no program that compiles"
+        if not _reads_table(tree):
+            return "the program does not read the table"
+        run = said("user", f"{_NAME} = {table!r}\n\n{program}")
+        end = end_in(*answered((yield [Ask(None, before=(run,), model="python")])))
+        if end.ending != "ok" or not end.stdout.strip():
+            return f"the program ended with {end.ending}" if end.ending != "ok" else "the program printed nothing"
+        return "" if same_answer(value, end.stdout.strip().splitlines()[-1]) else "the program prints another answer"
+
+
+def _reads_table(tree: ast.Module) -> bool:
+    """Whether a program uses the table that it is given, and no other in its place."""
+    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == _NAME]
+    return bool(uses) and all(isinstance(node.ctx, ast.Load) for node in uses)

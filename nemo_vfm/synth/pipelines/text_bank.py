@@ -1,0 +1,45 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds short texts that rows are made from: keywords, or tasks to begin with."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+
+
+class TextBank:
+    """Texts, each once.
+
+    Args:
+        texts: given in the recipe.
+        file: a text a line; empty lines are passed over. None: there are no more than those in the recipe.
+    """
+
+    def __init__(self, *, texts: Sequence[str] = (), file: Path | None = None) -> None:
+        if not file and not any(text.strip() for text in texts):
+            raise ValueError("a bank holds at least one text: give texts, or a file with a text a line")
+        self.texts, self.file = tuple(texts), file
+
+    def most(self) -> int | None:
+        """How many there are at most; None where the file decides."""
+        return len(self.texts) if self.file is None else None
+
+    def all(self) -> list[str]:
+        """Those of the recipe, then those of the file.
+
+        Raises:
+            UserError: the file cannot be read, or there is no text.
+        """
+        texts = [*self.texts, *([] if self.file is None else _lines(self.file))]
+        found = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
+        if not found:
+            raise UserError(f"{self.file} holds no text; write one a line")
+        return found
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read as a file of texts, one a line: {error}") from None

@@ -1,0 +1,158 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes short prompts for long captions, to train a model that turns a user's few words into a caption."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from nemo_vfm.synth.given.given_messages import licence_of
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+
+_LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
+_QUOTES = "\"'\u201c\u201d\u2018\u2019`*"
+#: Words that a request may have although no caption does: of grammar, and of asking for a picture.
+_GRAMMAR = """a an the this that these those some any each of in on at to from by for with without over under into onto
+through and or but while as when where who which it its his her their there he she they is are was were be being been
+has have do does not no very i me my we us you your please can could would want like"""
+_REQUEST = "make create generate show give draw render video clip movie film footage scene shot picture image photo one"
+_FREE = frozenset(f"{_GRAMMAR} {_REQUEST}".split())
+_ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
+
+
+class Upsampler:
+    """Pairs of a prompt that a user might have typed, and the caption that it stands for.
+
+    Args:
+        rows: with captions: shards of clips, or a file.
+        column: that holds a caption.
+        licence: column with a caption's licence; None takes the column `licence` where there is one.
+        least_caption_words: shorter captions leave nothing to add.
+        most_caption_words: longer captions are left out, as a model's context is limited.
+        prompt_words: least and most words of the prompt.
+        most_share: of the caption's words that the prompt may have.
+        most_new_words: words of the prompt that the caption lacks, beside those that any request may have; numbers and
+            names are never new. Languages without spaces between words cannot be judged so.
+        system: what the model is told to do; empty leaves the turn out.
+    """
+
+    def __init__(
+        self, *, rows: RowSource, column: str = "caption", licence: str | None = None,
+        least_caption_words: int = 20, most_caption_words: int = 400, prompt_words: tuple[int, int] = (2, 12),
+        most_share: float = 0.5, most_new_words: int = 0, system: str = "",
+    ) -> None:  # fmt: skip
+        least, most = prompt_words
+        if not 1 <= least <= most or not 1 <= least_caption_words <= most_caption_words:
+            raise ValueError(f"prompt_words {list(prompt_words)}, and least_caption_words {least_caption_words} and "
+                             f"most_caption_words {most_caption_words}, go up from at least 1")  # fmt: skip
+        if not 0 < most_share <= 1 or most_new_words < 0:
+            raise ValueError(f"most_share {most_share:g} is above 0 and at most 1, most_new_words {most_new_words} at "
+                             "least 0")  # fmt: skip
+        self.rows, self.column, self.licence = rows, column, licence
+        self.least_caption_words, self.most_caption_words = least_caption_words, most_caption_words
+        self.prompt_words, self.most_share, self.most_new_words = (least, most), most_share, most_new_words
+        self.system = system
+
+    def prompts(self) -> Mapping[str, frozenset[str]]:
+        """See `Pipeline`."""
+        return {"short_prompt": frozenset({"caption", "least", "most"})}
+
+    def roles(self) -> Sequence[str]:
+        """See `Pipeline`: it asks the generator alone."""
+        return ()
+
+    def most_rows(self) -> int | None:
+        """See `Pipeline`: the captions decide."""
+        return None
+
+    def candidates(self) -> Program[Iterable["CaptionPair"]]:
+        """Each caption, in order."""
+        yield from ()
+        return (CaptionPair(self, given) for given in self.rows.given_rows())
+
+
+@dataclass(frozen=True, slots=True)
+class CaptionPair:
+    """One caption.
+
+    Args:
+        pipeline: with its settings.
+        given: the caption.
+    """
+
+    pipeline: Upsampler
+    given: GivenRow
+
+    def row(self) -> Program[Draft | Dropped]:
+        """With a short prompt for it."""
+        if self.given.fault:
+            raise RowFailed(self.given.fault)
+        caption, pipeline = self.given.text(self.pipeline.column).strip(), self.pipeline
+        if rule := self._unfit_caption(len(caption.split())):
+            return Dropped(rule)
+        least, most = map(str, pipeline.prompt_words)
+        values = {"caption": caption, "least": least, "most": most}
+        prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
+        if rule := self._unfit_prompt(prompt, caption):
+            return Dropped(rule)
+        system = [said("system", pipeline.system)] if pipeline.system else []
+        return Draft(
+            [*system, said("user", prompt), said("assistant", caption)], {"given": self.given.where},
+            verifier="words/1: the prompt names nothing that the caption lacks" if not pipeline.most_new_words else "",
+            licence=licence_of(self.given, pipeline.licence),
+        )  # fmt: skip
+
+    def _unfit_caption(self, words: int) -> str:
+        if words < self.pipeline.least_caption_words:
+            return f"a caption of fewer than {self.pipeline.least_caption_words} words"
+        if words > self.pipeline.most_caption_words:
+            return f"a caption of more than {self.pipeline.most_caption_words} words"
+        return ""
+
+    def _unfit_prompt(self, prompt: str, caption: str) -> str:
+        words = len(prompt.split())
+        least, most = self.pipeline.prompt_words
+        if not least <= words <= most:
+            return f"a prompt of fewer than {least} or more than {most} words"
+        if words > self.pipeline.most_share * len(caption.split()):
+            return "a prompt that is hardly shorter than its caption"
+        new = new_words(prompt, caption)
+        if len(new) > self.pipeline.most_new_words or any(_is_fact(word, prompt) for word in new):
+            return "a prompt that names what its caption lacks"
+        return ""
+
+
+def as_typed(answer: str) -> str:
+    """The prompt in an answer: one line, without a label and quotation marks around it."""
+    lines = [line for line in answer.strip().splitlines() if line.strip()]
+    if len(lines) == 2 and lines[0].rstrip().endswith(":"):
+        lines = lines[1:]
+    return _LABEL.sub("", " ".join(" ".join(lines).split())).strip(_QUOTES).strip()
+
+
+def new_words(prompt: str, caption: str) -> list[str]:
+    """Words of a prompt that a caption lacks in any form, but those that every request may have."""
+    known = {_stem(word) for word in _words(caption)}
+    return [word for word in _words(prompt) if word not in _FREE and _stem(word) not in known]
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", re.sub(r"['\u2019]s\b", "", text.casefold()))
+
+
+def _stem(word: str) -> str:
+    """Without an ending of English grammar, as in running, runs."""
+    if word.endswith(("ies", "ied")) and len(word) > 4:
+        return f"{word[:-3]}y"
+    for ending in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= 3:
+            word = word.removesuffix(ending)
+            break
+    return word[:-1] if len(word) > 3 and word[-1] == word[-2] else word
+
+
+def _is_fact(word: str, prompt: str) -> bool:
+    """Whether a word is a number, or written with a capital inside the prompt."""
+    inside = re.search(rf"(?<=\S)\s+{re.escape(word)}(?!\w)", prompt, re.IGNORECASE)
+    return any(letter.isdigit() for letter in word) or (inside is not None and inside[0].strip()[0].isupper())

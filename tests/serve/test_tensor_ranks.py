@@ -1,0 +1,206 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a model split over tensor ranks writes the tokens that one device writes."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nemo_vfm.cli.main import main
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.parallel.engine.serving_ranks import require_whole_heads, split_for_serving
+from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
+from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, bytes_per_token
+from nemo_vfm.serve.continuous.model_passes import ModelPasses
+from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
+from nemo_vfm.serve.continuous.text_request import TextEnding, TextRequest, TokenResult
+from tests.support.language_models import written
+from tests.support.ranks import on_ranks
+from tests.support.repository import ROOT
+from tests.support.served_http import Running
+
+Written = list[tuple[list[int], list[float | None]]]
+
+
+class _Listener:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.logprobs: list[float | None] = []
+        self.ending: TextEnding | None = None
+
+    def prompt(self, results: list[TokenResult]) -> None:
+        self.logprobs += [result.logprob for result in results]
+
+    def token(self, result: TokenResult) -> bool:
+        self.tokens.append(result.token)
+        return True
+
+    def ended(self, ending: TextEnding) -> None:
+        self.ending = ending
+
+
+def _requests() -> list[TextRequest]:
+    """Prompts of 1 to 40 tokens, answers of 3 to 24, every second one drawn; the last only scored."""
+    found = []
+    for number, (length, new) in enumerate([(1, 24), (40, 3), (7, 12), (19, 8), (33, 16), (2, 20)]):
+        choice = Choice(temperature=1.0 if number % 2 else 0.0)
+        tokens = tuple((31 * number + 7 * place) % 96 for place in range(length))
+        found.append(TextRequest(tokens, new, choice, seed=number))
+    return [*found, TextRequest(tuple(range(3, 30)), 0, Choice(temperature=0), 0, score_prompt=True, num_top=1)]
+
+
+def _answers(passes: ModelPasses) -> Written:
+    """What is written; a text joins with every second step, three run at once, and one leaves before its end."""
+    engine, listeners = BatchEngine(passes, most_running=3, piece=16), []
+    waiting = [TextRequest((5, 6), 200, Choice(temperature=0), 0), *_requests()]
+    first: ServedText | None = None
+    for step in range(400):
+        if step % 2 == 0 and waiting:
+            listeners.append(_Listener())
+            text = ServedText(waiting.pop(0), listeners[-1])
+            first = first or text
+            engine.submit(text)
+        if step == 30 and first is not None:
+            engine.cancel(first)
+        if not engine.step() and not waiting:
+            break
+    engine.close()
+    assert [one.ending for one in listeners] == ["cancelled", *["length"] * (len(listeners) - 1)]
+    return [(one.tokens, one.logprobs) for one in listeners]
+
+
+def _share(rank: int, folder: str, dtype: torch.dtype) -> tuple[Written, int]:
+    """On each rank: what it wrote, and the bytes of its weights."""
+    model = load_gpt(Path(folder)).to(dtype).eval().requires_grad_(False)
+    ranks = split_for_serving(model, 2)
+    num_bytes = sum(one.to_local().nbytes for one in model.parameters() if hasattr(one, "to_local"))
+    room = KeyValueRoom(model, 0.001, 2)
+    if rank:
+        follow(ModelPasses(model, room, 3, ranks=ranks), ranks)
+        return [], num_bytes
+    return _answers(LeadingPasses(model, room, 3, ranks, _raise)), num_bytes
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.cluster  # several ranks
+@pytest.mark.parametrize(("family", "dtype"), [("llama", torch.float64), ("llama 3.1, tied", torch.float32),
+                                               ("nemotron", torch.float32)], ids=str)  # fmt: skip
+def test_two_ranks_write_the_tokens_of_one(family: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    written(tmp_path, family, initializer_range=0.3)
+    model = load_gpt(tmp_path).to(dtype).eval()
+    expected = _answers(ModelPasses(model, KeyValueRoom(model, 0.001), 3))
+    (found, num_bytes), (_, other_bytes) = on_ranks(2, _share, str(tmp_path), dtype)
+    whole = sum(one.nbytes for name, one in load_gpt(tmp_path).to(dtype).named_parameters() if "norm" not in name)
+    assert num_bytes == other_bytes == whole // 2
+    for (tokens, logprobs), (other, other_logprobs) in zip(expected, found, strict=True):
+        assert tokens == other
+        assert logprobs == pytest.approx(other_logprobs, abs=1e-4)
+
+
+def test_a_rank_has_room_for_twice_the_tokens(tmp_path: Path) -> None:
+    written(tmp_path, "llama")
+    model = load_gpt(tmp_path)
+    alone, share = KeyValueRoom(model, 0.001), KeyValueRoom(model, 0.001, 2)
+    assert share.num_tokens == 1e6 // (bytes_per_token(model) // 2)
+    assert share.pool.shape[2] * 2 == alone.pool.shape[2]
+    assert max(share.num_bytes(), alone.num_bytes()) <= 1e6
+
+
+def test_ranks_that_would_share_a_head_are_refused(tmp_path: Path) -> None:
+    written(tmp_path, "llama")
+    with pytest.raises(UserError, match=r"--tensor 3 does not divide .* 2 heads .*\(6 of queries\); 1, 2 would"):
+        require_whole_heads(load_gpt(tmp_path), 3)
+
+
+@contextmanager
+def _served(*words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """(a server on two ranks, its port); what is left of it is killed at the end."""
+    command = [sys.executable, "-m", "nemo_vfm", "serve", "--port=0", "--room-gb=0.01", "--tensor=2", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert "/v1, room for " in line, process.communicate(timeout=60)
+        yield process, int(line.split("/v1")[0].rpartition(":")[2])
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _ask(port: int, body: dict[str, Any]) -> Any:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    sent = json.dumps({"model": "tiny"} | body)
+    connection.request("POST", "/v1/completions", sent, {"Content-Type": "application/json"})
+    return json.loads(connection.getresponse().read())
+
+
+def _ranks_of(process: subprocess.Popen[str]) -> list[int]:
+    """The processes of its ranks, by rank."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (place / "stat").read_text().rpartition(") ")[2].split()[1]
+            rank = dict(one.partition("=")[::2] for one in (place / "environ").read_text().split("\0")).get("RANK")
+        except OSError:
+            continue
+        if int(parent) == process.pid and rank is not None:
+            found[int(rank)] = int(place.name)
+    return [found[rank] for rank in sorted(found)]
+
+
+@pytest.mark.cluster  # several ranks
+def test_the_verb_starts_its_ranks_answers_as_one_device_does_and_ends_them_all(
+    folder: tuple[Path, Any], server: Running
+) -> None:
+    body = {"prompt": ["hello", "a longer prompt"], "max_tokens": 24, "temperature": 0.8, "seed": 5}
+    expected = [choice["text"] for choice in server.ask(body)[2]["choices"]]
+    with _served(str(folder[0]), "--name=tiny", "--precision=fp32") as (process, port):
+        assert [choice["text"] for choice in _ask(port, body)["choices"]] == expected
+        members = _ranks_of(process)
+        assert len(members) == 2
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=120) == 0
+        assert not any(Path(f"/proc/{member}").exists() for member in members)
+
+
+@pytest.mark.cluster  # several ranks
+def test_a_rank_that_dies_ends_the_others_with_a_sentence(folder: tuple[Path, Any]) -> None:
+    with _served(str(folder[0]), "--name=tiny") as (process, port):
+        members = _ranks_of(process)
+        os.kill(members[1], signal.SIGKILL)
+        with pytest.raises((OSError, http.client.HTTPException)):
+            _ask(port, {"prompt": "hello", "max_tokens": 1000})
+        said = process.communicate(timeout=120)[1]
+    assert process.returncode == 69
+    assert "rank 1 of 2 died" in said and "Rank 0 of the server ends" in said
+    assert "rank 1 of 2 was killed by SIGKILL. Start the server again" in said
+    assert not any(Path(f"/proc/{member}").exists() for member in members)
+
+
+@pytest.mark.parametrize(("tensor", "said"), [("0", "--tensor must be at least 1, got 0"),
+                                              ("1", "--tensor 1 is for as many ranks, and 2 ")])  # fmt: skip
+def test_numbers_of_ranks_that_do_not_fit_are_a_sentence(
+    tensor: str, said: str, folder: tuple[Path, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["serve", str(folder[0]), "--tensor", tensor]) == 2
+    assert said in capsys.readouterr().err
