@@ -37,7 +37,7 @@ IMPORTS_BY_NAME = {
 WAYS_TO_IMPORT = ("importlib.import_module", "importlib.reload", "importlib.util.module_from_spec", "__import__",
                   "pkgutil.resolve_name", "runpy.run_module", "runpy.run_path")  # fmt: skip
 #: Rooms that must load where only torch is installed, without what may be absent beside them.
-TORCH_ALONE = ("nemo_vfm/core", "nemo_vfm/parallel", "nemo_vfm/models", "nemo_vfm/diffusion")
+TORCH_ALONE = ("nemo_vfm/core", "nemo_vfm/sparse", "nemo_vfm/parallel", "nemo_vfm/models", "nemo_vfm/diffusion")
 
 
 @functools.cache  # seven tests ask for those of every file
@@ -160,7 +160,7 @@ print(json.dumps(failed))
 """
 
 
-def test_core_parallel_models_and_diffusion_import_with_torch_alone():
+def test_core_sparse_parallel_models_and_diffusion_import_with_torch_alone():
     allowed = sorted(modules_of(requirements_of("torch")) | {"nemo_vfm", "torch", "torchgen", "functorch"})
     files = [path for path in python_files(*TORCH_ALONE) if "megatron" not in path.relative_to(ROOT).parts]
     modules = [module_name(path) for path in files]

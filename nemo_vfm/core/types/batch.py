@@ -23,8 +23,12 @@ class Batch(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     index: int  #: g, the number of this global batch since the start of training
-    keys: tuple[str, ...]  #: the id of each sample
     weight_B: "Tensor"  #: loss weight; 0 where a bad sample kept its place
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The id of each sample."""
+        ...
 
     def __len__(self) -> int:
         """How many samples."""

@@ -1,0 +1,96 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes and reads the features of a batch as one safetensors file.
+
+A file holds `GROUP/FEATURE/values` and `/lengths` of the unique rows, `GROUP/inverse` of the samples, and
+`plain/FEATURE/values` and `/lengths` of features with a row a sample; `/weights` beside them where there are any.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.jagged import Jagged
+
+_PLAIN = "plain"
+_PARTS = ("values", "lengths", "weights")
+
+
+def write_features(path: Path, features: Mapping[str, Jagged], groups: Mapping[str, DedupedGroup]) -> None:
+    """Write a file that is whole or absent.
+
+    Raises:
+        ValueError: the name of a group is empty, `plain` or has a slash.
+    """
+    from safetensors.torch import save_file
+
+    if wrong := [name for name in groups if name in ("", _PLAIN) or "/" in name]:
+        raise ValueError(f"a group cannot be called {wrong[0]!r}: its name is a folder of the file, beside 'plain'")
+    tensors = _tensors(_PLAIN, features)
+    for name, group in groups.items():
+        tensors |= {**_tensors(name, group.features), f"{name}/inverse": group.inverse_B}
+    with atomic_path(path) as temporary:
+        # Copies: rows of a larger tensor share its memory, which the format refuses.
+        save_file({name: tensor.detach().cpu().clone().contiguous() for name, tensor in tensors.items()}, temporary)
+
+
+def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
+    """Plain features and groups, in the order of their names.
+
+    Raises:
+        DataError: the file is cut or no safetensors file, a part is missing or has another name, or rows are not valid.
+    """
+    tensors = _read(path)
+    try:
+        features, groups = _features(tensors, _PLAIN), {}
+        for name in sorted({name.split("/")[0] for name in tensors} - {_PLAIN}):
+            groups[name] = DedupedGroup(_features(tensors, name), _take(tensors, f"{name}/inverse"))
+            groups[name].require_valid()
+        for name, feature in features.items():
+            feature.require_valid(feature=name)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+    if tensors:
+        raise DataError(f"{path} holds {', '.join(sorted(tensors))}, which is no part of a feature or a group.")
+    return features, groups
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is not a whole safetensors file ({error}). Write it again.") from error
+
+
+def _tensors(folder: str, features: Mapping[str, Jagged]) -> dict[str, Tensor]:
+    """The tensors of some features, under the names of the file."""
+    parts = {
+        f"{folder}/{name}/{part}": tensor
+        for name, rows in features.items()
+        for part, tensor in zip(_PARTS, (rows.values_N, rows.lengths_B, rows.weights_N), strict=True)
+    }
+    return {name: tensor for name, tensor in parts.items() if tensor is not None}
+
+
+def _features(tensors: dict[str, Tensor], folder: str) -> dict[str, Jagged]:
+    """The features in a folder of the file, which are taken out of `tensors`."""
+    ends = [name for name in sorted(tensors) if name.startswith(f"{folder}/") and name.endswith("/values")]
+    found = {}
+    for name in ends:
+        stem = name.removesuffix("/values")
+        rows = Jagged(_take(tensors, name), _take(tensors, f"{stem}/lengths"), tensors.pop(f"{stem}/weights", None))
+        found[stem.removeprefix(f"{folder}/")] = rows
+    return found
+
+
+def _take(tensors: dict[str, Tensor], name: str) -> Tensor:
+    if name not in tensors:
+        raise DataError(f"{name} is missing.")
+    return tensors.pop(name)

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes random bits from numbers alone: the same bits on any rank, device and number of threads.
+
+Each row has a key of 64 bits, mixed from the seed, its table's name, its place in the table, and the step (0 for
+initial values). Bits of a column come from that key and the column. The mixers are the finalizers of SplitMix64
+(Steele, Lea, Flood, OOPSLA 2014) and MurmurHash3.
+
+Shape letters: U rows, D columns.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def name_salt(seed: int, name: str) -> int:
+    """64 bits of a seed and a table's name."""
+    return int.from_bytes(hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8).digest(), "little")
+
+
+def row_keys(salts_U: Tensor, rows_U: Tensor, step: int) -> Tensor:
+    """A key a row: int64 of 64 random bits.
+
+    Args:
+        salts_U: `name_salt` of each row's table, int64.
+        rows_U: its place in that table, int64.
+        step: of the optimizer.
+    """
+    return _mix64(_mix64(salts_U + _signed(step * _GOLDEN)) + rows_U * _signed(_GOLDEN))
+
+
+def column_bits(keys_U: Tensor, width: int) -> Tensor:
+    """Random bits of each number of the rows: int32, (U, D)."""
+    columns_D = torch.arange(width, dtype=torch.int32, device=keys_U.device) * _signed32(0x9E3779B9)
+    low_U, high_U = keys_U.to(torch.int32), (keys_U >> 32).to(torch.int32)
+    return _mix32_(_mix32_(low_U[:, None] + columns_D) ^ high_U[:, None])
+
+
+def uniform(keys_U: Tensor, width: int) -> Tensor:
+    """Numbers in (-1, 1), 24 bits each: fp32, (U, D)."""
+    bits_UD = (column_bits(keys_U, width) >> 8) & 0xFFFFFF
+    return (bits_UD.float() * 2 + 1) * 2.0**-24 - 1
+
+
+def signed_salt(salt: int) -> int:
+    """The same 64 bits as a number that int64 can hold."""
+    return _signed(salt)
+
+
+def _mix64(x: Tensor) -> Tensor:
+    # Shifts of int64 copy the sign; the masks make them logical. Products wrap.
+    x = (x ^ ((x >> 30) & ((1 << 34) - 1))) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ ((x >> 27) & ((1 << 37) - 1))) * _signed(0x94D049BB133111EB)
+    return x ^ ((x >> 31) & ((1 << 33) - 1))
+
+
+def _mix32_(x: Tensor) -> Tensor:
+    """In place."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= _signed32(0x85EBCA6B)
+    x ^= (x >> 13) & 0x7FFFF
+    x *= _signed32(0xC2B2AE35)
+    x ^= (x >> 16) & 0xFFFF
+    return x
+
+
+def _signed(x: int) -> int:
+    x &= _MASK
+    return x - (1 << 64) if x >> 63 else x
+
+
+def _signed32(x: int) -> int:
+    return x - (1 << 32) if x >> 31 else x

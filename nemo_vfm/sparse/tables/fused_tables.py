@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds all embedding tables of a device, looks them up together, and updates each touched row once a step."""
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.tables import row_kernels
+from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
+from nemo_vfm.sparse.tables.row_storage import RowStorage
+from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, pooled, sequences
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+
+
+class FusedTables:
+    """Embedding tables whose rows are no parameters: backward keeps ids and gradients, `apply` updates the rows.
+
+    A step is any number of microbatches (`lookup`, loss, backward) and one `apply`, or `forget` where the step is
+    refused. Gradients of a row that came up many times are summed first; so microbatches give what one batch gives, and
+    clipping can look at the whole gradient before any row changes.
+
+    Args:
+        tables: by name. Tables of one dtype and width share a storage, and one lookup reads all of them.
+        optimizer: updates the touched rows.
+        seed: of initial values and of stochastic rounding. Both depend on (seed, table name, row, column), not on what
+            other tables there are.
+        device: where the rows are.
+
+    Raises:
+        ValueError: there is no table, or two tables have a feature of one name.
+    """
+
+    def __init__(
+        self,
+        tables: Mapping[str, TableSpec],
+        optimizer: RowOptimizer,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
+        self._table_of = _table_of_feature(self.tables)
+        self._storages = [RowStorage(group, optimizer, seed, torch.device(device)) for group in _groups(self.tables)]
+        self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+        self._calls = 0
+        row_kernels.announce(str(device))
+
+    def lookup(self, features: Mapping[str, Jagged], places_B: Tensor | None = None) -> dict[str, Tensor]:
+        """The vectors of these features, fp32: (B, width) where pooled, (N, width) as a sequence.
+
+        Args:
+            features: some or all that the tables know; ids in int64. Each may have its own number of samples.
+            places_B: the place of each sample in the global batch, int64, all different in a step. With them, sums do
+                not depend on how the samples are distributed or permuted, to the last bit.
+
+        Raises:
+            ValueError: a feature is unknown, ids are not int64, a sequence has weights, or a feature has not one
+                sample a place.
+            DataError: lengths do not fit the values, or an id is no row of its table.
+        """
+        self._require_known(features)
+        self._calls += 1
+        out: dict[str, Tensor] = {}
+        for storage in self._storages:
+            order = CallOrder(self._calls, places_B is not None or _is_shared(storage), places_B)
+            for pooling, look_up in (("pooled", pooled), ("sequence", sequences)):
+                if wanted := self._wanted(storage, features, pooling == "sequence", places_B):
+                    out |= look_up(storage, wanted, order, self._anchor)
+        return {feature: out[feature] for feature in features}
+
+    @property
+    def pending(self) -> int:
+        """How many gradients of lookups wait for `apply` or `forget`; 0 after either."""
+        return sum(storage.pending for storage in self._storages)
+
+    def squared_norm(self, global_weight: float | Tensor) -> Tensor:
+        """Sum of squares of all rows' gradients after division, fp64: not finite where a gradient is not.
+
+        Nothing changes: for clipping, and for refusing a step.
+        """
+        total = torch.zeros((), dtype=torch.float64, device=self._anchor.device)
+        for storage in self._storages:
+            for part in (part for touched in storage.touched() for part in touched.parts()):
+                total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
+        return total
+
+    def apply(
+        self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None, lr_factor: float = 1.0
+    ) -> None:
+        """End the step: update each touched row once with (sum of its gradients) / global_weight * clip_factor.
+
+        Args:
+            global_weight: what the summed gradients of all microbatches are divided by.
+            clip_factor: None is 1.
+            lr_factor: of a schedule; it multiplies the optimizer's learning rate.
+
+        Raises:
+            ValueError: `global_weight` is not above 0 and finite; nothing has changed then.
+        """
+        if not (0 < float(global_weight) < math.inf):
+            raise ValueError(f"global_weight {float(global_weight)} must be above 0 and finite; refuse such a step")
+        for storage in self._storages:
+            storage.touched()  # what can fail does so before any row changes
+        self.step += 1
+        optimizer = self.optimizer.scaled(lr_factor)
+        for storage in self._storages:
+            storage.apply(optimizer, global_weight, clip_factor, self.step)
+        self._calls = 0
+
+    def forget(self) -> None:
+        """Refuse the step: drop its gradients. Rows, state and the step counter stay."""
+        for storage in self._storages:
+            storage.forget()
+        self._calls = 0
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything a checkpoint needs, by name: TABLE.weight and TABLE.STATE as views, and step."""
+        found = {"step": torch.tensor(self.step)}
+        for name, storage in self._storage_of.items():
+            found |= {f"{name}.{what}": storage.of_table(one, name) for what, one in _tensors(storage).items()}
+        return found
+
+    @torch.no_grad()
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what `state` gave, and drop pending gradients.
+
+        Raises:
+            ValueError: names, shapes or dtypes differ; nothing has changed then.
+        """
+        own = self.state()
+        _require_same(own, state)
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+        self.step = int(state["step"])
+        self.forget()
+
+    def _wanted(
+        self, storage: RowStorage, features: Mapping[str, Jagged], sequence: bool, places_B: Tensor | None
+    ) -> list[FeatureLookup]:
+        """In the order of the tables, whatever the order of the batch's features."""
+        found = []
+        for name, spec in storage.tables.items():
+            for feature in spec.features if (spec.pooling == "sequence") == sequence else ():
+                if (jagged := features.get(feature)) is not None:
+                    _require_fit(feature, jagged, spec, places_B)
+                    found.append(
+                        FeatureLookup(feature, storage.begins[name], storage.blocks[name], jagged, spec.pooling)
+                    )
+        return found
+
+    def _require_known(self, features: Mapping[str, Jagged]) -> None:
+        for feature in features:
+            if feature not in self._table_of:
+                near = get_close_matches(feature, self._table_of, n=1)
+                hint = f"did you mean {near[0]!r}?" if near else f"they know {sorted(self._table_of)}."
+                raise ValueError(f"no table looks up the feature {feature!r}: {hint}")
+
+
+def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, spec in tables.items():
+        for feature in spec.features:
+            if feature in found:
+                raise ValueError(
+                    f"feature {feature!r} belongs to the tables {found[feature]!r} and {name!r}: to one only"
+                )
+            found[feature] = name
+    if not found:
+        raise ValueError("there is no table; give at least one")
+    return found
+
+
+def _groups(tables: Mapping[str, TableSpec]) -> list[dict[str, TableSpec]]:
+    """Tables of one dtype and width."""
+    groups: dict[tuple[str, int], dict[str, TableSpec]] = {}
+    for name, spec in tables.items():
+        groups.setdefault((spec.dtype, spec.width), {})[name] = spec
+    return list(groups.values())
+
+
+def _is_shared(storage: RowStorage) -> bool:
+    """Whether two features have a table together: values of a row then come feature by feature, not by sample."""
+    return any(len(spec.features) > 1 for spec in storage.tables.values())
+
+
+def _tensors(storage: RowStorage) -> dict[str, Tensor]:
+    return {"weight": storage.rows_RD, **storage.state}
+
+
+def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor | None) -> None:
+    if jagged.values_N.dtype != torch.int64:
+        raise ValueError(f"{feature}: ids are {jagged.values_N.dtype}; they must be int64")
+    if not _looks_valid(jagged, spec.rows):
+        jagged.require_valid(spec.rows, feature)  # slower: it finds the place
+    if spec.pooling == "sequence" and jagged.weights_N is not None:
+        raise ValueError(f"{feature}: a sequence has no sum to weigh; multiply its vectors, or pool its table")
+    if places_B is not None and len(places_B) != len(jagged):
+        raise ValueError(
+            f"{feature}: {len(jagged)} samples, and {len(places_B)} places; look it up in a call of its own"
+        )
+
+
+def _looks_valid(jagged: Jagged, rows: int) -> bool:
+    """Two passes over the ids instead of five."""
+    count, weights = len(jagged.values_N), jagged.weights_N
+    fit = int(jagged.lengths_B.sum()) == count and (weights is None or len(weights) == count)
+    if not fit or not len(jagged):
+        return False
+    low, high = jagged.values_N.aminmax() if count else (0, 0)
+    return int(jagged.lengths_B.min()) >= 0 and int(low) >= 0 and int(high) < rows
+
+
+def _require_same(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
+    if own.keys() != given.keys():
+        missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
+        raise ValueError(f"state of other tables or of another optimizer: missing {missing}, unknown {unknown}")
+    for name, tensor in own.items():
+        if tensor.shape != given[name].shape or tensor.dtype != given[name].dtype:
+            raise ValueError(
+                f"{name} is {given[name].dtype} of shape {tuple(given[name].shape)}; these tables hold "
+                f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            )

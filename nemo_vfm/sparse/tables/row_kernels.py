@@ -1,0 +1,57 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sums table rows and bag gradients with torch's operators, the same bits with any number of threads.
+
+Shape letters: R rows of a storage, N values, G bags, D width.
+"""
+
+from functools import cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from nemo_vfm.core.log import info
+
+_VALUES_AT_ONCE = 1 << 14  # rows of bf16 and fp16 that become fp32 at a time: 4 MB at width 64
+
+
+@cache
+def announce(device: str) -> None:
+    """Say once which kernels run."""
+    info(f"Embedding tables on {device}: kernels in torch operators.")
+
+
+def sum_bags(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor | None) -> Tensor:
+    """Sums of rows, bag after bag, each from its first value to its last: fp32, (G, D).
+
+    Args:
+        rows_RD: fp32, bf16 or fp16.
+        keys_N: which row each value is.
+        offsets: where each bag begins, and at last N; G + 1 numbers.
+        weights_N: of the values, fp32; None means 1.
+    """
+    if len(offsets) == 1 or not len(keys_N):
+        return rows_RD.new_zeros(len(offsets) - 1, rows_RD.shape[1], dtype=torch.float32)
+    if rows_RD.dtype == torch.float32:
+        return F.embedding_bag(
+            keys_N, rows_RD, offsets, mode="sum", per_sample_weights=weights_N, include_last_offset=True
+        )
+    return torch.cat([_sum_part(rows_RD, keys_N, part, weights_N) for part in _parts(offsets)])
+
+
+def _parts(offsets: Tensor) -> list[Tensor]:
+    """The offsets of some bags at a time."""
+    num_bags = len(offsets) - 1
+    mean_length = max(1, int(offsets[-1]) // num_bags)
+    at_once = max(1, _VALUES_AT_ONCE // mean_length)
+    return [offsets[begin : begin + at_once + 1] for begin in range(0, num_bags, at_once)]
+
+
+def _sum_part(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor | None) -> Tensor:
+    """In fp32: torch's own sum of bf16 rows would be rounded to bf16."""
+    begin, end = int(offsets[0]), int(offsets[-1])
+    rows_ND = rows_RD.index_select(0, keys_N[begin:end]).float()
+    weights = None if weights_N is None else weights_N[begin:end]
+    places = torch.arange(end - begin, device=keys_N.device)
+    return sum_bags(rows_ND, places, offsets - begin, weights)

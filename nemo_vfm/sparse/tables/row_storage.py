@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stores the rows and the optimizer state of all tables of one dtype and width, one table after another.
+
+Shape letters: R rows of all these tables, U rows of a part, D width.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.sparse.tables import counter_hash
+from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
+from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
+from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
+from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
+
+_INITIAL_ROWS_AT_ONCE = 1 << 14
+_ROWS_OF_A_BLOCK = torch.iinfo(torch.int16).max
+
+
+class RowStorage:
+    """Rows and state, and the gradients that wait for the end of the step.
+
+    Args:
+        tables: all of one dtype and width.
+        optimizer: says what state there is.
+        seed: of initial values and of stochastic rounding.
+        device: of all tensors.
+    """
+
+    def __init__(
+        self, tables: Mapping[str, TableSpec], optimizer: RowOptimizer, seed: int, device: torch.device
+    ) -> None:
+        self.tables = dict(tables)
+        first = next(iter(self.tables.values()))
+        self.width, dtype = first.width, DTYPES[first.dtype]
+        self.begins = _begins(self.tables)
+        self.num_rows = sum(spec.rows for spec in self.tables.values())
+        self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
+        shapes = optimizer.state_shapes(self.num_rows, self.width)
+        self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
+        self.blocks = _blocks(self.tables)
+        num_blocks = 1 + max(self.blocks.values())
+        self._pending: list[list[PendingGradient]] = [[] for _ in range(num_blocks)]
+        self._touched: list[TouchedRows | None] = [None] * num_blocks
+        salts = [counter_hash.signed_salt(counter_hash.name_salt(seed, name)) for name in self.tables]
+        self._salts_T = torch.tensor(salts, device=device)
+        self._begins_T = torch.tensor(list(self.begins.values()), device=device)
+        for name, spec in self.tables.items():
+            self._initialize(name, spec)
+
+    def of_table(self, tensor: Tensor, name: str) -> Tensor:
+        """One table's part of the rows or of a state tensor, as a view."""
+        return tensor[self.begins[name] : self.begins[name] + self.tables[name].rows]
+
+    @property
+    def pending(self) -> int:
+        """How many gradients of a lookup in a block of tables wait for the end of the step."""
+        return sum(map(len, self._pending))
+
+    def add(self, gradient: PendingGradient) -> None:
+        """Keep it until the step is applied."""
+        for span in gradient.lookup.spans:
+            self._pending[span.block].append(gradient.of_block(span))
+            self._touched[span.block] = None
+
+    def forget(self) -> None:
+        """Drop what waits."""
+        self._pending = [[] for _ in self._pending]
+        self._touched = [None] * len(self._touched)
+
+    def touched(self) -> list[TouchedRows]:
+        """The touched rows of what waits, of the blocks where something does."""
+        for block, pending in enumerate(self._pending):
+            if self._touched[block] is None and any(len(one.lookup.keys_N) for one in pending):
+                names = [name for name, own in self.blocks.items() if own == block]
+                num_rows = sum(self.tables[name].rows for name in names)
+                self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
+        return [one for one in self._touched if one is not None]
+
+    def apply(
+        self, optimizer: RowOptimizer, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int
+    ) -> None:
+        """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
+        fill = optimizer.keeps_rows_without_gradient()
+        for part in (part for touched in self.touched() for part in touched.parts(fill)):
+            part.sums_UD.div_(global_weight)
+            if clip_factor is not None:
+                part.sums_UD.mul_(clip_factor)
+            self._update(optimizer, part, step)
+        self.forget()
+
+    def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
+        state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
+        rows_UD = _read(self.rows_RD, part.rows)
+        exact_UD = rows_UD if rows_UD.dtype == torch.float32 else rows_UD.float()
+        optimizer.update(exact_UD, part.sums_UD, state, step)
+        for name, tensor in self.state.items():
+            _write(tensor, part.rows, state[name])
+        if exact_UD is not rows_UD:
+            bits_UD = counter_hash.column_bits(self._row_keys(part.rows, step), self.width)
+            rows_UD.copy_(round_stochastically(exact_UD, rows_UD.dtype, bits_UD))
+        _write(self.rows_RD, part.rows, rows_UD)
+
+    def _row_keys(self, rows: slice | Tensor, step: int) -> Tensor:
+        """Of each row's own table and place, so that a table gives the same numbers wherever it is placed."""
+        device = self.rows_RD.device
+        rows_U = torch.arange(rows.start, rows.stop, device=device) if isinstance(rows, slice) else rows
+        tables_U = torch.bucketize(rows_U, self._begins_T, right=True) - 1
+        places_U = rows_U - self._begins_T.index_select(0, tables_U)
+        return counter_hash.row_keys(self._salts_T.index_select(0, tables_U), places_U, step)
+
+    def _initialize(self, name: str, spec: TableSpec) -> None:
+        begin, end = self.begins[name], self.begins[name] + spec.rows
+        for first in range(begin, end, _INITIAL_ROWS_AT_ONCE):
+            rows = slice(first, min(first + _INITIAL_ROWS_AT_ONCE, end))
+            self.rows_RD[rows] = counter_hash.uniform(self._row_keys(rows, 0), self.width) * spec.scale
+
+
+def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
+    begins, rows = {}, 0
+    for name, spec in tables.items():
+        begins[name] = rows
+        rows += spec.rows
+    return begins
+
+
+def _blocks(tables: Mapping[str, TableSpec]) -> dict[str, int]:
+    """The block of each table. Gradients are sorted and summed block by block, so that they stay in the cache.
+
+    Neighbours make a block while int16 can number its rows; a larger table is one of its own.
+    """
+    blocks, block, rows = {}, 0, 0
+    for name, spec in tables.items():
+        if rows and rows + spec.rows > _ROWS_OF_A_BLOCK:
+            block, rows = block + 1, 0
+        blocks[name] = block
+        rows += spec.rows
+    return blocks
+
+
+def _read(tensor: Tensor, rows: slice | Tensor) -> Tensor:
+    """A view of a slice, a copy of single rows."""
+    return tensor[rows] if isinstance(rows, slice) else tensor.index_select(0, rows)
+
+
+def _write(tensor: Tensor, rows: slice | Tensor, values: Tensor) -> None:
+    """A view has been changed in place already."""
+    if isinstance(rows, Tensor):
+        tensor.index_copy_(0, rows, values)

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Describes one embedding table: its rows, its width, and which features look it up."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """One embedding table of shape (rows, width).
+
+    Args:
+        rows: how many ids it knows: 0 to rows - 1.
+        width: numbers a row.
+        features: names of the features whose ids are its rows. Several may share a table.
+        pooling: "sum" or "mean" gives one vector a sample (zeros for a sample without ids); "sequence" one a value.
+            With weights, "sum" is sum_i w_i x_i and "mean" is that divided by the number of ids.
+        dtype: of the stored rows. Lookups, gradients and optimizer state are fp32 always; rows of bf16 and fp16 are
+            rounded stochastically when they are updated.
+        initial_scale: rows begin uniform in (-scale, scale); None means 1 / sqrt(rows), as DLRM begins.
+    """
+
+    rows: int
+    width: int
+    features: tuple[str, ...]
+    pooling: Literal["sum", "mean", "sequence"] = "sum"
+    dtype: Literal["fp32", "bf16", "fp16"] = "fp32"
+    initial_scale: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        if self.rows < 1 or self.width < 1:
+            raise ValueError(f"a table of {self.rows} rows of width {self.width}: both must be at least 1")
+        if not self.features or len(set(self.features)) < len(self.features):
+            raise ValueError(f"features {list(self.features)}: name at least one, and each once")
+        if self.pooling not in ("sum", "mean", "sequence") or self.dtype not in DTYPES:
+            raise ValueError(
+                f"pooling {self.pooling!r}, dtype {self.dtype!r}: use sum, mean or sequence, and fp32, bf16 or fp16"
+            )
+
+    @property
+    def scale(self) -> float:
+        """Half the width of the interval in which rows begin."""
+        return self.rows**-0.5 if self.initial_scale is None else self.initial_scale

@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Sums the gradients of each touched row over all lookups of a step, in the order of the samples.
+
+Shape letters: N values of all lookups, G bags of all lookups, D width, U touched rows.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.sparse.jagged_select import row_offsets
+from nemo_vfm.sparse.tables.row_kernels import sum_bags
+
+# A part of the rows with all that is computed from it stays in the cache of a core: 1 MB of fp32.
+_NUMBERS_AT_ONCE, _ROWS_AT_ONCE = 1 << 18, 1 << 14
+
+
+@dataclass(frozen=True)
+class BagLookup:
+    """What one lookup read, and where its gradients belong.
+
+    Args:
+        number: of the call, in the order of the forward passes of a step.
+        keys_N: rows of the storage.
+        lengths_G: values a bag.
+        weights_N: of the values, or None for 1.
+        samples_G: the sample of each bag, where their order has to be restored.
+        has_places: whether `samples_G` are places in the global batch.
+        spans: the values and bags of each block of tables, in their order.
+    """
+
+    number: int
+    keys_N: Tensor
+    lengths_G: Tensor
+    weights_N: Tensor | None
+    samples_G: Tensor | None
+    has_places: bool
+    spans: tuple["BlockSpan", ...]
+
+
+@dataclass(frozen=True)
+class BlockSpan:
+    """Which values and bags of a lookup belong to one block of tables."""
+
+    block: int
+    values: slice
+    bags: slice
+
+
+@dataclass(frozen=True)
+class PendingGradient:
+    """The gradient of a lookup's bags, fp32 (G, D), until the step is applied."""
+
+    lookup: BagLookup
+    grads_GD: Tensor
+
+    def of_block(self, span: BlockSpan) -> "PendingGradient":
+        """The part of one block of tables, as views."""
+        one, values, bags = self.lookup, span.values, span.bags
+        weights_N = None if one.weights_N is None else one.weights_N[values]
+        samples_G = None if one.samples_G is None else one.samples_G[bags]
+        part = BagLookup(
+            one.number, one.keys_N[values], one.lengths_G[bags], weights_N, samples_G, one.has_places, (span,)
+        )
+        return PendingGradient(part, self.grads_GD[bags])
+
+
+@dataclass(frozen=True)
+class RowSums:
+    """Rows of a storage, as a slice or as int64 indices, and the sum of each one's gradients, fp32 (U, D)."""
+
+    rows: slice | Tensor
+    sums_UD: Tensor
+
+
+@dataclass(frozen=True)
+class TouchedRows:
+    """Every touched row once, rising, and the bags whose gradients it sums.
+
+    Args:
+        rows_U: int64.
+        offsets: where each row's values begin in `bags_N`, and at last N.
+        bags_N: the bag of each value, row after row.
+        weights_N: of these values, or None for 1.
+        grads_GD: of the bags.
+    """
+
+    rows_U: Tensor
+    offsets: Tensor
+    bags_N: Tensor
+    weights_N: Tensor | None
+    grads_GD: Tensor
+
+    def parts(self, fill: bool = False) -> Iterator[RowSums]:
+        """Sums of a part of the rows at a time.
+
+        Args:
+            fill: where most rows of a range are touched, give the whole range as a slice, with zeros for the others.
+        """
+        at_once = max(1, min(_ROWS_AT_ONCE, _NUMBERS_AT_ONCE // self.grads_GD.shape[1]))
+        begins = list(range(0, len(self.rows_U), at_once))
+        ends = [*begins[1:], len(self.rows_U)]
+        first_rows, last_rows = self.rows_U[begins].tolist(), self.rows_U[[end - 1 for end in ends]].tolist()
+        for begin, end, first, last in zip(begins, ends, first_rows, last_rows, strict=True):
+            bounds = self.offsets[begin : end + 1]
+            if fill and last + 1 - first <= 1.5 * (end - begin):
+                filled = _filled_offsets(self.rows_U[begin:end] - first, bounds, last + 1 - first)
+                yield RowSums(slice(first, last + 1), self._sums(bounds, filled))
+            else:
+                yield RowSums(self.rows_U[begin:end], self._sums(bounds, bounds - bounds[0]))
+
+    def _sums(self, bounds: Tensor, offsets: Tensor) -> Tensor:
+        """Of the values between the first and the last of `bounds`; `offsets` count from the first."""
+        begin, end = bounds[[0, -1]].tolist()
+        weights = None if self.weights_N is None else self.weights_N[begin:end]
+        return sum_bags(self.grads_GD, self.bags_N[begin:end], offsets, weights)
+
+
+def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
+    """Offsets of all `count` rows of a range, of which those at `places_U` are touched: the others are empty."""
+    offsets = bounds.new_zeros(count + 1)
+    return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
+
+
+def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: int) -> TouchedRows:
+    """Bring the values of all lookups into the order of their rows.
+
+    Values of one row keep a fixed order: by place in the global batch where places were given, else by call and
+    sample; then by feature, in the order of the tables; then as they come in the sample. Floating-point sums depend on
+    that order alone.
+
+    Args:
+        pending: at least one.
+        first_row: of the storage that they may touch.
+        num_rows: how many.
+
+    Raises:
+        ValueError: places were given for some lookups and not for others.
+    """
+    pending = sorted(pending, key=lambda one: one.lookup.number)
+    lookups = [one.lookup for one in pending]
+    keys_N = _narrow(_cat([lookup.keys_N for lookup in lookups]) - first_row, num_rows)
+    bags_N = _bags(lookups)
+    order_N = _row_order(keys_N, _samples(lookups), bags_N)
+    rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
+    weights_N = _weights(lookups)
+    return TouchedRows(
+        rows_U.long() + first_row,
+        row_offsets(counts_U),
+        bags_N.index_select(0, order_N),
+        None if weights_N is None else weights_N.index_select(0, order_N),
+        _cat([one.grads_GD for one in pending]),
+    )
+
+
+def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tensor:
+    """A stable order by row, and by sample inside a row."""
+    if samples_G is None:
+        return keys_N.sort(stable=True).indices
+    by_sample_N = samples_G.index_select(0, bags_N).sort(stable=True).indices
+    by_row_N = keys_N.index_select(0, by_sample_N).sort(stable=True).indices
+    return by_sample_N.index_select(0, by_row_N)
+
+
+def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
+    """In the smallest integers: a radix sort passes once a byte."""
+    smallest = next(dtype for dtype in (torch.int16, torch.int32, torch.int64) if num_rows <= torch.iinfo(dtype).max)
+    return keys_N.to(smallest)
+
+
+def _bags(lookups: Sequence[BagLookup]) -> Tensor:
+    lengths_G = _cat([lookup.lengths_G for lookup in lookups])
+    bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
+    return torch.repeat_interleave(bags_G, lengths_G, output_size=sum(len(lookup.keys_N) for lookup in lookups))
+
+
+def _samples(lookups: Sequence[BagLookup]) -> Tensor | None:
+    """Numbers that rise with the samples, or None where the lookups have that order already."""
+    with_places = [lookup.has_places for lookup in lookups]
+    if any(with_places) and not all(with_places):
+        raise ValueError(
+            f"{sum(with_places)} of {len(lookups)} lookups of this step were given the places of their samples in the "
+            "global batch; give them to all of them or to none"
+        )
+    samples = [one.samples_G if one.has_places else one.samples_G + (one.number << 32)
+               for one in lookups if one.samples_G is not None]  # fmt: skip
+    return _cat(samples) if samples else None
+
+
+def _weights(lookups: Sequence[BagLookup]) -> Tensor | None:
+    if all(lookup.weights_N is None for lookup in lookups):
+        return None
+    ones = [torch.ones(len(one.keys_N), device=one.keys_N.device) for one in lookups]
+    return _cat(
+        [one if lookup.weights_N is None else lookup.weights_N for one, lookup in zip(ones, lookups, strict=True)]
+    )
+
+
+def _cat(tensors: Sequence[Tensor]) -> Tensor:
+    """Without a copy of a single one."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))

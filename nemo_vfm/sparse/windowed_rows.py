@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stores histories that shift from sample to sample as windows of one buffer (RecD's partial duplicates).
+
+Shape letters: B rows, N values of all rows, K values of the buffer.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.jagged_select import slice_positions
+from nemo_vfm.sparse.row_fingerprint import bits, mix64_
+
+#: Odd, so that it has an inverse modulo 2^64; both as signed 64-bit numbers.
+_BASE = 0x5851F42D4C957F2D
+_INVERSE = (pow(_BASE, -1, 2**64) + 2**63) % 2**64 - 2**63
+
+
+@dataclass(frozen=True, eq=False)
+class WindowedRows:
+    """Rows as windows of a buffer: row i is buffer[starts[i] : starts[i] + lengths[i]]. See `windowed`.
+
+    Args:
+        buffer_K: values, each run of overlapping rows once.
+        starts_B: where each row begins, int64.
+        lengths_B: how many values each row has, int64.
+    """
+
+    buffer_K: Tensor
+    starts_B: Tensor
+    lengths_B: Tensor
+
+    def __len__(self) -> int:
+        return len(self.lengths_B)
+
+    @property
+    def stored_over_read(self) -> float:
+        """Values in the buffer over values in all rows; 1 where nothing overlaps, or nothing is there."""
+        read = int(self.lengths_B.sum())
+        return len(self.buffer_K) / read if read else 1.0
+
+    def jagged(self) -> Jagged:
+        """The rows themselves."""
+        return Jagged(self.buffer_K[slice_positions(self.starts_B, self.lengths_B)], self.lengths_B)
+
+    def to(self, device: torch.device | str) -> "WindowedRows":
+        """The same rows on `device`."""
+        tensors = (self.buffer_K, self.starts_B, self.lengths_B)
+        return WindowedRows(*(tensor.to(device, non_blocking=True) for tensor in tensors))
+
+    def require_valid(self, feature: str = "a feature") -> None:
+        """Check that each row lies in the buffer.
+
+        Raises:
+            DataError: one does not.
+        """
+        ends_B = self.starts_B + self.lengths_B
+        if len(bad := ((self.lengths_B < 0) | (self.starts_B < 0) | (ends_B > len(self.buffer_K))).nonzero()):
+            row = int(bad[0])
+            raise DataError(
+                f"{feature}: row {row} begins at {int(self.starts_B[row])} and has length {int(self.lengths_B[row])}; "
+                f"the buffer has {len(self.buffer_K)} values."
+            )
+
+
+def windowed(rows: Jagged) -> WindowedRows:
+    """The rows as windows: a row that equals the one before with a prefix dropped and a suffix added adds its suffix.
+
+    The longest such overlap is found by hash and then compared, so `jagged()` always gives the rows back. O(values).
+
+    Raises:
+        ValueError: the rows have weights.
+        DataError: lengths are negative or do not add up to the values.
+    """
+    if rows.weights_N is not None:
+        raise ValueError("rows with weights cannot be windows: a value has another weight in each row")
+    rows.require_valid()
+    overlap_B = _compared(rows, _overlaps(rows))
+    added_B = rows.lengths_B - overlap_B
+    added = slice_positions(rows.offsets[:-1] + overlap_B, added_B)
+    return WindowedRows(rows.values_N[added], added_B.cumsum(0) - rows.lengths_B, rows.lengths_B)
+
+
+def _overlaps(rows: Jagged) -> Tensor:
+    """The most values at the end of each row's predecessor that its own first values equal, by hash: int64, B.
+
+    A suffix of row i may begin at any of its values, and the prefix that it must equal begins where the row ends. There
+    are at most N comparisons for all rows together.
+    """
+    length_B, hashed = rows.lengths_B, _slice_hash(rows.values_N)
+    row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B)
+    size_N = rows.offsets[row_N + 1] - torch.arange(len(row_N), device=length_B.device)
+    begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1))[row_N]).nonzero().squeeze(1)
+    size, row = size_N[begin], row_N[begin]
+    same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
+    return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
+
+
+def _slice_hash(values_N: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
+    """A hash of the values from a to b, wherever they stand: (P[b] - P[a]) r^-a, P[t] = sum_{s < t} mix(v_s) r^s."""
+    mixed_N = mix64_(bits(values_N).clone())
+    running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
+    inverse = _powers(_INVERSE, mixed_N)
+    return lambda a, b: (running[b] - running[a]) * inverse[a]
+
+
+def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:
+    """The overlaps whose values are really equal; 0 where only the hashes were."""
+    begin_B = rows.offsets[:-1]
+    here = slice_positions(begin_B, overlap_B)
+    before = slice_positions(begin_B - overlap_B, overlap_B, len(here))
+    values_N = bits(rows.values_N)
+    wrong = here[values_N[here] != values_N[before]]
+    row = torch.searchsorted(rows.offsets, wrong, right=True) - 1
+    return overlap_B.index_fill(0, row, 0)
+
+
+def _powers(base: int, like_N: Tensor) -> Tensor:
+    """1, base, base^2, ..., modulo 2^64."""
+    factors_N = torch.full_like(like_N, base)
+    factors_N[:1] = 1
+    return factors_N.cumprod(0)

@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the benchmark of embedding tables: every side takes its steps, and the figures are there."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.support.benchmarks import module_of
+
+
+def test_a_small_run_gives_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    benchmark, file = module_of("embedding"), tmp_path / "figures.json"
+    monkeypatch.setattr(benchmark, "ROWS", 50)
+    words = ["--quick", "--rounds", "1", "--tables", "2", "26", "--json", str(file)]
+    monkeypatch.setattr("sys.argv", ["embedding.py", *words])
+    benchmark.main()
+    figures = json.loads(file.read_text())
+    assert set(figures) - {"over_fbgemm_26"} == {"over_bags_2", "over_bags_26", "torch_over_bags_26"}
+    assert all(figure > 0 for figure in figures.values())
+
+
+def test_all_sides_have_the_same_inputs_in_every_run():
+    benchmark = module_of("embedding")
+    given, again = benchmark.inputs(3, 4), benchmark.inputs(3, 4)
+    assert [len(ids) for ids in given.ids] == [40] * 3 and torch.equal(given.ids[1], again.ids[1])
+    assert list(benchmark.sides(1, 4, with_fbgemm=False)) == [
+        "nemo_vfm", "bags, dense", "bags, sparse", "bags, dense, fused",
+    ]  # fmt: skip

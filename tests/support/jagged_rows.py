@@ -1,0 +1,18 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes jagged tensors of lists of lists, and lists of jagged tensors."""
+
+import torch
+
+from nemo_vfm.sparse.jagged import Jagged
+
+
+def jagged(rows: list[list[int]]) -> Jagged:
+    """These rows of ids."""
+    flat = [value for row in rows for value in row]
+    return Jagged(torch.tensor(flat, dtype=torch.int64), torch.tensor([*map(len, rows)], dtype=torch.int64))
+
+
+def lists(found: Jagged) -> list[list[int]]:
+    """Its rows."""
+    return [part.tolist() for part in found.values_N.split(found.lengths_B.tolist())] if len(found) else []
