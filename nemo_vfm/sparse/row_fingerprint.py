@@ -63,7 +63,8 @@ def differs(columns: Sequence[Jagged], other_B: Tensor) -> Tensor:
         different_B |= column.lengths_B != column.lengths_B[other_B]
         there_N = slice_positions(column.offsets[:-1][other_B], column.lengths_B, len(column.values_N))
         values_N = bits(column.values_N)
-        wrong = (values_N[there_N] != values_N).nonzero().squeeze(1)
+        # index_select takes half of the time of values_N[there_N].
+        wrong = (values_N.index_select(0, there_N) != values_N).nonzero().squeeze(1)
         different_B[torch.searchsorted(column.offsets, wrong, right=True) - 1] = True
     return different_B
 

@@ -94,8 +94,8 @@ def _overlaps(rows: Jagged) -> Tensor:
     """
     length_B, hashed = rows.lengths_B, _slice_hash(rows.values_N)
     row_N = torch.repeat_interleave(torch.arange(len(rows), device=length_B.device), length_B)
-    size_N = rows.offsets[row_N + 1] - torch.arange(len(row_N), device=length_B.device)
-    begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1))[row_N]).nonzero().squeeze(1)
+    size_N = rows.offsets.index_select(0, row_N + 1) - torch.arange(len(row_N), device=length_B.device)
+    begin = (size_N <= torch.nn.functional.pad(length_B[1:], (0, 1)).index_select(0, row_N)).nonzero().squeeze(1)
     size, row = size_N[begin], row_N[begin]
     same = hashed(begin, begin + size) == hashed(begin + size, begin + 2 * size)
     return torch.zeros_like(length_B).scatter_reduce_(0, row[same] + 1, size[same], "amax")
@@ -106,7 +106,7 @@ def _slice_hash(values_N: Tensor) -> Callable[[Tensor, Tensor], Tensor]:
     mixed_N = mix64_(bits(values_N).clone())
     running = torch.nn.functional.pad((mixed_N * _powers(_BASE, mixed_N)).cumsum(0), (1, 0))
     inverse = _powers(_INVERSE, mixed_N)
-    return lambda a, b: (running[b] - running[a]) * inverse[a]
+    return lambda a, b: (running.index_select(0, b) - running.index_select(0, a)) * inverse.index_select(0, a)
 
 
 def _compared(rows: Jagged, overlap_B: Tensor) -> Tensor:
