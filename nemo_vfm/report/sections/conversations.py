@@ -19,7 +19,8 @@ _GRAM = 3
 _BODY = """
 <div class="texts">{% for row in rows %}
 <article class="prompt"><h3>{{ row.place }}</h3>{% for role, text in row.messages %}
-<figure style="grid-column:1/-1"><figcaption>{{ role }}</figcaption><blockquote>{{ text }}</blockquote></figure>
+<figure style="grid-column:1/-1"><figcaption>{{ role }}</figcaption>
+<blockquote style="white-space:pre-wrap">{{ text }}</blockquote></figure>
 {% endfor %}
 </article>{% endfor %}
 </div>
@@ -44,7 +45,8 @@ def _section(run: RunFolder, step: Step, rows: Sequence[Mapping[str, Any]]) -> S
     topics = Counter(clean(str(mapping(row.get("parents")).get("topic", ""))) for row in rows)
     topics.pop("", None)
     ledger = mapping(run.read_json(step.folder / "ledger.json"))
-    lead = f"{exact(len(rows))} rows on {exact(len(topics))} topics. Distinct {_GRAM}-grams are the share that differ."
+    on = f" on {exact(len(topics))} topics" if topics else ""
+    lead = f"{exact(len(rows))} rows{on}. Distinct {_GRAM}-grams are the share that differ."
     values = {"rows": [_shown(row) for row in shown], "topics": topics.most_common(MAX_TOPICS)}
     return Section("Conversations", fragment(_BODY, values), lead, step.name, _cards(rows, mapping(ledger.get("rows"))))
 
