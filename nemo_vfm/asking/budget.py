@@ -99,8 +99,9 @@ class Budget:
         """
         if model not in self.prices and self.money is not None:
             known = ", ".join(sorted(self.prices)) or "none"
-            raise ValueError(f"money is limited to {self.money:g}, but prices has none for the model {model!r} (it has "
-                             f"{known}): give what a million tokens cost each way; 0 is a price, too")  # fmt: skip
+            raise ValueError(f"the budget limits money to {self.money:g}, and its prices have none for the model "
+                             f"{model!r} (they have {known}): give what a million tokens cost each way; 0 is a price, "
+                             "too")  # fmt: skip
         return self.prices.get(model, _FREE)
 
     def reserve(self, cost: Cost) -> bool:

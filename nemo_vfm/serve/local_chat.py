@@ -82,6 +82,10 @@ class LocalChat:
         settings = [choice.temperature, choice.top_k, choice.top_p, choice.min_p]
         return ["local/1", served.name, served.revision, self.max_tokens, settings, self.seed]
 
+    def is_free(self) -> bool:
+        """No budget needs to reserve anything for a model in this process."""
+        return True
+
     def longest_answer_tokens(self) -> int:
         """The limit on an answer."""
         return self.max_tokens

@@ -290,7 +290,7 @@ def test_askers_share_a_budget_each_at_the_price_of_its_model():
 
 def test_money_without_the_price_of_a_model_is_refused_before_anything_is_asked():
     budget = Budget(money=5.0, prices={"other": Price(million_in=1.0, million_out=1.0)})
-    with pytest.raises(ValueError, match=r"money is limited to 5.*no.*'made'.*it has other"):
+    with pytest.raises(ValueError, match=r"limits money to 5.*none.*'made'.*they have other"):
         Asker(chat=MadeChat(), budget=budget)
 
 

@@ -10,7 +10,7 @@ from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
 def test_money_needs_the_price_of_each_model_and_nothing_is_a_price():
     budget = Budget(money=5.0, prices={"free": Price(million_in=0.0, million_out=0.0)})
     assert budget.reserve(budget.price_of("free").cost(10**12, 10**12))
-    with pytest.raises(ValueError, match=r"money is limited to 5.*'dear'"):
+    with pytest.raises(ValueError, match=r"limits money to 5.*'dear'"):
         budget.price_of("dear")
     assert Budget(tokens=5).price_of("dear").cost(3, 4) == Cost(3, 4, 0.0)
 

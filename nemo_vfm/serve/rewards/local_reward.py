@@ -69,6 +69,10 @@ class LocalReward:
         assert served.reward is not None, "another model is refused when it is loaded"
         return ["local reward/1", served.name, served.revision, list(served.reward.names)]
 
+    def is_free(self) -> bool:
+        """No budget needs to reserve anything for a model in this process."""
+        return True
+
     def longest_answer_tokens(self) -> int:
         """It writes none."""
         return 0

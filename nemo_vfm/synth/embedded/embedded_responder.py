@@ -56,6 +56,10 @@ class EmbeddedResponder:
         """See `ChatModel`."""
         return [self.name, self.error_rate]
 
+    def is_free(self) -> bool:
+        """See `FreeModel`."""
+        return True
+
     def say(self, messages: Sequence[Json]) -> Said:
         """A made answer, a function of the messages and the name alone."""
         draw = WordDraw(json.dumps([self.name, *messages], sort_keys=True))

@@ -74,6 +74,7 @@ class Synthesize:
         self.pipeline, self.prompts, self.generator, self.models = pipeline, prompts, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
         self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
+        self._asker()  # refuses a budget that cannot be kept
         for one in [pipeline, *(one for one in filters if isinstance(one, AskingFilter))]:
             _require(one, prompts, self.models)
 
@@ -84,8 +85,7 @@ class Synthesize:
             NemoVfmError: too few candidates became rows, or none.
             UserError: the budget is spent, the service refuses us, or another run has the journal.
         """
-        asker = Asker(chat=self.generator, others=self.models, pace=self.pace, budget=self.budget, tries=self.tries,
-                      journal=Journal(file=self.journal or run.folder / "answers.jsonl"))  # fmt: skip
+        asker = self._asker(Journal(file=self.journal or run.folder / "answers.jsonl"))
         asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
@@ -97,6 +97,10 @@ class Synthesize:
             lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
             self._write(run, lines, rows, runner)
         return self._outcome(run, rows, runner)
+
+    def _asker(self, journal: Journal | None = None) -> Asker:
+        return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,
+                     tries=self.tries)  # fmt: skip
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):

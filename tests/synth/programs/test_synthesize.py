@@ -15,11 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from markupsafe import escape
 
+from nemo_vfm.asking.budget import Budget
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import NemoVfmError
-from nemo_vfm.core.network.chat import Said
+from nemo_vfm.core.network.chat import Chat, Said
+from nemo_vfm.core.network.endpoint import Endpoint
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
@@ -28,10 +30,13 @@ from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import Ask, Draft
 from nemo_vfm.synth.programs.synthesize import Synthesize
+from tests.support.chat_server import allowed
 from tests.support.repository import ROOT
 
 RECIPE = str(ROOT / "recipes/synthetic/open_qa.yaml")
 RECIPES = sorted(path.stem for path in (ROOT / "recipes/synthetic").glob("*.yaml") if "synthesize" in path.read_text())
+
+AT = Endpoint(url="https://a.example/v1", permissions=allowed("https://a.example/v1"))
 
 
 def job(*changes: str) -> Any:
@@ -357,12 +362,20 @@ def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path
     ({"prompts": {}}, "a prompt named as_list"),
     ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a place {other}"),
     ({"min_yield": 2}, "from 0 to 1"),
+    ({"budget": Budget(money=1.0), "generator": Chat(endpoint=AT, model="m")},
+     "prices have none for the model 'm'"),
+    ({"tries": 0}, "each question is asked at least once"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_when_it_is_built(more: dict[str, Any], said: str) -> None:
     made = job()
     given = {"pipeline": made.pipeline, "prompts": made.prompts, "generator": made.generator, **more}
     with pytest.raises(ValueError, match=said):
         Synthesize(**given)
+
+
+def test_a_budget_passes_over_the_embedded_responder(tmp_path: Path) -> None:
+    by(Shuffled(), 5, budget=Budget(money=0.0, tokens=10_000_000)).run(Run(tmp_path))
+    assert len(rows(tmp_path)) == 5
 
 
 def test_data_are_never_places_of_a_prompt() -> None:
