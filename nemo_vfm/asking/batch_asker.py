@@ -8,6 +8,7 @@ from pathlib import Path
 
 from nemo_vfm.asking.answer_key import answer_key
 from nemo_vfm.asking.batch_requests import request_line, results, write_requests, written_keys
+from nemo_vfm.asking.budget import Budget, Cost, Price, estimated_tokens
 from nemo_vfm.asking.journal import Journal, OpenJournal
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.asking.recall import concealed, recalled
@@ -34,24 +35,33 @@ class BatchAsker:
         folder: for the files.
         most_requests: in one file.
         most_mb: of one file, in 10^6 bytes.
+        budget: what they may cost, at the prices of the batch API; None limits nothing.
     """
 
     def __init__(
-        self, *, chat: Chat, journal: Journal, folder: Path, most_requests: int = 50_000, most_mb: float = 200.0
-    ) -> None:
+        self, *, chat: Chat, journal: Journal, folder: Path, most_requests: int = 50_000, most_mb: float = 200.0,
+        budget: Budget | None = None,
+    ) -> None:  # fmt: skip
         if most_requests < 1 or most_mb <= 0:
             raise ValueError(f"most_requests {most_requests} and most_mb {most_mb} must be at least 1 and above 0")
         self.chat, self.journal, self.folder = chat, journal, Path(folder)
         self.most_requests, self.most_mb = most_requests, most_mb
+        self.budget = Budget() if budget is None else budget
+        self._price = self.budget.price_of(chat.model_name())
 
     def ready(self) -> None:
         """There is nothing that could be absent."""
+
+    def price(self, model: str = "") -> Price:
+        """Of the model; it has no others."""
+        return self._price
 
     def ask(self, questions: Iterable[Question]) -> Iterator[Reply | Failure]:
         """A reply or failure for each question that has a result.
 
         Raises:
             BatchPending: some have none; their requests are written.
+            BudgetSpent: the next request might cost more than is left; those before it are written.
             UserError: the journal is in use.
         """
         with self.journal.open() as journal:
@@ -61,6 +71,8 @@ class BatchAsker:
             for question in questions:
                 key = answer_key(identity, question)
                 if (end := _end(journal, failed, question, key)) is not None:
+                    if isinstance(end, Reply):
+                        self.budget.settle(Cost(), self._price.cost(end.said.tokens_in, end.said.tokens_out))
                     yield end
                 else:
                     waiting.setdefault(key, []).append(question)
@@ -80,16 +92,30 @@ class BatchAsker:
 
     def _write(self, waiting: dict[str, list[Question]]) -> Iterator[Failure]:
         """Write what was not written before; what must not be sent is a failure."""
-        before, lines = written_keys(self.folder), []
-        for key in waiting.keys() - before:
+        before, lines, stop = written_keys(self.folder), [], None
+        for key in waiting.keys() & before:
+            self.budget.reserve(self._cost(waiting[key][0]))
+        for key in sorted(waiting.keys() - before):
             try:
-                lines.append(self._line(key, waiting[key][0]))
+                line, cost = self._line(key, waiting[key][0]), self._cost(waiting[key][0])
             except NemoVfmError as error:
                 yield from (Failure(question, str(error), key) for question in waiting[key])
+                continue
+            if not self.budget.reserve(cost):
+                stop = self.budget.stop(cost)
+                break
+            lines.append(line)
         most_bytes = int(self.most_mb * 1e6)
-        files = write_requests(sorted(lines), self.folder, most=self.most_requests, most_bytes=most_bytes)
+        files = write_requests(lines, self.folder, most=self.most_requests, most_bytes=most_bytes)
+        if stop is not None:
+            raise stop
         if files or waiting.keys() & before:
             raise self._pending(files, len(waiting.keys() & before))
+
+    def _cost(self, question: Question) -> Cost:
+        if not self.budget.limits:
+            return Cost()
+        return self._price.cost(estimated_tokens(question.built()), self.chat.longest_answer_tokens())
 
     def _line(self, key: str, question: Question) -> bytes:
         if len(key) > _LONGEST_KEY:

@@ -9,6 +9,7 @@ import pytest
 
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.batch_asker import BatchAsker, BatchPending
+from nemo_vfm.asking.budget import Budget, BudgetSpent
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.network.chat import Chat
@@ -153,3 +154,20 @@ def test_the_key_is_in_no_file_even_if_an_answer_or_a_question_holds_it(tmp_path
 def test_limits_that_cannot_be_are_refused(tmp_path, limits):
     with pytest.raises(ValueError, match="must be at least 1"):
         asker(tmp_path, **limits)
+
+
+def test_a_budget_stops_the_writing_of_requests_and_counts_what_is_known_or_written(tmp_path):
+    def limited(tokens):
+        return asker(tmp_path, budget=Budget(tokens=tokens))
+
+    with pytest.raises(BudgetSpent, match="the budget is spent"):
+        list(limited(55).ask(questions("one", "two", "three", "four")))
+    assert len(by_text(tmp_path)) == 3, "16 or 17 tokens each, 9 of them for the answer"
+    with pytest.raises(BudgetSpent):
+        list(limited(55).ask(questions("one", "two", "three", "four")))
+    assert len(by_text(tmp_path)) == 3, "those that are under way are paid for"
+    deliver(tmp_path, result(next(iter(by_text(tmp_path).values()))))
+    found = []
+    with pytest.raises(BatchPending):
+        found.extend(limited(1000).ask(questions("one", "two", "three", "four")))
+    assert len(found) == 1 and len(by_text(tmp_path)) == 4

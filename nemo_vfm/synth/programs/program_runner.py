@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.batch_asker import BatchAsker
 from nemo_vfm.asking.budget import Cost
 from nemo_vfm.asking.question import Failure, Question, Reply
 from nemo_vfm.core.errors import NemoVfmError
@@ -83,7 +84,7 @@ class ProgramRunner:
     `uses` counts answers by role, and `failed` questions without one by reason.
     """
 
-    def __init__(self, asker: Asker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
+    def __init__(self, asker: Asker | BatchAsker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
         self._asker, self._prompts, self._seed = asker, prompts, seed
         self.uses: dict[str, Use] = {}
         self.failed: Counter[str] = Counter()

@@ -11,12 +11,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.batch_asker import BatchAsker
 from nemo_vfm.asking.budget import Budget
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import ChatModel
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -58,13 +60,15 @@ class Synthesize:
         tries: attempts at a question on which a service fails.
         licence: of the data, as every row says it.
         journal: a file of answers that recipes share; None keeps them in the run's folder.
+        batch: ask through files of OpenAI's batch API, in the run's folder `batch`. Each run ends with files to send
+            off, and the next goes on with their results. There is one model then, behind an endpoint.
     """
 
     def __init__(
         self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel,
         models: Mapping[str, ChatModel] | None = None, filters: Sequence[RowFilter | AskingFilter | OrderedFilter] = (),
         rows: int = 50, min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
-        licence: str = "", journal: Path | None = None,
+        licence: str = "", journal: Path | None = None, batch: bool = False,
     ) -> None:  # fmt: skip
         if rows < 1 or not 0 <= min_yield <= 1:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
@@ -73,7 +77,10 @@ class Synthesize:
             raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {most:,}; raise its numbers")
         self.pipeline, self.prompts, self.generator, self.models = pipeline, prompts, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
-        self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
+        self.budget, self.tries, self.licence, self.journal, self.batch = budget, tries, licence, journal, batch
+        if batch and (self.models or not isinstance(generator, Chat)):
+            raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
+                             f"{len(self.models)} models")  # fmt: skip
         self._asker()  # refuses a budget that cannot be kept
         for one in [pipeline, *(one for one in filters if isinstance(one, AskingFilter))]:
             _require(one, prompts, self.models)
@@ -83,9 +90,11 @@ class Synthesize:
 
         Raises:
             NemoVfmError: too few candidates became rows, or none.
+            BatchPending: files wait to be sent off.
             UserError: the budget is spent, the service refuses us, or another run has the journal.
         """
-        asker = self._asker(Journal(file=self.journal or run.folder / "answers.jsonl"))
+        journal = Journal(file=self.journal or run.folder / "answers.jsonl")
+        asker = self._batch_asker(journal, run) if self.batch else self._asker(journal)
         asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
@@ -101,6 +110,10 @@ class Synthesize:
     def _asker(self, journal: Journal | None = None) -> Asker:
         return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,
                      tries=self.tries)  # fmt: skip
+
+    def _batch_asker(self, journal: Journal, run: Run) -> BatchAsker:
+        assert isinstance(self.generator, Chat)
+        return BatchAsker(chat=self.generator, journal=journal, folder=run.folder / "batch", budget=self.budget)
 
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
