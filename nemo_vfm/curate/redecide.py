@@ -135,7 +135,7 @@ class Redecide:
 
     def _write_shards(self, folder: Path, curated: FinishedCuration, fates: Fates) -> list[str]:
         """Shards of what has media; the ids of what has none."""
-        alive, ids = curated.table.alive.tolist(), curated.texts("clip_id")
+        alive, ids = curated.table.alive.tolist(), curated.text_column("clip_id")
         kept = [ids[place] for place, rule in enumerate(fates.rules) if rule is None and alive[place]]
         there = self.curated / "shards"
         shards = ShardSet(there) if (there / "shards.json").is_file() else None

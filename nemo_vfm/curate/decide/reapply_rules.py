@@ -44,7 +44,7 @@ class FinishedCuration:
     files: Sequence[Json]
     vectors: Mapping[str, Mapping[str, str]]
 
-    def texts(self, name: str) -> list[str]:
+    def text_column(self, name: str) -> list[str]:
         """A column that no clip lacks."""
         return cast(list[str], self.others[name])
 
@@ -121,7 +121,7 @@ def _compare(curated: FinishedCuration, fates: Fates, name: str, rule: Rule, col
     kept = _alive(curated, fates)
     records = _records(curated, kept, column)
     drop_duplicates(records, name, above(rule, curated.table), column, stage)
-    ids = curated.texts("clip_id")
+    ids = curated.text_column("clip_id")
     gone = {ids[place]: record.duplicate_of for place, record in zip(kept, records, strict=True) if record.rule}
     for place, record in zip(kept, records, strict=True):
         fates.rules[place], fates.duplicate_of[place] = record.rule, record.duplicate_of
@@ -136,7 +136,7 @@ def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> l
     microseconds, found = curated.table.microseconds.tolist(), []
     first, last = curated.others["first_frame"], curated.others["last_frame"]
     for place in places:
-        source, clip_id = curated.texts("source")[place], curated.texts("clip_id")[place]
+        source, clip_id = curated.text_column("source")[place], curated.text_column("clip_id")[place]
         span = (cast(int, first[place]), cast(int, last[place]))
         clip = Clip(sources.get(source, ""), *span, 0, 0, Fraction(1))
         if clip.id != clip_id:
@@ -151,7 +151,7 @@ def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> l
 
 def _balance(curated: FinishedCuration, fates: Fates, balance: Balance) -> None:
     kept = _alive(curated, fates)
-    ids, sources = curated.texts("clip_id"), curated.texts("source")
+    ids, sources = curated.text_column("clip_id"), curated.text_column("source")
     groups = balance.groups(curated.table.take(kept), [sources[place] for place in kept])
     fates.balanced = balance.weigh(groups, [ids[place] for place in kept])
     for place in kept:
@@ -172,7 +172,7 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
             ledger.microseconds.book(side, reason, int(amount))
     ledger.clips.total = int(is_clip.sum())
     by_source: dict[str, Counter[Fate]] = {}
-    for (source, code), number in Counter(zip(curated.texts("source"), codes.tolist(), strict=True)).items():
+    for (source, code), number in Counter(zip(curated.text_column("source"), codes.tolist(), strict=True)).items():
         by_source.setdefault(source, Counter())[kinds[code]] += number
     files = []
     for file in curated.files:
@@ -192,7 +192,7 @@ def _kinds(curated: FinishedCuration, fates: Fates) -> tuple[list[Fate], list[st
     messages = cast("list[str | None]", curated.others["message"])
     found = [
         (message, rule, "" if message is None else source)
-        for message, rule, source in zip(messages, fates.rules, curated.texts("source"), strict=True)
+        for message, rule, source in zip(messages, fates.rules, curated.text_column("source"), strict=True)
     ]
     places = {one: place for place, one in enumerate(dict.fromkeys(found))}
     codes = np.fromiter((places[one] for one in found), np.int64, len(found))
