@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from nemo_vfm.asking.budget import Budget, Cost, Price
 from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
-from nemo_vfm.asking.question import ChatModel, Failure, Question, Reply
+from nemo_vfm.asking.question import ChatModel, Failure, HasPlace, Question, Reply
 from nemo_vfm.asking.recall import concealed
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.chat import Said
@@ -64,6 +64,7 @@ class Attempts:
     ) -> None:  # fmt: skip
         self._chat, self._limit, self._journal, self._budget, self._price = chat, limit, journal, budget, price
         self._tries, self._patience_s = tries, patience_s
+        self._backoff_s = _BACKOFF_S if isinstance(chat, HasPlace) else 0.0  # one in this process needs no rest
 
     def make(self, asked: PendingQuestion, ticket: Ticket) -> Outcome:
         """How it went; what concerns all questions comes back as the exception to raise."""
@@ -114,7 +115,7 @@ class Attempts:
         asked.faults += 1
         if asked.faults >= self._tries:
             return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
-        asked.due_s = time.monotonic() + (0.0 if timed_out else _BACKOFF_S * 2.0 ** (asked.faults - 1))
+        asked.due_s = time.monotonic() + (0.0 if timed_out else self._backoff_s * 2.0 ** (asked.faults - 1))
         return Retry()
 
     def _over(self, asked: PendingQuestion, ticket: Ticket, error: BaseException) -> Outcome:

@@ -48,7 +48,6 @@ def texts(found):
 
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
-    monkeypatch.setattr("nemo_vfm.asking.attempt._BACKOFF_S", 0.001)
     monkeypatch.setattr("nemo_vfm.asking.concurrency_limit._BACKOFF_S", 0.001)
 
 
@@ -319,6 +318,20 @@ def test_those_who_ask_one_model_at_one_place_share_its_limit_and_others_do_not(
     one, same, other = (Asker(chat=Placed(name=name), pace=pace) for name in ("shared", "shared", "alone"))
     assert one._limits[""] is same._limits[""] and one._limits[""] is not other._limits[""]
     assert Asker(chat=Placed(name="shared"), pace=other_pace)._limits[""] is not one._limits[""]
+
+
+def test_a_service_rests_after_a_fault_and_a_model_in_this_process_does_not(monkeypatch):
+    class Placed(MadeChat):
+        def place(self):
+            return "a place of its own"
+
+    monkeypatch.setattr("nemo_vfm.asking.attempt._BACKOFF_S", 0.5)
+    seconds = []
+    for kind in (MadeChat, Placed):
+        chat, began = kind(script={"q0": [EndpointFault("half an answer")]}), time.monotonic()
+        assert texts(Asker(chat=chat).ask(numbered(1))) == {0: "q0!"} and chat.asked["q0"] == 2
+        seconds.append(time.monotonic() - began)
+    assert seconds[0] < 0.5 <= seconds[1]
 
 
 def test_each_of_several_models_has_a_pace_of_its_own(tmp_path):
