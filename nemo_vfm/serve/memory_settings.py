@@ -17,7 +17,6 @@ _M_MMAP_THRESHOLD = -3  # of glibc's malloc.h
 _LARGE_BYTES, _LARGEST_THRESHOLD = 1 << 20, 32 << 20  # glibc takes no larger threshold
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # of Linux's mman.h; the second since 6.1
 _PAGE = 2 << 20
-_LEAST_BYTES = 16 << 20  # of a range that is collapsed: the stack of a thread has 8 MB, nearly none of it in memory
 #: A range of /proc/self/maps that is private, writable and no file's.
 _ANONYMOUS = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0 *(?:\[heap\])?$", re.MULTILINE)
 
@@ -56,7 +55,7 @@ def collapse_pages() -> None:
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for first, last in anonymous_ranges(maps.read_text()):
         start, end = -(-first // _PAGE) * _PAGE, last // _PAGE * _PAGE
-        if end - start >= _LEAST_BYTES and madvise(start, end - start, _MADV_HUGEPAGE) == 0:
+        if start < end and madvise(start, end - start, _MADV_HUGEPAGE) == 0:
             madvise(start, end - start, _MADV_COLLAPSE)
 
 
