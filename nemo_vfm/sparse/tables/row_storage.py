@@ -85,7 +85,7 @@ class RowStorage:
     ) -> None:
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
         fill = optimizer.keeps_rows_without_gradient()
-        if isinstance(optimizer, RowWiseAdaGrad) and self._has_kernel(optimizer):
+        if type(optimizer) is RowWiseAdaGrad and self._has_kernel(optimizer):  # a subclass may update otherwise
             self._update_row_wise(optimizer, float(global_weight), 1.0 if clip_factor is None else float(clip_factor))
             return self.forget()
         for part in (part for touched in self.touched() for part in touched.parts(fill)):
