@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_vfm.core.log import info
+from nemo_vfm.sparse.tables import numba_kernels
 
 _VALUES_AT_ONCE = 1 << 14  # rows of bf16 and fp16 that become fp32 at a time: 4 MB at width 64
 
@@ -19,7 +20,11 @@ _VALUES_AT_ONCE = 1 << 14  # rows of bf16 and fp16 that become fp32 at a time: 4
 @cache
 def announce(device: str) -> None:
     """Say once which kernels run."""
-    info(f"Embedding tables on {device}: kernels in torch operators.")
+    if numba_kernels.usable(torch.empty(0, device=device)):
+        which = "numba for the sort and for row-wise AdaGrad on fp32, else torch operators"
+    else:
+        which = "torch operators"
+    info(f"Embedding tables on {device}: kernels in {which}.")
 
 
 def sum_bags(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor | None) -> Tensor:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.tables import counter_hash
-from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
+from nemo_vfm.sparse.tables import counter_hash, numba_kernels
+from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
@@ -85,12 +85,33 @@ class RowStorage:
     ) -> None:
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
         fill = optimizer.keeps_rows_without_gradient()
+        if type(optimizer) is RowWiseAdaGrad and self._has_kernel(optimizer):  # a subclass may update otherwise
+            self._update_row_wise(optimizer, float(global_weight), 1.0 if clip_factor is None else float(clip_factor))
+            return self.forget()
         for part in (part for touched in self.touched() for part in touched.parts(fill)):
             part.sums_UD.div_(global_weight)
             if clip_factor is not None:
                 part.sums_UD.mul_(clip_factor)
             self._update(optimizer, part, step)
         self.forget()
+
+    def _has_kernel(self, optimizer: RowWiseAdaGrad) -> bool:
+        plain = self.rows_RD.dtype == torch.float32 and not optimizer.weight_decay
+        return plain and numba_kernels.usable(self.rows_RD)
+
+    def _update_row_wise(self, optimizer: RowWiseAdaGrad, divisor: float, clip_factor: float) -> None:
+        numbers = divisor, clip_factor, optimizer.lr, optimizer.eps
+        for one in self.touched():
+            numba_kernels.update_row_wise(
+                self.rows_RD,
+                self.state["sum"],
+                one.rows_U,
+                one.offsets,
+                one.bags_N,
+                one.weights_N,
+                one.grads_GD,
+                numbers,
+            )
 
     def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
         state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}

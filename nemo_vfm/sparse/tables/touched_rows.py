@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.jagged_select import row_offsets
+from nemo_vfm.sparse.tables import numba_kernels
 from nemo_vfm.sparse.tables.row_kernels import sum_bags
 
 # A part of the rows with all that is computed from it stays in the cache of a core: 1 MB of fp32.
@@ -142,11 +143,15 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
     """
     pending = sorted(pending, key=lambda one: one.lookup.number)
     lookups = [one.lookup for one in pending]
-    keys_N = _narrow(_cat([lookup.keys_N for lookup in lookups]) - first_row, num_rows)
+    keys_N, samples_G, weights_N = _cat([lookup.keys_N for lookup in lookups]), _samples(lookups), _weights(lookups)
+    if samples_G is None and weights_N is None and numba_kernels.sorts(keys_N, num_rows):
+        lengths_G = _cat([lookup.lengths_G for lookup in lookups])
+        rows_U, offsets, bags_N = numba_kernels.sorted_bags(keys_N, lengths_G, first_row, num_rows)
+        return TouchedRows(rows_U.add_(first_row), offsets, bags_N, None, _cat([one.grads_GD for one in pending]))
+    keys_N = _narrow(keys_N - first_row, num_rows)
     bags_N = _bags(lookups)
-    order_N = _row_order(keys_N, _samples(lookups), bags_N)
+    order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
-    weights_N = _weights(lookups)
     return TouchedRows(
         rows_U.long() + first_row,
         row_offsets(counts_U),

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that tables learn the same with numba's kernels as with torch's, with any number of threads."""
+
+import pytest
+import torch
+
+from nemo_vfm.sparse.tables import numba_kernels
+from nemo_vfm.sparse.tables.fused_tables import FusedTables
+from nemo_vfm.sparse.tables.row_optimizer import RowSgd, RowWiseAdaGrad
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+from tests.support.random_features import random_jagged
+
+pytest.importorskip("numba")
+
+
+def learned(optimizer, weighted=False, clip=None):
+    tables = FusedTables({"t": TableSpec(40, 9, ("f",)), "u": TableSpec(7, 9, ("g",))}, optimizer, seed=1)
+    for step in range(20):
+        features = {"f": random_jagged(40, 16, step, 9, weighted), "g": random_jagged(7, 16, 50 + step, 9)}
+        sum((out**2).sum() for out in tables.lookup(features).values()).backward()
+        tables.apply(16.0, clip)
+    return tables.state()
+
+
+def in_torch(monkeypatch, *args):
+    with monkeypatch.context() as patch:
+        patch.setattr(numba_kernels, "usable", lambda tensor: False)
+        return learned(*args)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("clip", [None, 0.25])
+def test_row_wise_adagrad_is_that_of_torch(monkeypatch, weighted, clip):
+    expected = in_torch(monkeypatch, RowWiseAdaGrad(0.1), weighted, clip)
+    for name, tensor in learned(RowWiseAdaGrad(0.1), weighted, clip).items():
+        torch.testing.assert_close(tensor, expected[name], rtol=2e-5, atol=1e-6)
+
+
+def test_the_sort_changes_no_bit(monkeypatch):
+    expected = in_torch(monkeypatch, RowSgd(0.1))
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in learned(RowSgd(0.1)).items())
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_threads_change_no_bit(weighted):
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 3):
+            torch.set_num_threads(threads)
+            found.append(learned(RowWiseAdaGrad(0.1), weighted))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
+
+
+def test_values_of_a_row_stay_in_the_order_of_their_bags():
+    keys_N, lengths_G = torch.tensor([12, 10, 12, 12, 14]), torch.tensor([2, 0, 2, 1])
+    rows_U, offsets, bags_N = numba_kernels.sorted_bags(keys_N, lengths_G, first_row=10, num_rows=6)
+    assert rows_U.tolist() == [0, 2, 4]
+    assert offsets.tolist() == [0, 1, 4, 5]
+    assert bags_N.tolist() == [0, 0, 2, 2, 3]
