@@ -5,12 +5,12 @@
 Shape letters: R rows of a block, N values, G bags, D width, U touched rows.
 """
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,9 +36,11 @@ def sorted_bags(keys_N: Tensor, lengths_G: Tensor, first_row: int, num_rows: int
 
     A stable counting sort: values of one row stay in the order of the bags.
     """
-    found = _compiled("sort")(keys_N.numpy(), lengths_G.numpy(), first_row, num_rows)
-    rows_U, offsets, bags_N = map(torch.from_numpy, found)
-    return rows_U, offsets, bags_N
+    rows_U, bags_N = torch.empty(num_rows, dtype=torch.int64), torch.empty_like(keys_N)
+    offsets, ends = torch.zeros(num_rows + 1, dtype=torch.int64), torch.zeros(num_rows + 1, dtype=torch.int64)
+    arrays = [one.numpy() for one in (keys_N, lengths_G, ends, rows_U, offsets, bags_N)]
+    touched = _compiled("sort")(*arrays, first_row)
+    return rows_U[:touched].clone(), offsets[: touched + 1].clone(), bags_N
 
 
 def update_row_wise(
@@ -52,16 +54,19 @@ def update_row_wise(
         weights_N: of the values, or None for 1: the bits of weights of 1.
         numbers: what gradients are divided by, what they are multiplied by, lr, eps.
     """
-    kernel, threads = _compiled("update"), torch.get_num_threads()
     weights = torch.empty(0) if weights_N is None else weights_N
-    tensors = [one.detach().numpy() for one in (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD)]
-    settings = [np.float32(number) for number in numbers]
-    bounds = np.linspace(0, len(rows_U), threads + 1).astype(int).tolist()
+    settings = torch.tensor([*numbers, 1.0, rows_RD.shape[1]], dtype=torch.float32)
+    tensors = (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD, settings)
+    arrays, kernel, threads = [one.detach().numpy() for one in tensors], _compiled("update"), torch.get_num_threads()
+
+    def part(begin: int, end: int) -> None:
+        kernel(*arrays, torch.empty(rows_RD.shape[1]).numpy(), torch.empty(_LANES).numpy(), begin, end)
+
+    bounds = [len(rows_U) * thread // threads for thread in range(threads + 1)]
     if threads == 1:
-        kernel(*tensors, *settings, 0, len(rows_U))
-        return
+        return part(*bounds)
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda begin, end: kernel(*tensors, *settings, begin, end), bounds[:-1], bounds[1:]))
+        list(pool.map(part, bounds[:-1], bounds[1:]))
 
 
 @cache
@@ -69,7 +74,7 @@ def _compiled(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", install="nemo_vfm[recsys]", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles the kernel {name!r} or loads it; this may take some seconds, once.")
-    return _jitted(numba, {"sort": _sort, "update": _update}[name])
+    return _jitted(numba, _sort if name == "sort" else _update)
 
 
 def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,55 +85,57 @@ def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def _sort(keys_N: Any, lengths_G: Any, first_row: int, num_rows: int) -> Any:
-    ends = np.zeros(num_rows + 1, np.int64)
+def _sort(
+    keys_N: Any, lengths_G: Any, ends: Any, rows_U: Any, offsets: Any, bags_N: Any, first_row: int
+) -> int:  # fmt: skip
+    """Fill the last three; how many rows are touched."""
     for n in range(len(keys_N)):
         ends[keys_N[n] - first_row + 1] += 1
-    rows_U, offsets, touched = np.empty(num_rows, np.int64), np.zeros(num_rows + 1, np.int64), 0
-    for row in range(num_rows):
+    touched = n = 0
+    for row in range(len(rows_U)):
         count = ends[row + 1]
         ends[row + 1] += ends[row]
         if count:
             rows_U[touched] = row
             touched += 1
             offsets[touched] = ends[row + 1]
-    bags_N, n = np.empty(len(keys_N), np.int64), 0
     for bag in range(len(lengths_G)):
         for _ in range(lengths_G[bag]):
             row = keys_N[n] - first_row
             bags_N[ends[row]] = bag
             ends[row] += 1
             n += 1
-    return rows_U[:touched].copy(), offsets[: touched + 1].copy(), bags_N
+    return touched
 
 
 def _update(
-    rows_RD: Any, sum_R: Any, rows_U: Any, offsets: Any, bags_N: Any, weights_N: Any,
-    grads_GD: Any, divisor: Any, clip: Any, lr: Any, eps: Any, begin: int, end: int,
+    rows_RD: Any, sum_R: Any, rows_U: Any, offsets: Any, bags_N: Any, weights_N: Any, grads_GD: Any,
+    settings: Any, grad_D: Any, lanes: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
-    width = rows_RD.shape[1]
-    grad_D, lanes, one = np.empty(width, np.float32), np.empty(_LANES, np.float32), np.float32(1)
+    """The constants 1 and D come as fp32 in `settings`: literals would raise the arithmetic to fp64."""
+    divisor, clip, lr = settings[0], settings[1], settings[2]
+    eps, one, width = settings[3], settings[4], settings[5]
+    whole = len(grad_D) - len(grad_D) % _LANES
     for u in range(begin, end):
-        grad_D[:] = np.float32(0)
+        grad_D[:] = 0
         for n in range(offsets[u], offsets[u + 1]):
             bag_D = grads_GD[bags_N[n]]
             weight = weights_N[n] if len(weights_N) else one
-            for k in range(width):
+            for k in range(len(grad_D)):
                 grad_D[k] += weight * bag_D[k]
-        for k in range(width):
+        for k in range(len(grad_D)):
             grad_D[k] = grad_D[k] / divisor * clip
-        lanes[:] = np.float32(0)
-        whole = width - width % _LANES
+        lanes[:] = 0
         for k in range(0, whole, _LANES):
             for lane in range(_LANES):
                 lanes[lane] += grad_D[k + lane] * grad_D[k + lane]
-        for k in range(whole, width):
+        for k in range(whole, len(grad_D)):
             lanes[k - whole] += grad_D[k] * grad_D[k]
-        squares = np.float32(0)
-        for lane in range(_LANES):
+        squares = lanes[0]
+        for lane in range(1, _LANES):
             squares += lanes[lane]
         row_D = rows_RD[rows_U[u]]
-        sum_R[rows_U[u]] += squares / np.float32(width)
-        factor = one / (np.sqrt(sum_R[rows_U[u]]) + eps) * lr
-        for k in range(width):
+        sum_R[rows_U[u]] += squares / width
+        factor = one / (math.sqrt(sum_R[rows_U[u]]) + eps) * lr
+        for k in range(len(grad_D)):
             row_D[k] -= grad_D[k] * factor
