@@ -10,7 +10,7 @@ Shape letters: U rows, D width.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -76,7 +76,28 @@ class RowSgd:
 
 
 @dataclass(frozen=True)
-class RowAdaGrad:
+class _AdaGrad:
+    """What both forms have alike."""
+
+    lr: float
+    eps: float = 1e-8
+    weight_decay: float = 0.0
+    weight_decay_mode: WeightDecayMode = "l2"
+
+    def __post_init__(self) -> None:
+        require_decay_and_eps(self.eps, self.weight_decay_mode)
+
+    def scaled(self, factor: float) -> Self:
+        """With another learning rate, see `RowOptimizer`."""
+        return replace(self, lr=self.lr * factor)
+
+    def keeps_rows_without_gradient(self) -> bool:
+        """Without weight decay."""
+        return self.weight_decay == 0
+
+
+@dataclass(frozen=True)
+class RowAdaGrad(_AdaGrad):
     """m += G^2; w -= lr G / (sqrt(m) + eps), element by element (Duchi et al., JMLR 2011).
 
     Args:
@@ -86,14 +107,6 @@ class RowAdaGrad:
         weight_decay_mode: "l2" adds weight_decay w to the gradient before it is squared; "decoupled" multiplies the
             row by 1 - lr weight_decay.
     """
-
-    lr: float
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    weight_decay_mode: WeightDecayMode = "l2"
-
-    def __post_init__(self) -> None:
-        require_decay_and_eps(self.eps, self.weight_decay_mode)
 
     def state_shapes(self, rows: int, width: int) -> dict[str, tuple[int, ...]]:
         """The sum of squares of each number."""
@@ -105,17 +118,9 @@ class RowAdaGrad:
         state["sum"].addcmul_(grads_UD, grads_UD)
         rows_UD.sub_(grads_UD.mul_(self.lr).div_(state["sum"].sqrt().add_(self.eps)))
 
-    def scaled(self, factor: float) -> "RowAdaGrad":
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
-
-    def keeps_rows_without_gradient(self) -> bool:
-        """Without weight decay."""
-        return self.weight_decay == 0
-
 
 @dataclass(frozen=True)
-class RowWiseAdaGrad:
+class RowWiseAdaGrad(_AdaGrad):
     """m_r += mean_k G_rk^2; w_r -= lr / (sqrt(m_r) + eps) G_r: one number of state a row, as FBGEMM's exact version.
 
     Args:
@@ -125,14 +130,6 @@ class RowWiseAdaGrad:
         weight_decay_mode: "l2" adds weight_decay w to the gradient before it is squared; "decoupled" multiplies the
             row by 1 - lr weight_decay.
     """
-
-    lr: float
-    eps: float = 1e-8
-    weight_decay: float = 0.0
-    weight_decay_mode: WeightDecayMode = "l2"
-
-    def __post_init__(self) -> None:
-        require_decay_and_eps(self.eps, self.weight_decay_mode)
 
     def state_shapes(self, rows: int, width: int) -> dict[str, tuple[int, ...]]:
         """The sum of mean squares of each row."""
@@ -145,14 +142,6 @@ class RowWiseAdaGrad:
         sum_U = state["sum"].add_(norms_U.square_(), alpha=1 / grads_UD.shape[1])
         factors_U = sum_U.sqrt().add_(self.eps).reciprocal_().mul_(self.lr)
         rows_UD.sub_(grads_UD.mul_(factors_U[:, None]))
-
-    def scaled(self, factor: float) -> "RowWiseAdaGrad":
-        """With another learning rate, see `RowOptimizer`."""
-        return replace(self, lr=self.lr * factor)
-
-    def keeps_rows_without_gradient(self) -> bool:
-        """Without weight decay."""
-        return self.weight_decay == 0
 
 
 def decay(grads_UD: Tensor, rows_UD: Tensor, lr: float, weight_decay: float, mode: WeightDecayMode) -> None:
