@@ -74,7 +74,7 @@ def ours(given: Inputs) -> Callable[[], None]:
     def step() -> None:
         out = tables.lookup({f"f{index}": Jagged(ids, lengths_B) for index, ids in enumerate(given.ids)})
         torch.autograd.backward(list(out.values()), given.grads)
-        tables.apply(1.0)
+        tables.update(1.0)
 
     return step
 

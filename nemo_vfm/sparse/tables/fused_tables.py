@@ -3,11 +3,12 @@
 """Holds all embedding tables of a device, looks them up together, and updates each touched row once a step."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
@@ -17,19 +18,20 @@ from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, pooled
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
-class FusedTables:
-    """Embedding tables whose rows are no parameters: backward keeps ids and gradients, `apply` updates the rows.
+class FusedTables(nn.Module):
+    """Embedding tables whose rows are no parameters: backward keeps ids and gradients, `update` changes the rows.
 
-    A step is any number of microbatches (`lookup`, loss, backward) and one `apply`, or `forget` where the step is
+    A step is any number of microbatches (`lookup`, loss, backward) and one `update`, or `forget` where the step is
     refused. Gradients of a row that came up many times are summed first; so microbatches give what one batch gives, and
-    clipping can look at the whole gradient before any row changes.
+    clipping can look at the whole gradient before any row changes. The rows are part of a model's state dict, as
+    TABLE.weight; they are in no `parameters()`, so that no other optimizer, no FSDP and no all-reduce sees them.
 
     Args:
         tables: by name. Tables of one dtype and width share a storage, and one lookup reads all of them.
         optimizer: updates the touched rows.
         seed: of initial values and of stochastic rounding. Both depend on (seed, table name, row, column), not on what
             other tables there are.
-        device: where the rows are.
+        device: where the rows are; None is torch's default device. On meta there are no values.
 
     Raises:
         ValueError: there is no table, or two tables have a feature of one name.
@@ -40,11 +42,13 @@ class FusedTables:
         tables: Mapping[str, TableSpec],
         optimizer: RowOptimizer,
         seed: int = 0,
-        device: torch.device | str = "cpu",
+        device: torch.device | str | None = None,
     ) -> None:
+        super().__init__()
+        device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
         self._table_of = _table_of_feature(self.tables)
-        self._storages = [RowStorage(group, optimizer, seed, torch.device(device)) for group in _groups(self.tables)]
+        self._storages = [RowStorage(group, optimizer, seed, device) for group in _groups(self.tables)]
         self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._calls = 0
@@ -75,7 +79,7 @@ class FusedTables:
 
     @property
     def pending(self) -> int:
-        """How many gradients of lookups wait for `apply` or `forget`; 0 after either."""
+        """How many gradients of lookups wait for `update` or `forget`; 0 after either."""
         return sum(storage.pending for storage in self._storages)
 
     def squared_norm(self, global_weight: float | Tensor) -> Tensor:
@@ -89,7 +93,7 @@ class FusedTables:
                 total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
         return total
 
-    def apply(
+    def update(
         self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None, lr_factor: float = 1.0
     ) -> None:
         """End the step: update each touched row once with (sum of its gradients) / global_weight * clip_factor.
@@ -138,6 +142,37 @@ class FusedTables:
             tensor.copy_(state[name])
         self.step = int(state["step"])
         self.forget()
+
+    def optimizer_state(self) -> dict[str, Tensor]:
+        """`state` without the rows, which a model's state dict has."""
+        return {name: tensor for name, tensor in self.state().items() if not name.endswith(".weight")}
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        for name, storage in self._storage_of.items():
+            destination[f"{prefix}{name}.weight"] = storage.of_table(storage.rows_RD, name)
+
+    def _load_from_state_dict(
+        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool,
+        missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        for name, storage in self._storage_of.items():
+            key, rows_RD = f"{prefix}{name}.weight", storage.of_table(storage.rows_RD, name)
+            if key not in state_dict:
+                missing_keys.append(key)
+            elif state_dict[key].shape != rows_RD.shape:
+                error_msgs.append(f"{key} has shape {tuple(state_dict[key].shape)}, here {tuple(rows_RD.shape)}")
+            else:
+                rows_RD.copy_(state_dict[key])
+        known = {f"{prefix}{name}.weight" for name in self._storage_of}
+        unexpected_keys += [key for key in state_dict if strict and key.startswith(prefix) and key not in known]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "FusedTables":
+        """Follow a model to another device; its dtype is each table's own."""
+        device = fn(torch.empty(0, device=self._anchor.device)).device
+        for storage in self._storages:
+            storage.to(device)
+        self._anchor = torch.zeros((), device=device, requires_grad=True)
+        return self
 
     def _wanted(
         self, storage: RowStorage, features: Mapping[str, Jagged], sequence: bool, places_B: Tensor | None

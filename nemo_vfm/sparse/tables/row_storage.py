@@ -6,6 +6,8 @@ Shape letters: R rows of all these tables, U rows of a part, D width.
 """
 
 from collections.abc import Mapping
+from functools import partial
+from operator import methodcaller
 
 import torch
 from torch import Tensor
@@ -45,15 +47,36 @@ class RowStorage:
         num_blocks = 1 + max(self.blocks.values())
         self._pending: list[list[PendingGradient]] = [[] for _ in range(num_blocks)]
         self._touched: list[TouchedRows | None] = [None] * num_blocks
-        salts = [counter_hash.signed_salt(counter_hash.name_salt(seed, name)) for name in self.tables]
-        self._salts_T = torch.tensor(salts, device=device)
-        self._begins_T = torch.tensor(list(self.begins.values()), device=device)
-        for name, spec in self.tables.items():
+        self._seed = seed
+        self._place(device)
+        for name, spec in self.tables.items() if device.type != "meta" else ():
             self._initialize(name, spec)
 
     def of_table(self, tensor: Tensor, name: str) -> Tensor:
         """One table's part of the rows or of a state tensor, as a view."""
         return tensor[self.begins[name] : self.begins[name] + self.tables[name].rows]
+
+    def to(self, device: torch.device) -> None:
+        """Move everything to `device`; what waits is dropped.
+
+        From meta, where there are no values, rows get their first ones and state is zero.
+        """
+        made = self.rows_RD.is_meta and device.type != "meta"
+        move = partial(torch.empty_like, device=device) if made else methodcaller("to", device)
+        self.rows_RD = move(self.rows_RD)
+        self.state = {
+            n: torch.zeros_like(one, device=device) if made else one.to(device) for n, one in self.state.items()
+        }
+        self._place(device)
+        self.forget()
+        for name, spec in self.tables.items() if made else ():
+            self._initialize(name, spec)
+
+    def _place(self, device: torch.device) -> None:
+        """Small tensors that computations on the rows need beside them."""
+        salts = [counter_hash.signed_salt(counter_hash.name_salt(self._seed, name)) for name in self.tables]
+        self._salts_T = torch.tensor(salts, device=device)
+        self._begins_T = torch.tensor(list(self.begins.values()), device=device)
 
     @property
     def pending(self) -> int:

@@ -70,7 +70,7 @@ def test_the_update_is_the_gradient_of_torch(weighted):
     sum((by_torch(Copies(), feature, given) ** 3).sum() for feature, given in features.items()).backward()
     sum((out**3).sum() for out in tables.lookup(features).values()).backward()
     assert tables.squared_norm(2.0) == pytest.approx(sum(float((c.grad / 2).square().sum()) for c in copies.values()))
-    tables.apply(2.0, clip_factor=0.5)
+    tables.update(2.0, clip_factor=0.5)
     for name, copy in copies.items():
         assert torch.allclose(tables.state()[f"{name}.weight"], copy - copy.grad / 4, atol=1e-6), name
 
@@ -103,7 +103,7 @@ def test_samples_without_any_id_and_batches_without_samples_give_zeros_and_chang
         out = tables.lookup({"clicked": jagged(rows), "history": jagged(rows)})
         assert out["clicked"].shape == (len(rows), 8) and not out["clicked"].any() and out["history"].shape == (0, 8)
         sum(one.sum() for one in out.values()).backward()
-    tables.apply(1.0)
+    tables.update(1.0)
     assert all(torch.equal(tensor, before[name]) for name, tensor in tables.state().items() if name != "step")
 
 

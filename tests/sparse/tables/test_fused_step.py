@@ -41,7 +41,7 @@ def trained(optimizer, step_of, specs=SPECS):
     tables = FusedTables(specs, optimizer, seed=3)
     for step in range(STEPS):
         step_of(tables, step)
-        tables.apply(float(BATCH))
+        tables.update(float(BATCH))
     return tables.state()
 
 
@@ -116,7 +116,7 @@ def test_any_number_of_threads_gives_the_same_bits():
         for step in range(2):
             backward(tables, features if step else {"f1": features["f1"]})
             norm = tables.squared_norm(7.0)
-            tables.apply(7.0)
+            tables.update(7.0)
         return {**tables.state(), "norm": norm}
 
     before = torch.get_num_threads()
@@ -145,7 +145,7 @@ def test_a_step_of_no_weight_is_refused_before_anything_changes(weight):
     before = {name: tensor.clone() for name, tensor in tables.state().items()}
     whole(tables, 0)
     with pytest.raises(ValueError, match="must be above 0 and finite"):
-        tables.apply(weight)
+        tables.update(weight)
     require_equal(tables.state(), before)
     assert tables.pending > 0
 
@@ -156,7 +156,7 @@ def test_places_for_some_lookups_only_are_refused_before_anything_changes():
     backward(tables, batch(0), torch.arange(BATCH))
     backward(tables, batch(1))
     with pytest.raises(ValueError, match="2 of 4 lookups"):
-        tables.apply(1.0)
+        tables.update(1.0)
     require_equal(tables.state(), before)
     with pytest.raises(ValueError, match="12 samples, and 3 places"):
         tables.lookup(batch(0), torch.arange(3))
@@ -208,7 +208,7 @@ def test_a_state_that_is_loaded_goes_on_with_the_same_bits():
     for step in range(STEPS):
         tables = first if step < 2 else second
         whole(tables, step)
-        tables.apply(float(BATCH))
+        tables.update(float(BATCH))
         if step == 1:
             whole(second, 0)  # pending gradients of before must not be applied after
             second.load({name: tensor.clone() for name, tensor in first.state().items()})

@@ -19,7 +19,7 @@ def learned(optimizer, weighted=False, clip=None):
     for step in range(20):
         features = {"f": random_jagged(40, 16, step, 9, weighted), "g": random_jagged(7, 16, 50 + step, 9)}
         sum((out**2).sum() for out in tables.lookup(features).values()).backward()
-        tables.apply(16.0, clip)
+        tables.update(16.0, clip)
     return tables.state()
 
 

@@ -101,7 +101,7 @@ def test_rows_equal_a_plain_loop_after_20_steps_with_duplicates(name, decay):
     targets = [torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step)) for step in range(STEPS)]
     for jagged, target_BD in zip(features, targets, strict=True):
         (tables.lookup({"f": jagged})["f"] * target_BD).sum().backward()
-        tables.apply(float(BATCH))
+        tables.update(float(BATCH))
     expected = by_loops(begin, features, targets, BATCH, rule, decay)
     assert any(len(jagged.values_N.unique()) < len(jagged.values_N) for jagged in features)
     assert (tables.state()["t.weight"] - expected).abs().max() <= 1e-6
@@ -127,7 +127,7 @@ def test_rows_equal_those_of_torch_with_sparse_gradients(ours, theirs):
         jagged = random_jagged(ROWS, BATCH, step)
         target_BD = torch.randn(BATCH, WIDTH, generator=torch.Generator().manual_seed(step))
         (tables.lookup({"f": jagged})["f"] * target_BD).sum().backward()
-        tables.apply(1.0)
+        tables.update(1.0)
         optimizer.zero_grad()
         (bag(jagged.values_N, jagged.offsets[:-1]) * target_BD).sum().backward()
         optimizer.step()
@@ -141,7 +141,7 @@ def test_rows_that_nobody_looked_up_keep_every_bit_of_row_and_state(name):
         before = {key: tensor.clone() for key, tensor in tables.state().items()}
         jagged = random_jagged(20 if step % 2 else 64, 3 if step % 2 else 11, step)
         tables.lookup({"f": jagged})["f"].square().sum().backward()
-        tables.apply(1.0)
+        tables.update(1.0)
         untouched = torch.ones(64, dtype=torch.bool)
         untouched[jagged.values_N] = False
         after = tables.state()
@@ -155,14 +155,14 @@ def test_a_factor_of_a_schedule_multiplies_the_learning_rate(name):
     once, scaled = one_table(make(0.01)), one_table(replace(make(0.01), lr=LR / 4))
     for tables, factor in ((once, 0.25), (scaled, 1.0)):
         tables.lookup({"f": random_jagged(ROWS, BATCH, 0)})["f"].square().sum().backward()
-        tables.apply(1.0, lr_factor=factor)
+        tables.update(1.0, lr_factor=factor)
     assert torch.equal(once.state()["t.weight"], scaled.state()["t.weight"])
 
 
 def test_a_row_of_zeros_begins_to_move_under_lamb():
     tables = FusedTables({"t": TableSpec(3, 4, ("f",), initial_scale=0.0)}, RowLamb(LR))
     tables.lookup({"f": random_jagged(3, 5, 0)})["f"].sum().backward()
-    tables.apply(1.0)
+    tables.update(1.0)
     assert tables.state()["t.weight"].isfinite().all() and tables.state()["t.weight"].any()
 
 

@@ -71,7 +71,7 @@ def test_updates_far_below_the_spacing_of_bf16_add_up():
     ids = Jagged(torch.arange(400), torch.ones(400, dtype=torch.int64))
     for _ in range(100):
         (-tables.lookup({"f": ids})["f"] * 1e-4).sum().backward()  # a fortieth of half a spacing
-        tables.apply(1.0)
+        tables.update(1.0)
     assert abs(float(tables.state()["t.weight"].float().mean()) - 1.01) < 1e-3
     assert float((torch.tensor(1.0, dtype=torch.bfloat16) + 1e-4).float()) == 1.0
 

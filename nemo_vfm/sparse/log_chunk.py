@@ -1,0 +1,100 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Holds consecutive samples of a log by column, as importers give them and feature tables store them.
+
+Shape letters: B samples, M selected samples.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.sparse.jagged import Jagged
+
+
+@dataclass(frozen=True, eq=False)
+class LogChunk:
+    """Samples of a log. Nothing is checked here, see `require_valid`.
+
+    Args:
+        ids_B: the number of each sample in its log, int64.
+        session_B: the session of each sample, int64.
+        time_B: when each was logged, int64; in which unit, the source says.
+        dense: numbers by name, float32 (B,); NaN where one is missing.
+        labels: labels by name, float32 (B,).
+        features: ids by name, a row a sample; an empty row where a feature is missing.
+    """
+
+    ids_B: Tensor
+    session_B: Tensor
+    time_B: Tensor
+    dense: Mapping[str, Tensor] = field(default_factory=dict)
+    labels: Mapping[str, Tensor] = field(default_factory=dict)
+    features: Mapping[str, Jagged] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ids_B)
+
+    def rows(self, begin: int, end: int) -> "LogChunk":
+        """The samples begin..end, as views."""
+        return LogChunk(
+            self.ids_B[begin:end], self.session_B[begin:end], self.time_B[begin:end],
+            {name: column[begin:end] for name, column in self.dense.items()},
+            {name: column[begin:end] for name, column in self.labels.items()},
+            {name: feature.rows(begin, end) for name, feature in self.features.items()},
+        )  # fmt: skip
+
+    def select(self, rows_M: Tensor) -> "LogChunk":
+        """These samples, in this order."""
+        return LogChunk(
+            self.ids_B[rows_M], self.session_B[rows_M], self.time_B[rows_M],
+            {name: column[rows_M] for name, column in self.dense.items()},
+            {name: column[rows_M] for name, column in self.labels.items()},
+            {name: feature.select(rows_M) for name, feature in self.features.items()},
+        )  # fmt: skip
+
+    @staticmethod
+    def cat(parts: "Sequence[LogChunk]") -> "LogChunk":
+        """All samples of the parts, one part after another; all have the columns of the first.
+
+        Raises:
+            ValueError: there is no part.
+        """
+        if not parts:
+            raise ValueError("there is no chunk to join; give at least one")
+        first = parts[0]
+        return LogChunk(
+            *(torch.cat([getattr(part, name) for part in parts]) for name in ("ids_B", "session_B", "time_B")),
+            {name: torch.cat([part.dense[name] for part in parts]) for name in first.dense},
+            {name: torch.cat([part.labels[name] for part in parts]) for name in first.labels},
+            {name: Jagged.cat([part.features[name] for part in parts]) for name in first.features},
+        )
+
+    def require_valid(self, num_rows: Mapping[str, int] | None = None) -> None:
+        """Check that every column has B samples, and each feature.
+
+        Args:
+            num_rows: of features, the rows of their tables; ids of the others are not checked.
+
+        Raises:
+            DataError: a column is longer or shorter, or see `Jagged.require_valid`.
+        """
+        columns = {"session_B": self.session_B, "time_B": self.time_B, **self.dense, **self.labels, **self.features}
+        for name, column in columns.items():
+            if len(column) != len(self):
+                raise DataError(f"{name} is of {len(column)} samples, and the chunk of {len(self)}.")
+        for name, feature in self.features.items():
+            feature.require_valid((num_rows or {}).get(name), name)
+
+
+@runtime_checkable
+class LogSource(Protocol):
+    """Where samples of a log come from: a file of somebody's, a generator, or a feature table."""
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """All samples once, the same at every call, in chunks of any size."""
+        ...
