@@ -135,7 +135,8 @@ class SessionLog:
         starts = sorted({(self.num_samples - size) * part // 3 for part in range(4)})
         reads = self.teacher.reads()
         parts = [self._without_labels(start, start + size, reads) for start in starts]
-        return self.teacher.fitted(LogChunk.cat(parts), self.seed)
+        rows = {name: draws.feature.rows for name, draws in self._draws.items()}
+        return self.teacher.fitted(LogChunk.cat(parts), rows, self.seed)
 
     def _without_labels(self, begin: int, end: int, names: Collection[str] | None) -> LogChunk:
         first, last = begin // self.window, (end - 1) // self.window

@@ -7,19 +7,17 @@ Shape letters: B samples, R rows of a table, C terms.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.recsys.sessions.expected_auc import expected_auc
+from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
-from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 _LARGEST_SCALE = 1e4
-_HALVINGS = 40
+_HALVINGS = 30
 
 
 class Teacher:
@@ -69,35 +67,47 @@ class Teacher:
         """Names of features that the probabilities depend on."""
         return {*self.single, *self.dense, *(name for pair in self.pairs for name in pair)}
 
-    def fitted(self, chunk: LogChunk, seed: int) -> "FittedTeacher":
+    def fitted(self, chunk: LogChunk, rows: Mapping[str, int], seed: int) -> "FittedTeacher":
         """Standardise the terms, and find a and b, on these samples.
 
+        Args:
+            rows: of the tables of the features.
+            seed: of the hidden values.
+
         Raises:
-            ValueError: a term is the same for all of them.
+            ValueError: a term is the same for all samples.
         """
-        raw = FittedTeacher(self, seed, {})
-        standard = {name: _moments(name, column_B) for name, column_B in raw.columns(chunk).items()}
-        centred = FittedTeacher(self, seed, standard)
-        terms = centred.terms(chunk)
+        hidden = {
+            column: RandomStream(seed, f"hidden/{column}").normal(torch.arange(rows[name]))
+            for column, name in self.hidden_columns().items()
+        }
+        columns = FittedTeacher(self, hidden, {}).columns(chunk)
+        standard = {name: _moments(name, column_B) for name, column_B in columns.items()}
+        terms = FittedTeacher(self, hidden, standard).terms(chunk)
         standard |= {name: _moments(name, terms[name]) for name in map("*".join, self.pairs)}
-        scored = FittedTeacher(self, seed, standard)
-        scale, bias = _scaled(scored.score(chunk), self.auc, self.rate)
-        return FittedTeacher(self, seed, standard, scale, bias)
+        z_B = FittedTeacher(self, hidden, standard).score(chunk)
+        return FittedTeacher(self, hidden, standard, *_scaled(z_B, self.auc, self.rate))
+
+    def hidden_columns(self) -> dict[str, str]:
+        """The feature of each column of hidden values: one a single feature, and two a pair."""
+        of_pairs = {f"{'*'.join(pair)}/{name}": name for pair in self.pairs for name in pair}
+        return {name: name for name in self.single} | of_pairs
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class FittedTeacher:
     """A teacher of one log.
 
     Args:
         teacher: its settings.
-        seed: of the log.
-        standard: mean and standard deviation of each column and product.
-        scale, bias: a and b.
+        hidden: of each column, the hidden values of its table's rows, float64.
+        standard: mean and standard deviation of each column and product; without, they stay as they are.
+        scale: a.
+        bias: b.
     """
 
     teacher: Teacher
-    seed: int
+    hidden: Mapping[str, Tensor]
     standard: Mapping[str, tuple[float, float]]
     scale: float = 1.0
     bias: float = 0.0
@@ -117,33 +127,26 @@ class FittedTeacher:
         return z_B
 
     def terms(self, chunk: LogChunk) -> dict[str, Tensor]:
-        """Every term, standardised: float64 (B,) by name."""
-        columns = {name: self._standardised(name, column_B) for name, column_B in self.columns(chunk).items()}
-        for first, second in self.teacher.pairs:
-            product_B = columns[f"{first}*{second}/{first}"] * columns[f"{first}*{second}/{second}"]
-            columns[f"{first}*{second}"] = self._standardised(f"{first}*{second}", product_B)
-        return columns
+        """Columns and products, standardised: float64 (B,) by name."""
+        terms = {name: self._standardised(name, column_B) for name, column_B in self.columns(chunk).items()}
+        for pair in self.teacher.pairs:
+            product = "*".join(pair)
+            first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
+            terms[product] = self._standardised(product, first_B * second_B)
+        return terms
 
     def columns(self, chunk: LogChunk) -> dict[str, Tensor]:
-        """Dense features, and means of hidden values, as they are: float64 (B,) by name."""
+        """Dense features, and the mean of each row's hidden values, 0 where it has no ids: float64 (B,) by name."""
         columns = {name: chunk.dense[name].double() for name in self.teacher.dense}
-        columns |= {name: self._mean(name, chunk.features[name]) for name in self.teacher.single}
-        for pair in self.teacher.pairs:
-            for name in pair:
-                hidden = f"{pair[0]}*{pair[1]}/{name}"
-                columns[hidden] = self._mean(hidden, chunk.features[name])
+        for column, name in self.teacher.hidden_columns().items():
+            value_N = self.hidden[column][chunk.features[name].values_N]
+            lengths_B = chunk.features[name].lengths_B
+            columns[column] = torch.segment_reduce(value_N, "mean", lengths=lengths_B, initial=0.0, unsafe=True)
         return columns
 
     def _standardised(self, name: str, column_B: Tensor) -> Tensor:
         mean, deviation = self.standard.get(name, (0.0, 1.0))
         return (column_B - mean) / deviation
-
-    def _mean(self, hidden: str, feature: Jagged) -> Tensor:
-        """Of each row's hidden values, 0 where there are none: float64 (B,)."""
-        value_N = RandomStream(self.seed, f"hidden/{hidden}").normal(feature.values_N)
-        if len(value_N) == len(feature) and bool((feature.lengths_B == 1).all()):
-            return value_N
-        return torch.segment_reduce(value_N, "mean", lengths=feature.lengths_B, initial=0.0, unsafe=True)
 
 
 def _moments(name: str, column_B: Tensor) -> tuple[float, float]:
@@ -154,18 +157,19 @@ def _moments(name: str, column_B: Tensor) -> tuple[float, float]:
 
 
 def _scaled(z_B: Tensor, auc: float, rate: float) -> tuple[float, float]:
-    """a and b of the wanted AUC and mean; the AUC rises with a."""
+    """a and b of the wanted AUC and mean, by bisection: the AUC rises with a."""
+    ranks = ScoreRanks(z_B)
+
+    def auc_at(scale: float) -> float:
+        return ranks.expected_auc(torch.sigmoid(z_B * scale + _bias(z_B * scale, rate)))
+
     low, high = 0.0, 1.0
-    while high < _LARGEST_SCALE and _auc_at(z_B, high, rate) < auc:
+    while high < _LARGEST_SCALE and auc_at(high) < auc:
         high *= 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        low, high = (middle, high) if _auc_at(z_B, middle, rate) < auc else (low, middle)
+        low, high = (middle, high) if auc_at(middle) < auc else (low, middle)
     return high, _bias(z_B * high, rate)
-
-
-def _auc_at(z_B: Tensor, scale: float, rate: float) -> float:
-    return expected_auc(z_B, torch.sigmoid(z_B * scale + _bias(z_B * scale, rate)))
 
 
 def _bias(logit_B: Tensor, rate: float) -> float:
