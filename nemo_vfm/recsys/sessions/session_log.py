@@ -116,9 +116,7 @@ class SessionLog:
     @cached_property
     def _draws(self) -> Mapping[str, IdDraws]:
         every = [self.features, *(group.features for group in self.groups.values())]
-        return {
-            name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()
-        }
+        return {name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()}
 
     @cached_property
     def _layout(self) -> "_LastWindow":
