@@ -49,8 +49,8 @@ class LogisticModel:
     def score(self, features: Mapping[str, Jagged], dense_BF: Tensor) -> Tensor:
         """Logits: float32 (B,)."""
         logit_B = self.bias + dense_BF @ self.dense_F
-        for name, weight_R in self.weights.items():
-            logit_B = logit_B + _row_means(weight_R, features[name])
+        for name in sorted(self.weights):  # safetensors files are sorted, too: the same sums
+            logit_B = logit_B + _row_means(self.weights[name], features[name])
         return logit_B
 
     def save(self, path: Path) -> None:
