@@ -15,7 +15,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
-from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts
 from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
@@ -24,7 +24,7 @@ from nemo_vfm.recsys.sources.log_reading import ImportSource
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-_LEAST_MEMORY = 16 << 20
+_LEAST_MEMORY = 1 << 20
 
 
 class ImportLog:
@@ -119,6 +119,7 @@ class ImportLog:
         if before != plan:
             places.remove_state()
             shutil.rmtree(places.table, ignore_errors=True)
+        places.sweep()
         write_json(places.plan, plan)
 
     def _sampling(self, run: Run) -> RowSampling | None:
@@ -168,7 +169,7 @@ class ImportLog:
         """The ledger is there before the table is whole."""
         write_json(places.ledger, {"rows": counts.column()})
         lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in counts.listed]
-        write_text(places.folder / "bad_rows.jsonl", "".join(lines))
+        write_text(places.bad_rows, "".join(lines))
         for reason, count in sorted(counts.failed.items()):
             warn(f"{count:,} of {counts.total:,} rows are no samples: {reason}; see bad_rows.jsonl")
         if not counts.kept:
@@ -210,10 +211,22 @@ class _Places:
     def progress(self) -> Path:
         return self.folder / "progress.json"
 
+    @property
+    def bad_rows(self) -> Path:
+        return self.folder / "bad_rows.jsonl"
+
+    def sweep(self) -> None:
+        """Delete what a run that was killed left half-written; see core/storage/files.py."""
+        ours = (self.ledger, self.plan, self.progress, self.bad_rows)
+        found = [path for one in ours for path in self.folder.glob(f".{one.stem}.*.tmp{one.suffix}")]
+        for path in [*found, *self.table.rglob(".*.tmp*")]:
+            path.unlink(missing_ok=True)
+
     def remove_state(self) -> None:
         """Delete what only an unfinished import needs."""
         shutil.rmtree(self.spill, ignore_errors=True)
-        self.progress.unlink(missing_ok=True)
+        for path in (self.progress, self.table / UNFINISHED):
+            path.unlink(missing_ok=True)
 
 
 def _read(path: Path) -> Json:

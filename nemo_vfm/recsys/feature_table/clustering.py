@@ -72,8 +72,9 @@ class SessionSort:
         Raises:
             UserError: the sessions of one bucket do not fit into the memory.
         """
-        for begin, end in self._ranges():
-            chunk = LogChunk.cat([read_buckets(path, begin, end) for path in self._runs()])
+        runs = self._runs()
+        for begin, end in self._ranges(runs) if runs else ():
+            chunk = LogChunk.cat([read_buckets(path, begin, end) for path in runs])
             chunk = chunk.select(torch.from_numpy(_order(chunk)))
             yield from _whole_sessions(chunk)
 
@@ -87,10 +88,10 @@ class SessionSort:
     def _write(self, pending: list[LogChunk], state: Json) -> None:
         write_run(self._folder / f"run-{len(self._runs()):06d}.safetensors", LogChunk.cat(pending), state)
 
-    def _ranges(self) -> list[tuple[int, int]]:
+    def _ranges(self, runs: list[Path]) -> list[tuple[int, int]]:
         """Buckets that are read at once."""
         bytes_K = np.zeros(NUM_BUCKETS, np.int64)
-        for path in self._runs():
+        for path in runs:
             bytes_K += bucket_bytes(path)
         most, largest = self._bytes_at_once, int(bytes_K.max(initial=0))
         if largest > most:

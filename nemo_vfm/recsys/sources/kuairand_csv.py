@@ -115,7 +115,7 @@ class KuaiRandCsv:
     def _column(self, cells: DelimitedRows, name: str) -> Tensor:
         numbers, present = cells.whole_numbers(name)
         cells.rows.refuse(~present, f"{name} is missing")
-        return torch.from_numpy(numbers)
+        return torch.from_numpy(numbers.copy())
 
     def _number(self, column: Tensor) -> Tensor:
         return column.float().clamp(min=0).log1p() if self.log1p else column.float()

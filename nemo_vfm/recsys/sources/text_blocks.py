@@ -80,7 +80,7 @@ class TextFiles:
                 text = rest + file.read(BLOCK_BYTES - len(rest))
             if not text:
                 return
-            cut = text.rfind(b"\n") + 1 or (len(text) if len(text) < BLOCK_BYTES else 0)
+            cut = text.rfind(b"\n") + 1 if len(text) == BLOCK_BYTES else len(text)
             if not cut:
                 raise DataError(f"line {at.line + 1} of {path} is longer than {BLOCK_BYTES:,} bytes; is it text?")
             text, rest = text[:cut], text[cut:]

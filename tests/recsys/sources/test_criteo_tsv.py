@@ -20,10 +20,12 @@ from tests.support.jagged_rows import lists
 INTEGERS = ["", "0", "17", "-2", "-0", "007", str(10**17)]
 IDS = ["", "0", "a", "0abc", "68fd1e64", "FFFFFFFF", "00000000", "80000000"]
 #: A cell that spoils a row: its column, its text, and a part of the reason.
-FAULTS = [(0, "", "label"), (0, "2", "label"), (0, "-1", "label"), (0, "x", "click is not"), (3, "1.5", "I3"),
-          (13, "1e3", "I13"), (5, "é", "I5"), (7, " 4", "I7"), (9, "9" * 30, "I9"), (14, "g", "C1"), (39, "123456789", "C26"),
-          (20, "68fd1e6 ", "C7"), (21, "\x00", "C8"), (30, "1\t2", "40 columns"), (30, "1\r2", "C17"), (16, "ü", "C3"),
-          (17, "\"a", "C4")]  # fmt: skip
+FAULTS = [
+    (0, "", "label"), (0, "2", "label"), (0, "-1", "label"), (0, "x", "click is not"), (3, "1.5", "I3"),
+    (13, "1e3", "I13"), (5, "é", "I5"), (7, " 4", "I7"), (9, "9" * 30, "I9"), (14, "g", "C1"), (39, "123456789", "C26"),
+    (20, "68fd1e6 ", "C7"), (21, "\x00", "C8"), (30, "1\t2", "40 columns"), (30, "1\r2", "C17"), (16, "ü", "C3"),
+    (17, '"a', "C4"),
+]  # fmt: skip
 
 
 def line(seed: int) -> list[str]:

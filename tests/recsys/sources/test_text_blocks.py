@@ -59,10 +59,10 @@ def test_a_file_of_another_kind_is_refused_with_what_is_there(tmp_path):
     (tmp_path / "a").write_text("user,item\n1,2\n")
     with pytest.raises(UserError, match="begins with 'user,item', and 'a,b' was expected"):
         [*TextFiles([tmp_path / "a"], "a,b").blocks(LogPosition())]
-    with pytest.raises(UserError, match="there is no file .*none"):
+    with pytest.raises(UserError, match=r"there is no file .*none"):
         [*TextFiles([tmp_path / "none"]).blocks(LogPosition())]
     (tmp_path / "a").write_bytes(bytes(text_blocks.BLOCK_BYTES + 1))
-    with pytest.raises(DataError, match="line 1 of .* is longer than"):
+    with pytest.raises(DataError, match=r"line 1 of .* is longer than"):
         [*TextFiles([tmp_path / "a"]).blocks(LogPosition())]
 
 
