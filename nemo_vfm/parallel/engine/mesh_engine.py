@@ -140,7 +140,7 @@ def born(parts: EngineInputs) -> tuple[nn.Module, bool]:
     """The model, and whether it is still without memory: so it is where it could be too large for one device."""
     if parts.plan.world > 1:
         with torch.device("meta"):
-            model = parts.model()
+            model = build_model(parts.model, parts.seed)
         if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
             return model, True
     return build_model(parts.model, parts.seed), False

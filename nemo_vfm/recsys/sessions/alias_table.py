@@ -12,8 +12,8 @@ from torch import Tensor
 class AliasTable:
     """Columns of equal mass, each shared by a rank and its alias.
 
-    Built without a loop over ranks: ranks below the mean are filled from those above it in turn, and the place where each
-    of the latter is used up follows from the running sums of what is missing and what is left over.
+    Built without a loop over ranks: those below the mean are filled from those above it in turn, and where each of the
+    latter is used up follows from the running sums of what is missing and what is left over.
 
     Args:
         probabilities_R: float64, with the sum 1.

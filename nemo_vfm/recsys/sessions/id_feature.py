@@ -31,8 +31,8 @@ class IdFeature:
         popularity: how often each is drawn.
         length: ids a sample; of each row between `shortest` and this one.
         shortest: None is `length`.
-        history: with each change of the group the newest id is appended and the oldest dropped; otherwise all are new. The
-            length of a history stays for a session.
+        history: with each change of the group the newest id is appended and the oldest dropped, and a session keeps its
+            length; otherwise all ids are new.
         coverage: share of rows with any ids; of a history, of sessions.
     """
 

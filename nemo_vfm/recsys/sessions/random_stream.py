@@ -29,4 +29,5 @@ class RandomStream:
 
     def normal(self, places_N: Tensor) -> Tensor:
         """Of the standard normal distribution: float64 (N,)."""
-        return torch.special.ndtri(self.uniform(places_N).add_(2.0**-54))
+        normal_N: Tensor = torch.special.ndtri(self.uniform(places_N).add_(2.0**-54))
+        return normal_N

@@ -5,8 +5,9 @@
 Shape letter: B samples.
 """
 
+import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -18,12 +19,12 @@ from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
 from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
-from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 _MOST_SAMPLES, _LARGEST_WINDOW = 10**10, 1 << 20
 _CALIBRATED_ON = 1 << 18  # samples that the teacher is scaled on: its AUC is then within about 0.001 of the log's
 _TICK_US = 1_000
+_NO_GROUP = ""  # of features of items, whose keys are places
 
 
 class SessionGroup:
@@ -93,15 +94,24 @@ class SessionLog:
         for begin in range(0, self.num_samples, self.chunk_samples):
             yield self.samples(begin, min(begin + self.chunk_samples, self.num_samples))
 
-    def samples(self, begin: int, end: int) -> LogChunk:
-        """Samples begin..end of the log, made without those before them."""
-        chunk = self._without_labels(begin, end, None)
+    def samples(self, begin: int, end: int, *, clustered: bool = False) -> LogChunk:
+        """Samples begin..end of the log, made without those before them.
+
+        Args:
+            begin: the first.
+            end: after the last.
+            clustered: count samples session by session, each ordered by time, and not all by time.
+        """
+        chunk = self._without_labels(begin, end, clustered=clustered)
         if (teacher := self._fitted_teacher) is None:
             return chunk
         probability_B = teacher.probability(chunk)
         click_B = RandomStream(self.seed, "click").uniform(chunk.ids_B) < probability_B
-        labels = {"click": click_B.float(), "teacher": probability_B.float()}
-        return LogChunk(chunk.ids_B, chunk.session_B, chunk.time_B, chunk.dense, labels, chunk.features)
+        return replace(chunk, labels={"click": click_B.float(), "teacher": probability_B.float()})
+
+    def rows(self) -> dict[str, int]:
+        """Rows of each feature's table."""
+        return {name: draws.feature.rows for name, draws in self._draws.items()}
 
     def _require_known_names(self) -> None:
         of_groups = [name for group in self.groups.values() for name in group.features]
@@ -116,9 +126,7 @@ class SessionLog:
     @cached_property
     def _draws(self) -> Mapping[str, IdDraws]:
         every = [self.features, *(group.features for group in self.groups.values())]
-        return {
-            name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()
-        }
+        return {name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()}
 
     @cached_property
     def _layout(self) -> "_LastWindow":
@@ -135,32 +143,39 @@ class SessionLog:
         starts = sorted({(self.num_samples - size) * part // 3 for part in range(4)})
         reads = self.teacher.reads()
         parts = [self._without_labels(start, start + size, reads) for start in starts]
-        rows = {name: draws.feature.rows for name, draws in self._draws.items()}
-        return self.teacher.fitted(LogChunk.cat(parts), rows, self.seed)
+        return self.teacher.fitted(LogChunk.cat(parts), self.rows(), self.seed)
 
-    def _without_labels(self, begin: int, end: int, names: Collection[str] | None) -> LogChunk:
-        first, last = begin // self.window, (end - 1) // self.window
-        borders = [begin, *((number + 1) * self.window for number in range(first, last)), end]
-        return LogChunk.cat([self._of_window(*pair, names) for pair in zip(borders[:-1], borders[1:], strict=True)])
+    def _without_labels(
+        self, begin: int, end: int, names: Collection[str] | None = None, *, clustered: bool = False
+    ) -> LogChunk:
+        """Samples with these features; None is all."""
+        borders = [begin, *range((begin // self.window + 1) * self.window, end, self.window), end]
+        parts = []
+        for first, last in itertools.pairwise(borders):
+            window = self._layout.of(first // self.window)
+            rows_B = torch.arange(first, last) - window.number * self.window
+            parts.append(self._of_window(window, window.clustered_B[rows_B] if clustered else rows_B, names))
+        return LogChunk.cat(parts)
 
-    def _of_window(self, begin: int, end: int, names: Collection[str] | None) -> LogChunk:
-        """Samples of one window, with these features; None is all."""
-        window = self._layout.of(begin // self.window)
-        part = slice(begin - window.number * self.window, end - window.number * self.window)
-        place_B = torch.arange(begin, end)
+    def _of_window(self, window: SessionWindow, rows_B: Tensor, names: Collection[str] | None) -> LogChunk:
+        place_B = rows_B + window.number * self.window
         time_B = place_B * _TICK_US + (RandomStream(self.seed, "tick").uniform(place_B) * _TICK_US).to(torch.int64)
         dense = {
             name: RandomStream(self.seed, name).normal(place_B).float()
             for name in self.dense
             if names is None or name in names
         }
-        keys = {name: key_B[part] for name, key_B in window.keys.items()} | {"": place_B}
-        return LogChunk(place_B, window.session_B[part], time_B, dense, {}, self._ids(keys, window.number, names))
+        keys = {name: key_B[rows_B] for name, key_B in window.keys.items()} | {_NO_GROUP: place_B}
+        ids = {
+            name: draws.rows(keys[self._group_of.get(name, _NO_GROUP)], window.number)
+            for name, draws in self._draws.items()
+            if names is None or name in names
+        }
+        return LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids)
 
-    def _ids(self, keys: Mapping[str, Tensor], window: int, names: Collection[str] | None) -> dict[str, Jagged]:
-        of = {name: group for group, one in self.groups.items() for name in one.features}
-        wanted = [name for name in self._draws if names is None or name in names]
-        return {name: self._draws[name].rows(keys[of.get(name, "")], window) for name in wanted}
+    @cached_property
+    def _group_of(self) -> Mapping[str, str]:
+        return {name: group for group, one in self.groups.items() for name in one.features}
 
 
 @dataclass(eq=False)

@@ -17,14 +17,14 @@ from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 _LARGEST_SCALE = 1e4
-_HALVINGS = 30
+_HALVINGS = 20
 
 
 class Teacher:
     """P(click) = sigmoid(a z + b), where z is a sum of terms of mean 0 and fixed shares of the variance.
 
-    A term is a dense feature, the mean of a row's hidden values (of each id one number of a standard normal distribution),
-    or the product of such means of two features, by other hidden values. A product of standardised independent features
+    A term is a dense feature, the mean of a row's hidden values (an id has one, normally distributed), or the
+    product of such means of two features, by other hidden values. A product of standardised independent features
     has no linear part, so no regression on single ids can see it. a and b are found by bisection.
 
     Args:
@@ -59,8 +59,8 @@ class Teacher:
         for name, share in self.shares.items():
             if share < -1e-9 or (share > 1e-9) != bool(getattr(self, name)):
                 raise ValueError(
-                    f"{name} has the share {share:g} of the variance and {len(getattr(self, name))} features; give "
-                    "features to each share above 0, and to no other. The rest of pairs_share and dense_share is single's"
+                    f"{name} has the share {share:g} of the variance and {len(getattr(self, name))} features; name "
+                    "features for each share above 0, and no others. What pairs_share and dense_share leave is single's"
                 )
 
     def reads(self) -> set[str]:
