@@ -22,6 +22,7 @@ session features and for each optimisation alone. `--quick` takes an eighth of t
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,6 +30,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
 
 from benchmarks.deduplication import preprocessing, storage, training
 from benchmarks.deduplication.session_data import LogShape, clustered, shuffled, written

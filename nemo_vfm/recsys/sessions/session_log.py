@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sessions.alias_table import AliasTable
 from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
@@ -145,8 +146,13 @@ class SessionLog:
 
     @cached_property
     def _draws(self) -> Mapping[str, IdDraws]:
-        every = [self.features, *(group.features for group in self.groups.values())]
-        return {name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()}
+        every = [pair for some in (self.features, *(g.features for g in self.groups.values())) for pair in some.items()]
+        kinds = {(feature.popularity, feature.rows) for _, feature in every}
+        tables = {(popularity, rows): AliasTable(popularity.probabilities(rows)) for popularity, rows in kinds}
+        return {
+            name: IdDraws(feature, name, self.seed, self.drift, tables[feature.popularity, feature.rows])
+            for name, feature in every
+        }
 
     @cached_property
     def _layout(self) -> "_LastWindow":
