@@ -17,11 +17,12 @@ class LogInMemory:
     """A log source of one chunk, given in pieces of `piece` samples."""
 
     chunk: LogChunk
-    piece: int = 1000
+    piece: int = 4000
 
     def log_chunks(self) -> Iterator[LogChunk]:
         for begin in range(0, len(self.chunk), self.piece):
-            yield self.chunk.rows(begin, min(begin + self.piece, len(self.chunk)))
+            whole = self.piece >= len(self.chunk)  # which leaves a damaged one as it is
+            yield self.chunk if whole else self.chunk.rows(begin, min(begin + self.piece, len(self.chunk)))
 
 
 def session_log(sessions: int, seed: int, *, mean: float = 6.0, ids: int = 400, drifting: bool = True) -> LogChunk:
