@@ -24,6 +24,7 @@ from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
+from nemo_vfm.parallel.tables.table_updates import require_data_parallel
 
 Recompute = Literal["none", "blocks"]
 
@@ -166,6 +167,7 @@ def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module])
     with torch.device("meta"):
         built = model()
     try:
+        require_data_parallel(built, plan)
         apply_parallelism.require_divisible(built, plan)
     except UserError as error:
         notes.append(f"it would not start: {error}")
