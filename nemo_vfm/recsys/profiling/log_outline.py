@@ -5,15 +5,18 @@
 Shape letters: B samples, W time windows.
 """
 
-from collections.abc import Iterable
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
-from hashlib import sha256
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
 
 
@@ -40,14 +43,30 @@ class LogOutline:
 
 
 def outline(source: LogSource) -> LogOutline:
-    """Read the sample numbers, sessions and times of a log once.
+    """Read a log once; of a feature table only sample numbers, sessions and times.
 
-    The hash is one of these three columns and of the names of the others.
+    The hash of a feature table is that of its manifest. That of another log is of all columns, and does not depend on
+    how the log is cut into chunks.
 
     Raises:
         NothingKept: it has no samples.
     """
-    return _outline(source.log_chunks(), "")
+    stored, samples, times = isinstance(source, FeatureTable), 0, list[int]()
+    hashes: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
+    for chunk in filter(len, _chunks(source)):
+        samples += len(chunk)
+        times = [min([*times, int(chunk.time_B.min())]), max([*times, int(chunk.time_B.max())])]
+        for name, column in () if stored else _columns(chunk):
+            hashes[name].update(column.contiguous().numpy().data)
+    if not samples:
+        raise NothingKept("the log has no samples, so there is nothing to profile; check where it is read from.")
+    found = sha256_text("\n".join(f"{name} {hashed.hexdigest()}" for name, hashed in sorted(hashes.items())))
+    return LogOutline(source.digest if isinstance(source, FeatureTable) else found, samples, *times)
+
+
+def data_hash(source: LogSource) -> str:
+    """Tells a log from others; see `outline`."""
+    return source.digest if isinstance(source, FeatureTable) else outline(source).data_hash
 
 
 def windows_of(time_B: Tensor, edges: list[int]) -> Tensor:
@@ -55,22 +74,17 @@ def windows_of(time_B: Tensor, edges: list[int]) -> Tensor:
     return torch.bucketize(time_B, torch.tensor(edges[1:-1], dtype=torch.int64), right=True)
 
 
-def data_hash(source: LogSource) -> str:
-    """Tells a log from others; see `outline`."""
-    return outline(source).data_hash
+def _chunks(source: LogSource) -> Iterator[LogChunk]:
+    if isinstance(source, FeatureTable):
+        return (source.read(begin, end, features=()) for begin, end in pairwise(source.row_groups))
+    return source.log_chunks()
 
 
-def _outline(chunks: Iterable[LogChunk], known_hash: str) -> LogOutline:
-    hashes, samples, times, names = [sha256(), sha256(), sha256()], 0, list[int](), ""
-    for chunk in chunks:
-        for column, hashed in zip((chunk.ids_B, chunk.session_B, chunk.time_B), hashes, strict=True):
-            hashed.update(column.contiguous().numpy().data)
-        if len(chunk):
-            samples += len(chunk)
-            times += [int(chunk.time_B.min()), int(chunk.time_B.max())]
-            times = [min(times), max(times)]
-            names = repr([sorted(one) for one in (chunk.dense, chunk.labels, chunk.features)])
-    if not samples:
-        raise NothingKept("the log has no samples, so there is nothing to profile; check where it is read from.")
-    found = sha256_text(" ".join([names, *(hashed.hexdigest() for hashed in hashes)]))
-    return LogOutline(known_hash or found, samples, *times)
+def _columns(chunk: LogChunk) -> Iterator[tuple[str, Tensor]]:
+    yield from (("sample", chunk.ids_B), ("session", chunk.session_B), ("time", chunk.time_B))
+    yield from ((f"dense/{name}", column) for name, column in chunk.dense.items())
+    yield from ((f"label/{name}", column) for name, column in chunk.labels.items())
+    for name, feature in chunk.features.items():
+        yield from ((f"values/{name}", feature.values_N), (f"lengths/{name}", feature.lengths_B))
+        if feature.weights_N is not None:
+            yield f"weights/{name}", feature.weights_N

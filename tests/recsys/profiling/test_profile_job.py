@@ -21,7 +21,17 @@ from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.session_log import LogInMemory, session_log
 
 LOG = session_log(200, 1)
-SOURCE = LogInMemory(LOG)
+#: One id of one sample differs.
+OTHER = replace(
+    LOG,
+    features=LOG.features
+    | {
+        "item": replace(
+            LOG.features["item"],
+            values_N=LOG.features["item"].values_N ^ (torch.arange(len(LOG.features["item"].values_N)) == 99),
+        )
+    },
+)
 
 
 def job(chunk: LogChunk = LOG, **settings) -> Profile:
@@ -43,7 +53,7 @@ def test_a_profile_of_other_data_is_refused_by_name(tmp_path: Path):
     path = tmp_path / "profile.json"
     job().run(Run(tmp_path))
     assert load_profile(path, of=LogInMemory(LOG, 7))["data"]["samples"] == len(LOG)
-    for other in (LOG.rows(0, len(LOG) - 1), replace(LOG, session_B=LOG.session_B + 1), replace(LOG, labels={})):
+    for other in (LOG.rows(0, len(LOG) - 1), replace(LOG, session_B=LOG.session_B + 1), replace(LOG, labels={}), OTHER):
         with pytest.raises(UserError, match=f"{path} is the profile of other data: of a log of {len(LOG):,} samples"):
             load_profile(path, of=LogInMemory(other))
 
