@@ -23,7 +23,7 @@ _HALVINGS = 20
 class Teacher:
     """P(click) = sigmoid(a z + b), where z is a sum of terms of mean 0 and fixed shares of the variance.
 
-    A term is a dense feature, the mean of a row's hidden values (an id has one, drawn from a normal distribution), or the
+    A term is a dense feature, the mean of a row's hidden values (an id has one, normally distributed), or the
     product of such means of two features, by other hidden values. A product of standardised independent features
     has no linear part, so no regression on single ids can see it. a and b are found by bisection.
 
