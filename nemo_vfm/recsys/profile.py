@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Profiles a log: what repeats in sessions, how skewed the rows of tables are, and how they drift."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from itertools import chain
 
 from nemo_vfm.core import log
@@ -27,6 +28,7 @@ class Profile:
         source: the log, clustered by session: copies in samples that do not stand side by side are not found.
         fraction: of the sessions, above 0; 1 gives exact figures.
         tables: of features, the tables that their ids look up.
+        other_tables: the table of each feature that is not among them; None gives it none.
         batch_size: samples of the batches in which lookups a row and dedupe factors are measured.
         windows: of equal duration, between which drift is measured.
         confidence: of the intervals, between 0 and 1.
@@ -39,8 +41,8 @@ class Profile:
 
     def __init__(
         self, *, source: LogSource, fraction: float = 0.01, tables: Mapping[str, TableRows] | None = None,
-        batch_size: int = 4096, windows: int = 4, confidence: float = 0.95, min_factor: float = 1.5,
-        hot_share: float = 0.8, max_ids: int = 1 << 20, max_values: int = 1 << 24,
+        other_tables: TableRows | None = None, batch_size: int = 4096, windows: int = 4, confidence: float = 0.95,
+        min_factor: float = 1.5, hot_share: float = 0.8, max_ids: int = 1 << 20, max_values: int = 1 << 24,
     ) -> None:  # fmt: skip
         if not 0 < fraction <= 1 or not 0 < confidence < 1 or not 0 < hot_share <= 1:
             raise ValueError(
@@ -52,7 +54,7 @@ class Profile:
                 f"batch_size {batch_size}, windows {windows}, max_values {max_values}, max_ids {max_ids}: the first "
                 "three must be at least 1, and max_ids 3"
             )
-        self.source, self.fraction, self.tables = source, fraction, dict(tables or {})
+        self.source, self.fraction, self.tables, self.other_tables = source, fraction, dict(tables or {}), other_tables
         self.batch_size, self.windows, self.confidence = batch_size, windows, confidence
         self.min_factor, self.hot_share, self.max_ids, self.max_values = min_factor, hot_share, max_ids, max_values
 
@@ -76,7 +78,8 @@ class Profile:
             "fraction": self.fraction, "confidence": self.confidence, "batch_size": self.batch_size,
             "windows": whole.window_edges(self.windows), "min_factor": self.min_factor, "hot_share": self.hot_share,
             "max_ids": self.max_ids, "max_values": self.max_values,
-            "lookups": {name: {"rows": table.rows, "hash": table.hash} for name, table in self.tables.items()},
+            "lookups": {name: asdict(table) for name, table in self.tables.items()},
+            "other_lookups": asdict(self.other_tables) if self.other_tables else None,
         }  # fmt: skip
 
     def _measured(self, whole: LogOutline, seed: int) -> dict[str, Json]:
@@ -86,14 +89,18 @@ class Profile:
                 f"a fraction of {self.fraction} holds none of the sessions of {whole.samples:,} samples; raise it."
             )
         measured = LogMeasurements(
-            list(first.features), self.tables, whole.window_edges(self.windows), fraction=self.fraction,
-            max_ids=self.max_ids, max_values=self.max_values, seed=seed,
+            list(first.features), self._tables_of(first.features), whole.window_edges(self.windows),
+            fraction=self.fraction, max_ids=self.max_ids, max_values=self.max_values, seed=seed,
         )  # fmt: skip
         for chunk in chain([first], chunks):
             measured.add(chunk)
         return ProfileFigures(
             measured, self.batch_size, self.min_factor, self.hot_share, self.confidence, seed, self.fraction
         ).json()
+
+    def _tables_of(self, features: Iterable[str]) -> dict[str, TableRows]:
+        others = dict.fromkeys(features, self.other_tables) if self.other_tables else {}
+        return {**others, **self.tables}
 
 
 def _say_what_is_odd(profile: Mapping[str, Json]) -> None:

@@ -131,6 +131,17 @@ def lines_of_text(folder: Path) -> Path:
     return folder
 
 
+def feature_table(folder: Path) -> Path:
+    """A log of a few hundred samples."""
+    from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+    from tests.support.session_chunk import SCHEMA, session_chunk
+
+    writer = FeatureTableWriter(folder, SCHEMA)
+    writer.add(session_chunk(60))
+    writer.finish()
+    return folder
+
+
 def latents_for(recipe: Path, folder: Path) -> Path:
     """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
     packed = "packed" in recipe.name
@@ -228,6 +239,9 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         ("nemo_vfm.text.documents.Documents", "path"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
+        ),
+        ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"): lambda _: feature_table(
+            tmp_path / "table"
         ),
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [

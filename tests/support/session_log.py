@@ -47,7 +47,9 @@ def session_log(sessions: int, seed: int, *, mean: float = 6.0, ids: int = 400, 
         "rare": _rare(len(session_B), ids, numbers),
     }
     number_B = torch.arange(len(session_B))
-    return LogChunk(number_B, session_B, number_B // 3 + 10**9, labels={"click": number_B % 2}, features=features)
+    return LogChunk(
+        number_B, session_B, number_B // 3 + 10**9, labels={"click": (number_B % 2).float()}, features=features
+    )
 
 
 def _skewed(rows: int, ids: int, longest: int, numbers: torch.Generator, shortest: int = 0) -> Jagged:

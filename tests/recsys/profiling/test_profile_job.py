@@ -13,6 +13,9 @@ import torch
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.profile import Profile
 from nemo_vfm.recsys.profiling.profile_file import load_profile
 from nemo_vfm.recsys.profiling.table_rows import TableRows
@@ -35,7 +38,7 @@ OTHER = replace(
 
 
 def job(chunk: LogChunk = LOG, **settings) -> Profile:
-    return Profile(source=LogInMemory(chunk), **{"fraction": 0.5, "batch_size": 32} | settings)
+    return Profile(**{"source": LogInMemory(chunk), "fraction": 0.5, "batch_size": 32} | settings)
 
 
 def test_a_second_run_does_nothing_until_data_seed_or_settings_differ(tmp_path: Path):
@@ -86,6 +89,28 @@ def test_what_cannot_be_profiled_is_said(tmp_path: Path):
     for settings in ({"fraction": 0.0}, {"fraction": 1.1}, {"confidence": 1.0}, {"batch_size": 0}, {"max_ids": 2}):
         with pytest.raises(ValueError, match=f"{next(iter(settings))} {next(iter(settings.values()))}"):
             job(**settings)
+
+
+def test_features_without_a_table_of_their_own_get_the_other(tmp_path: Path):
+    job(tables={"item": TableRows(9, "modulo")}, other_tables=TableRows(7, "mix64")).run(Run(tmp_path))
+    tables = load_profile(tmp_path / "profile.json")["tables"]
+    assert {name: table["rows"] for name, table in tables.items()} == {"user": 7, "history": 7, "item": 9, "rare": 7}
+
+
+def test_a_feature_table_gives_the_figures_of_the_log_it_holds_and_is_known_by_its_manifest(tmp_path: Path):
+    schema = TableSchema(labels=["click"], features=list(LOG.features), groups={"user": ["user", "history"]})
+    for name, chunk in (("one", LOG), ("other", OTHER)):
+        writer = FeatureTableWriter(tmp_path / name, schema, rows_per_group=256, rows_per_part=512)
+        writer.add(chunk)
+        writer.finish()
+    table = FeatureTable(tmp_path / "one")
+    job(source=table).run(Run(tmp_path))
+    found = load_profile(tmp_path / "profile.json", of=FeatureTable(tmp_path / "one"))
+    with pytest.raises(UserError, match="is the profile of other data"):
+        load_profile(tmp_path / "profile.json", of=FeatureTable(tmp_path / "other"))
+    job().run(Run(tmp_path))
+    of_log = load_profile(tmp_path / "profile.json")
+    assert {**found, "data": None} == {**of_log, "data": None} and found["data"]["hash"] == table.digest
 
 
 def test_a_log_that_is_not_clustered_or_too_large_to_keep_is_warned_of(tmp_path: Path, caplog):
