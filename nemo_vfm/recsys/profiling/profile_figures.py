@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns what was measured of a log into the figures of its profile.
 
-Shape letters: B samples, R rows, N ids, G groups of sessions.
+Shape letters: B samples, R rows, W time windows, G groups of sessions.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,18 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.locality_stats import EDGES
 from nemo_vfm.recsys.profiling.batch_statistics import measured_factor, num_batches, reuse
-from nemo_vfm.recsys.profiling.jackknife import Floats, Jackknife, ratio
+from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
+from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
 from nemo_vfm.recsys.profiling.log_measurements import LogMeasurements
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.recsys.profiling.session_sums import (
     CHANGES,
     COVERED,
-    NUM_GROUPS,
     SAMPLES,
     SESSIONS,
     VALUES,
@@ -30,16 +31,13 @@ from nemo_vfm.recsys.profiling.session_sums import (
     session_groups,
     sums_by_group,
     unchanged_share,
-)  # fmt: skip
+)
 from nemo_vfm.recsys.profiling.table_counts import (
-    SHARES,
     Counts,
     add_counts,
     drift,
     expected_occupied,
-    icdf,
-    rows_of_share,
-)  # fmt: skip
+)
 from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -99,6 +97,14 @@ class ProfileFigures:
         return self.measured.kept.log()
 
     @cached_property
+    def _group_B(self) -> Tensor:
+        return session_groups(self._log.session_B, self.seed)
+
+    @property
+    def _kept_share(self) -> float:
+        return self.measured.kept.fraction / self.fraction
+
+    @cached_property
     def _groups(self) -> dict[str, tuple[str, ...]]:
         return choose_groups(self._log.features, self._log.session_B, min_factor=self.min_factor)
 
@@ -122,7 +128,7 @@ class ProfileFigures:
         features = [self._log.features[name] for name in members]
         begins_B = ~same_session(self._log.session_B, None)
         columns = [torch.ones_like(begins_B), begins_B, row_changes(features) & ~begins_B]
-        sums_GK = sums_by_group(session_groups(self._log.session_B, self.seed), columns)
+        sums_GK = sums_by_group(self._group_B, columns)
         return {
             "features": list(members),
             "unchanged": self._kept.estimate(sums_GK, unchanged_share(0, 1, 2)),
@@ -143,30 +149,10 @@ class ProfileFigures:
                 "collided": max(0.0, ids.distinct - occupied), "rows_by_count": _bins(counts_R),
             },
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
-            "icdf": self._icdf(lookups, counts_R),
+            "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, self._kept_share),
             "reuse": reuse(lookups, self.batch_size, self._kept),
             "drift": self._drift(lookups, counts_WR),
         }  # fmt: skip
-
-    def _icdf(self, lookups: Jagged, counts_R: Counts) -> dict[str, Json]:
-        """The ICDF, and the rows at which it would stand if the share that they hold were at an end of its interval."""
-        rows = icdf(counts_R)
-        if not counts_R.any():
-            return {"value": rows.tolist(), "low": rows.tolist(), "high": rows.tolist()}
-        half = np.nan_to_num(self._all.half_width(self._held_sums(lookups, counts_R, rows), _held_shares), nan=1.0)
-        half *= (self.measured.kept.fraction / self.fraction) ** 0.5  # the counts are of more sessions than were kept
-        running_R = np.sort(counts_R)[::-1].cumsum()
-        ends = {"low": np.clip(SHARES - half, 0, 1), "high": np.clip(SHARES + half, 0, 1)}
-        return {"value": rows.tolist()} | {end: rows_of_share(running_R, at).tolist() for end, at in ends.items()}
-
-    def _held_sums(self, lookups: Jagged, counts_R: Counts, rows: Counts) -> Floats:
-        """Lookups of each group of sessions by the first point of the ICDF whose rows hold them: (G, 101)."""
-        rank_R = np.empty(len(counts_R), np.int64)
-        rank_R[np.argsort(-counts_R, kind="stable")] = np.arange(1, len(counts_R) + 1)
-        point_N = np.searchsorted(rows, rank_R[lookups.values_N.numpy()])
-        group_N = session_groups(self._log.session_B, self.seed).repeat_interleave(lookups.lengths_B).numpy()
-        points = len(rows)
-        return np.bincount(group_N * points + point_N, minlength=NUM_GROUPS * points).reshape(-1, points).astype(float)
 
     def _drift(self, lookups: Jagged, counts_WR: Counts) -> dict[str, Json]:
         """Between the windows, and between as many random shares of the kept sessions: what there is without drift."""
@@ -176,10 +162,6 @@ class ProfileFigures:
         add_counts(at_random_WR, lookups.values_N, chosen_B.repeat_interleave(lookups.lengths_B))
         return {"accesses": counts_WR.sum(1).tolist(), **drift(counts_WR, self.hot_share),
                 "at_random": drift(at_random_WR, self.hot_share)}  # fmt: skip
-
-
-def _held_shares(sums: Floats) -> Floats:
-    return np.asarray(sums.cumsum(-1) / sums.sum(-1, keepdims=True))
 
 
 def _bins(counts: Counts) -> list[int]:

@@ -30,14 +30,14 @@ def icdf(counts_R: Counts) -> Counts:
     return rows_of_share(running, SHARES)
 
 
-def rows_of_share(running_R: Counts, shares: Floats) -> Counts:
+def rows_of_share(running_R: Counts | Floats, shares: Floats) -> Counts:
     """The least rows whose lookups reach each share.
 
     Args:
-        running_R: running sums of the counts, the largest count first.
+        running_R: running sums of the counts, in the order in which rows are taken.
     """
     # A share such as 0.29 is not exact in binary: without the slack, 29 of 100 lookups would fall short of it.
-    wanted = np.ceil(shares * running_R[-1] * (1 - 1e-12))
+    wanted = shares * running_R[-1] * (1 - 1e-12)
     return np.where(wanted > 0, np.searchsorted(running_R, wanted) + 1, 0)
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nemo_vfm.recsys.profiling.batch_statistics import measured_factor
+from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
 from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio, student_t
 from nemo_vfm.recsys.profiling.session_sample import SessionReservoir, num_values, sampled_chunks, session_uniform
 from nemo_vfm.recsys.profiling.session_sums import (
@@ -20,8 +21,9 @@ from nemo_vfm.recsys.profiling.session_sums import (
     VALUES,
     SessionSums,
     predicted_factor,
+    session_groups,
     unchanged_share,
-)  # fmt: skip
+)
 from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.session_log import LogInMemory, session_log
 
@@ -64,6 +66,29 @@ def test_the_interval_of_a_factor_measured_in_batches_holds_that_of_the_whole_lo
     whole = measured(1.0, 0)["value"]
     found = [measured(FRACTION, seed) for seed in range(40)]
     assert 0.8 < np.mean([one["low"] <= whole <= one["high"] for one in found]) < 1
+
+
+@pytest.mark.parametrize(("ids", "widest_at_half"), [(60, 2.0), (400, 3.0)])
+def test_the_rows_that_hold_a_share_of_the_whole_log_are_inside_of_the_interval_of_the_icdf(ids, widest_at_half):
+    log = session_log(500, 1, ids=ids, drifting=False)
+
+    def interval(fraction: float, seed: int) -> dict[str, list[int]]:
+        kept = LogChunk.cat(list(sampled_chunks(LogInMemory(log), fraction, seed)))
+        counts_R = np.bincount(kept.features["user"].values_N.numpy(), minlength=ids)
+        groups = session_groups(kept.session_B, seed)
+        return icdf_interval(counts_R, kept.features["user"], groups, Jackknife(CONFIDENCE, fraction), 1.0)
+
+    whole = interval(1.0, 0)
+    assert whole["low"] == whole["value"] == whole["high"]
+    found = [interval(0.3, seed) for seed in range(40)]
+    for percent in (10, 30, 50, 70, 90, 99, 100):
+        rows = whole["value"][percent]
+        assert np.mean([one["low"][percent] <= rows <= one["high"][percent] for one in found]) > CONFIDENCE - 0.05
+    assert np.mean([one["high"][50] for one in found]) < widest_at_half * whole["value"][50]
+    in_sample = np.mean([one["value"][70] for one in found])
+    assert in_sample < 0.95 * whole["value"][70], (
+        "a sample alone says too few rows: without this the test shows nothing"
+    )
 
 
 def test_intervals_narrow_with_the_root_of_the_fraction():
