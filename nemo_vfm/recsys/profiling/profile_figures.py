@@ -57,6 +57,7 @@ class ProfileFigures:
         hot_share: see `drift`.
         confidence: of the intervals.
         seed: see `session_uniform`.
+        fraction: share of the log's sessions that were sampled.
     """
 
     measured: LogMeasurements
