@@ -76,6 +76,12 @@ def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_w
     assert not list(two.glob(".predictions*"))
 
 
+def test_predictions_are_made_once_at_the_end(tmp_path: Path) -> None:
+    data = click_log.ClickLog()
+    job(ONE, data=data, validation=None).run(Run(tmp_path, seed=1))
+    assert data.readings == 1 and len(rows(tmp_path)["id"]) == 66
+
+
 def test_one_label_needs_no_suffix_and_every_score_may_be_kept(tmp_path: Path) -> None:
     average = {"ema": EMA(decay=0.5), "task": Click(labels=ONE, score_step=None)}
     outcome = job(ONE, **average).run(Run(tmp_path, seed=1))
