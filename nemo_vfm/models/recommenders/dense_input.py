@@ -5,6 +5,7 @@
 Shape letters: B samples, F dense features, X numbers that a model reads.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -25,6 +26,20 @@ def require_dense(dense: int, missing: str) -> None:
         raise ValueError(f"dense must be 0 or more features, got {dense}")
     if missing not in ("refuse", "indicator"):
         raise ValueError(f"missing {missing!r}: use refuse or indicator")
+
+
+def require_bottom(bottom: Sequence[int], dense: int, width: int, missing: str) -> None:
+    """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features.
+
+    Raises:
+        ValueError: there are no dense features or layers, the last layer is not `width` wide, or see `require_dense`.
+    """
+    require_dense(dense, missing)
+    if not dense or not bottom or bottom[-1] != width:
+        raise ValueError(
+            f"the bottom perceptron {list(bottom)} of {dense} dense features must give a vector of width {width}, "
+            "like a table; the last of bottom is width, and dense is above 0"
+        )
 
 
 def dense_size(dense: int, missing: Missing) -> int:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_dense
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_bottom
 from nemo_vfm.models.recommenders.dot_interaction import dot_interaction, num_pairs
 from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
@@ -55,12 +55,7 @@ class DLRM(nn.Module):
         deduplicated: Mapping[str, Stage] | None = None,
     ) -> None:  # fmt: skip
         super().__init__()
-        require_dense(dense, missing)
-        if not dense or not bottom or bottom[-1] != width:
-            raise ValueError(
-                f"the bottom perceptron {list(bottom)} of {dense} dense features must give a vector of width {width}, "
-                "like a table; the last of bottom is width, and dense is above 0"
-            )
+        require_bottom(bottom, dense, width, missing)
         self.dense, self.missing, self.self_interaction = dense, missing, self_interaction
         self.deduplicated = dict(deduplicated or {})
         require_stages(self.deduplicated, "pool", "DLRM has no attention")

@@ -19,7 +19,9 @@ def draw_weights(model: nn.Module, seed: int) -> None:
 
 
 def first_weight(name: str, shape: torch.Size, seed: int) -> Tensor:
-    """Matrices normal with variance 2 / (inputs + outputs), as DLRM's; norms 1; all other vectors 0."""
+    """Matrices normal with variance 2 / (inputs + outputs), as DLRM's; norms 1, slopes 1/4, other vectors 0."""
+    if ".slopes." in name:
+        return torch.full(shape, 0.25)
     if len(shape) < 2:
         return torch.ones(shape) if name.endswith("norm.weight") else torch.zeros(shape)
     std = math.sqrt(2 / (shape[0] + shape[1]))

@@ -43,6 +43,17 @@ def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
     return tuple(feature for spec in specs for feature in spec.features)
 
 
+def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
+    """The features that are neither histories nor what these are compared with.
+
+    Raises:
+        ValueError: there is no history.
+    """
+    if not histories:
+        raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
+    return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
+
+
 def _of_rows(
     rows: Mapping[str, int], width: int, dtype: RowDtype, histories: Mapping[str, str]
 ) -> dict[str, TableSpec]:  # fmt: skip

@@ -8,13 +8,12 @@ import torch
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.dot_interaction import dot_interaction
-from nemo_vfm.sparse.tables.row_optimizer import RowSgd
 from tests.support.session_batches import ROWS, session_batch
+from tests.support.small_recommenders import small
 
 
 def model(**given):
-    sizes = {"dense": 3, "bottom": [16, 8], "top": [16], "width": 8, "rows": ROWS}
-    return DLRM(**sizes | given, table_optimizer=RowSgd(lr=1.0))
+    return small(DLRM, **given)
 
 
 @pytest.mark.parametrize("own", [False, True])
@@ -102,5 +101,5 @@ def test_the_ops_count_products_and_bytes_of_rows():
     assert bytes_of[0]["table item"] == 10 * 8 * 2 and bytes_of[0]["table country"] == 12 * 8 * 2
     assert bytes_of[1]["table item"] == 10 * 8 * 4 and bytes_of[1]["table country"] == 6 * 8 * 4
     flops = {op.name: op.flops for op in here if op.flops}
-    assert flops["perceptrons"] == 20 * (3 * 16 + 16 * 8 + (8 + 10) * 16 + 16)
+    assert flops["perceptrons"] == 20 * (3 * 16 + 16 * 8 + (8 + 10) * 16 + 16 * 2)
     assert flops["dot interaction"] == 20 * 25 * 8
