@@ -121,17 +121,18 @@ def test_another_batch_size_goes_on_at_the_sample_where_it_was_left(folder):
     expected = ids(batches(data, 40))
     position = data.position(10)["rows"]
     assert position.place == 320 and position.of == len(CHUNK)
-    other = data.batched({"batch_size": 16}).starting(10, {"rows": position.place})
+    other = data.batched({"batch_size": 8}).starting(10, {"rows": position.place})
     other.start(seed=5, first_batch=12)
-    assert other.begins() == 10 and other.batching() == {"batch_size": 16}
-    assert ids(batches(other, 8)) == expected[320 + 32 : 320 + 32 + 128]
-    assert other.position(12)["rows"].place == 352 and other.position(12)["rows"].order == position.order
+    assert other.begins() == 10 and other.batching() == {"batch_size": 8}
+    assert ids(batches(other, 8)) == expected[320 + 16 : 320 + 16 + 64]
+    assert other.position(12)["rows"].place == 336 and other.position(12)["rows"].order == position.order
     assert started(folder, order="log").position(0)["rows"].order != position.order
 
 
 def with_bad_ids(tmp_path):
     values = CHUNK.features["country"].values_N.clone()
     values[:40] += 100
+    values[1] = 9  # the first that is none
     item = CHUNK.features["item"]
     features = {
         **CHUNK.features, "country": Jagged(values, CHUNK.features["country"].lengths_B),

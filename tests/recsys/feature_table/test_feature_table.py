@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a feature table gives the samples back, stores repeated rows once, and names what is wrong."""
 
+import dataclasses
 import itertools
 import json
 
@@ -162,6 +163,14 @@ def test_samples_that_do_not_fit_are_named(tmp_path, message):
         writer.add(BAD[message])
         writer.finish()
     assert not [*tmp_path.glob("manifest.json")]
+
+
+def test_order_is_checked_from_row_group_to_row_group(tmp_path):
+    chunk = LogChunk(torch.arange(5), torch.tensor([1, 1, 1, 1, 2]), torch.tensor([5, 6, 7, 8, 1]))
+    late = dataclasses.replace(chunk, time_B=torch.tensor([5, 6, 3, 8, 1]))
+    written(tmp_path / "good", chunk, TableSchema(), per_group=2, per_part=2)
+    with pytest.raises(DataError, match="row 2: time 3 of session 1 is before 6"):
+        written(tmp_path / "bad", late, TableSchema(), per_group=2, per_part=2)
 
 
 def test_samples_in_any_order_are_taken_when_asked(tmp_path):

@@ -1,0 +1,38 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests the arithmetic of epochs and windows, and what one epoch has in common with the next."""
+
+import pytest
+import torch
+
+from nemo_vfm.recsys.feature_table.row_order import RowOrder, WindowId
+
+SESSIONS = torch.arange(40).repeat_interleave(5)
+
+
+def arranged(order, window, **options):
+    options = {"window_groups": 1, "block_rows": 7, "seed": 0, **options}
+    return RowOrder([200], order=order, **options).arranged(window, torch.arange(200), SESSIONS).tolist()
+
+
+def test_row_groups_that_are_held_out_are_in_no_window():
+    order = RowOrder([0, 5, 0, 3], seed=0, order="log", window_groups=1, block_rows=1)
+    spans = order.spans(4, 6)
+    assert [(begin, end) for _, begin, end in spans] == [(4, 5), (0, 3), (0, 2)]
+    assert [order.row_groups(window) for window, _, _ in spans] == [(1,), (3,), (1,)]
+    assert [order.following(window) for window, _, _ in spans[:-1]] == [window for window, _, _ in spans[1:]]
+
+
+@pytest.mark.parametrize("order", ["clustered", "shuffled"])
+def test_another_epoch_or_seed_arranges_a_window_anew(order):
+    first = arranged(order, WindowId(0, 0))
+    assert first == arranged(order, WindowId(0, 0)) and sorted(first) == [*range(200)]
+    assert (
+        len({tuple(first), tuple(arranged(order, WindowId(1, 0))), tuple(arranged(order, WindowId(0, 0), seed=1))}) == 3
+    )
+
+
+def test_a_session_stays_together_and_in_order():
+    found = torch.tensor(arranged("clustered", WindowId(0, 0)))
+    begins = found[torch.arange(0, 200, 5)]
+    assert torch.equal(found, (begins[:, None] + torch.arange(5)).flatten()) and bool((begins % 5 == 0).all())
