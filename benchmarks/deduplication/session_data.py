@@ -19,7 +19,7 @@ from nemo_vfm.recsys.sessions.session_log import SessionGroup, SessionLog
 from nemo_vfm.recsys.sessions.teacher import Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-HISTORY, ROWS, ROW_GROUPS, ZSTD = 48, 100_000, 40, 3
+HISTORY, ROW_GROUPS, ZSTD = 48, 40, 3
 HISTORIES, USER = ("watched", "watched_topic"), tuple(f"user_{n}" for n in range(4))
 ITEM = ("item", "topic", *(f"item_{n}" for n in range(20)))
 GROUPS = {"history": HISTORIES, "user": USER}
@@ -35,6 +35,7 @@ class LogShape:
         user_ids: ids of each of the four features of the user.
         item_ids: ids of each feature of the item.
         samples_per_session: S, the mean of a geometric distribution.
+        rows: of each table, looked up by Zipf's law with exponent 1.05.
     """
 
     rows_per_group: int
@@ -42,6 +43,7 @@ class LogShape:
     user_ids: int = 8
     item_ids: int = 1
     samples_per_session: float = 16.5
+    rows: int = 100_000
 
     @property
     def session_share(self) -> float:
@@ -51,14 +53,14 @@ class LogShape:
 
     def log(self, teacher: Teacher | None = None, seed: int = 0) -> SessionLog:
         """The log."""
-        history = {name: IdFeature(rows=ROWS, length=HISTORY, history=True) for name in HISTORIES}
-        user = {name: IdFeature(rows=ROWS, length=self.user_ids) for name in USER}
+        history = {name: IdFeature(rows=self.rows, length=HISTORY, history=True) for name in HISTORIES}
+        user = {name: IdFeature(rows=self.rows, length=self.user_ids) for name in USER}
         groups = {"history": history, "user": user}
         return SessionLog(
             num_samples=self.rows_per_group * ROW_GROUPS,
             samples_per_session=self.samples_per_session,
             groups={name: SessionGroup(unchanged=self.unchanged, features=of) for name, of in groups.items()},
-            features={name: IdFeature(rows=ROWS, length=self.item_ids) for name in ITEM},
+            features={name: IdFeature(rows=self.rows, length=self.item_ids) for name in ITEM},
             dense=("age", "price"),
             teacher=teacher,
             seed=seed,

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the bytes of a log: shuffled as plain Parquet, as a feature table, and its unique values alone."""
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.deduplication.session_data import HISTORIES, ZSTD, LogShape, clustered, shuffled, written
+from benchmarks.deduplication.session_data import GROUPS, HISTORIES, ZSTD, LogShape, clustered, shuffled, written
 from nemo_vfm.recsys.feature_table.column_encoding import smallest_encodings, writer_options
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
@@ -48,20 +49,20 @@ def plain_bytes(chunk: LogChunk, folder: Path, shape: LogShape) -> dict[str, int
     return found
 
 
-def unique_bytes(chunk: LogChunk, folder: Path, shape: LogShape, groups: dict[str, tuple[str, ...]]) -> int:
-    """Of the values of unique rows alone, without lengths and flags: each column flat, a file a column, same codec."""
-    total = 0
+def unique_bytes(chunk: LogChunk, shape: LogShape) -> int:
+    """Of the values of unique rows alone, without lengths and flags: each column flat, same codec and row groups."""
+    total, encodings = 0, dict[str, dict[str, str]]()
     for begin in range(0, len(chunk), shape.rows_per_group):
         part = chunk.rows(begin, begin + shape.rows_per_group)
-        found = deduplicated(part.features, groups, clustered=True)
-        total += sum(_flat_bytes(name, column, folder) for name, column in _unique_columns(part, found).items())
+        for name, column in _unique_columns(part, deduplicated(part.features, GROUPS, clustered=True)).items():
+            table = pa.table({name: column})
+            encodings.setdefault(name, smallest_encodings(table, ZSTD))
+            total += _page_bytes(table, encodings[name])
     return total
 
 
 def measured(shape: LogShape, folder: Path) -> dict[str, int]:
     """Bytes by name of the side."""
-    from benchmarks.deduplication.session_data import GROUPS
-
     chunk = clustered(shape.log())
     plain = plain_bytes(shuffled(chunk), folder, shape)
     best = min(plain, key=lambda name: plain[name])
@@ -71,7 +72,7 @@ def measured(shape: LogShape, folder: Path) -> dict[str, int]:
         place = folder / name.replace(" ", "_")
         written(chunk, place, shape, **how)
         sides[name] = folder_bytes(place)
-    sides["unique values alone"] = unique_bytes(chunk, folder, shape, GROUPS)
+    sides["unique values alone"] = unique_bytes(chunk, shape)
     return sides
 
 
@@ -90,8 +91,8 @@ def _unique_columns(part: LogChunk, groups: dict[str, DedupedGroup]) -> dict[str
     return columns
 
 
-def _flat_bytes(name: str, column: np.ndarray, folder: Path) -> int:
-    """The column's pages, without the file's own metadata."""
-    table, path = pa.table({name: column}), folder / "unique.parquet"
-    pq.write_table(table, path, row_group_size=len(column), **writer_options(smallest_encodings(table, ZSTD), ZSTD))
-    return int(pq.read_metadata(path).row_group(0).column(0).total_compressed_size)
+def _page_bytes(table: pa.Table, encodings: dict[str, str]) -> int:
+    """Of the column, without the file's own metadata."""
+    file = io.BytesIO()
+    pq.write_table(table, file, row_group_size=len(table), **writer_options(encodings, ZSTD))
+    return int(pq.read_metadata(file).row_group(0).column(0).total_compressed_size)

@@ -6,6 +6,7 @@ Shape letter: M samples.
 """
 
 import copy
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,7 +48,6 @@ class FeatureTableData(TrainingData):
         num_rows: of features, the rows of their embedding tables; an id that is none is named and counted.
         out_of_range: such an id stops the run, or its sample keeps its place with weight 0.
         max_bad_in_a_row: so many such samples one after another stop the run anyway.
-        missing_dense: what stands for a dense number that is missing.
         val_fraction: share of the sessions that is held out, at least 0 and below 1.
         window_groups: row groups that are read at once and shuffled with each other. Memory grows with it: with
             `num_workers` three such windows are held.
@@ -69,7 +69,6 @@ class FeatureTableData(TrainingData):
         num_rows: Mapping[str, int] | None = None,
         out_of_range: OutOfRange = "stop",
         max_bad_in_a_row: int = 1000,
-        missing_dense: float = 0.0,
         val_fraction: float = 0.0,
         window_groups: int = 4,
         block_rows: int = 256,
@@ -83,7 +82,7 @@ class FeatureTableData(TrainingData):
             )
         self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups
         self.dense, self.labels, self.features = dense, labels, features
-        self.num_rows, self.out_of_range, self.missing_dense = dict(num_rows or {}), out_of_range, missing_dense
+        self.num_rows, self.out_of_range = dict(num_rows or {}), out_of_range
         self.val_fraction, self.window_groups, self.block_rows = val_fraction, window_groups, block_rows
         self.num_workers, self.verify = num_workers, verify
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)
@@ -178,8 +177,7 @@ class FeatureTableData(TrainingData):
         _chosen("num_rows", [*self.num_rows], schema.features)
         groups = self._groups(table, chosen["features"])
         return WindowReader(
-            table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range,
-            self.missing_dense,
+            table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range
         )  # fmt: skip
 
     def _groups(self, table: FeatureTable, features: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -251,7 +249,7 @@ class TableBatches:
     def __getitem__(self, index: int) -> Loaded:
         spans = self._order.spans(self._first + index * self._batch_size, self._share)
         parts = [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
-        return joined([batch for batch, _ in parts], index), [fault for _, faults in parts for fault in faults]
+        return joined([batch for batch, _ in parts], index), list(itertools.chain(*(faults for _, faults in parts)))
 
     def is_light(self) -> bool:
         """See `ByNumber.is_light`: threads read ahead, since batches are cut of what is in memory."""

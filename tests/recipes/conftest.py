@@ -241,8 +241,12 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
         ),
-        ("nemo_vfm.recsys.feature_table_data.FeatureTableData", "folder"): lambda _: request.getfixturevalue(
-            "feature_table"
+        **dict.fromkeys(
+            [
+                ("nemo_vfm.recsys.feature_table_data.FeatureTableData", "folder"),
+                ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"),
+            ],
+            lambda _: request.getfixturevalue("feature_table"),
         ),
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [

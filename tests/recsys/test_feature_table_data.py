@@ -166,16 +166,6 @@ def test_only_what_is_named_is_read(folder):
     assert [*batch.features] == ["item"] and [*batch.groups] == ["recent"]
 
 
-def test_a_missing_number_is_replaced_and_infinity_is_not(tmp_path):
-    age = CHUNK.dense["age"].clone()
-    age[:2] = torch.tensor([torch.nan, torch.inf])
-    writer = FeatureTableWriter(tmp_path / "t", SCHEMA)
-    writer.add(dataclasses.replace(CHUNK, dense={"age": age}))
-    writer.finish()
-    (batch,) = batches(started(tmp_path / "t", order="log", missing_dense=-1.0), 1)
-    assert batch.dense_BF[:3, 0].tolist() == [-1, torch.inf, float(age[2])]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

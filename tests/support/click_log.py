@@ -40,7 +40,7 @@ class ClickLog:
     """Batch after batch of it."""
 
     def __init__(self, held_out: int = HELD_OUT) -> None:
-        self.held_out = held_out
+        self.held_out, self.readings = held_out, 0
 
     def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
         """See `TrainingData`."""
@@ -52,6 +52,7 @@ class ClickLog:
 
     def val_dataloader(self) -> list[FeatureBatch]:
         """The last one is shorter."""
+        self.readings += 1
         whole = [batch(1000 + n) for n in range(self.held_out)]
         return [*whole[:-1], whole[-1].rows(0, 7)] if whole else []
 

@@ -51,6 +51,7 @@ def test_metrics_of_each_label_are_those_of_all_held_out_samples(two: Path) -> N
     logits, labels, weight = by_hand(two)
     last, details = lines(two)[-1], json.loads((two / "validation.json").read_text())
     assert [line["step"] for line in lines(two) if "val_auc_click" in line] == [4, 8] and details["step"] == 8
+    summed = 0.0
     for column, name in enumerate(TWO):
         counts = ScoreCounts.of(logits[:, column], labels[:, column], weight)
         kept = details["labels"][name]
@@ -59,6 +60,8 @@ def test_metrics_of_each_label_are_those_of_all_held_out_samples(two: Path) -> N
         assert last[f"val_calibration_{name}"] == pytest.approx(counts.calibration(), rel=1e-5)
         assert kept["log_loss"] == pytest.approx(counts.log_loss(), rel=1e-5) and kept["weight"] == counts.weight
         assert sum(one["weight"] for one in kept["reliability"]) == counts.weight
+        summed += TWO[name] * counts.log_loss() * counts.weight
+    assert last["val_loss"] == pytest.approx(summed / details["labels"]["click"]["weight"], rel=1e-5)
 
 
 def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_with_the_metrics(two: Path) -> None:
@@ -74,6 +77,12 @@ def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_w
     exact = auc(torch.tensor(found["score_click"]), torch.tensor(found["label_click"]))
     assert lines(two)[-1]["val_auc_click"] == pytest.approx(exact, abs=1e-3)
     assert not list(two.glob(".predictions*"))
+
+
+def test_predictions_are_made_once_at_the_end(tmp_path: Path) -> None:
+    data = click_log.ClickLog()
+    job(ONE, data=data, validation=None).run(Run(tmp_path, seed=1))
+    assert data.readings == 1 and len(rows(tmp_path)["id"]) == 66
 
 
 def test_one_label_needs_no_suffix_and_every_score_may_be_kept(tmp_path: Path) -> None:

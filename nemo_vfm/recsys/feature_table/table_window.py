@@ -42,7 +42,10 @@ class TableWindow:
 
     def rows(self, begin: int, end: int) -> tuple[FeatureBatch, list[Fault | None]]:
         """The samples begin..end, and what is wrong with each."""
-        return self.batch.rows(begin, end), [self.faults.get(n) for n in range(begin, end)]
+        faults: list[Fault | None] = [None] * (end - begin)
+        for place in [place for place in self.faults if begin <= place < end]:
+            faults[place - begin] = self.faults[place]
+        return self.batch.rows(begin, end), faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,6 @@ class WindowReader:
         groups: groups of features that batches hold deduplicated, by name.
         num_rows: of features, the rows of their tables; ids of the others are not checked.
         out_of_range: see `OutOfRange`.
-        missing_dense: what stands for a dense number that is missing.
     """
 
     table: FeatureTable
@@ -65,7 +67,6 @@ class WindowReader:
     groups: Mapping[str, Sequence[str]]
     num_rows: Mapping[str, int]
     out_of_range: OutOfRange
-    missing_dense: float
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
@@ -90,9 +91,7 @@ class WindowReader:
     def _dense(self, samples: LogChunk) -> Tensor:
         if not self.dense:
             return torch.zeros(len(samples), 0)
-        return torch.stack([samples.dense[name] for name in self.dense], 1).nan_to_num_(
-            self.missing_dense, torch.inf, -torch.inf
-        )
+        return torch.stack([samples.dense[name] for name in self.dense], 1)
 
     def _with_groups(self, stored: StoredRows) -> tuple[StoredRows, dict[str, DedupedGroup]]:
         """The groups that are wanted, and the other features with a row a sample.

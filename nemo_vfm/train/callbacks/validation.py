@@ -70,8 +70,10 @@ def _of_this_rank(fit: TrainState) -> tuple[dict[int, Measured], list[Contributi
     found: dict[int, Measured] = {}
     counted: list[Contribution] = []
     for number, losses_B, prepared in evaluated(fit):
-        found[number] = _measured(losses_B, prepared)
-        if isinstance(fit.task, HasValidationMetrics):
+        if not isinstance(fit.task, HasValidationMetrics):
+            found[number] = _measured(losses_B, prepared)
+        else:
+            found[number] = _summed(losses_B, prepared)
             counted.append(fit.task.contribution(prepared))
             if len(counted) == _APART:
                 counted = [fit.task.merged(counted)]
@@ -96,6 +98,12 @@ def _add_metrics(fit: TrainState, task: HasValidationMetrics, counted: Sequence[
 def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
+
+
+def _summed(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
+    """A batch as one sample: logs are held out by the million."""
+    weight_B = prepared.weight_B.double()
+    return {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
 
 
 def _of_all(own: dict[int, Measured]) -> list[Measured]:

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
+from nemo_vfm.recsys.feature_table import table_reader
+from nemo_vfm.recsys.feature_table.stored_rows import read_row_group
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
@@ -39,6 +41,7 @@ def table(tmp_path_factory):
 
 def test_the_samples_come_back_whatever_range_is_read(table):
     assert isinstance(table, LogSource) and table.num_rows == len(CHUNK) > 256
+    assert table.manifest.sessions == 60
     assert equal_chunks(LogChunk.cat(list(table.log_chunks())), CHUNK)
     for begin, end in [(0, 1), (63, 65), (5, 200), (64, 128), (130, len(CHUNK))]:
         assert equal_chunks(table.read(begin, end), CHUNK.rows(begin, end))
@@ -100,6 +103,21 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, table):
     FeatureTable(tmp_path).verify()
 
 
+def test_parts_of_another_schema_are_not_gone_on_with(tmp_path):
+    interrupted = FeatureTableWriter(tmp_path, SCHEMA, rows_per_part=64, rows_per_group=64)
+    interrupted.add(CHUNK.rows(0, 70))
+    with pytest.raises(UserError, match="parts of another schema"):
+        FeatureTableWriter(tmp_path, TableSchema(["age"])).resume()
+
+
+def test_only_the_row_groups_used_last_are_kept(table, monkeypatch):
+    table, read = FeatureTable(table.folder, cached_row_groups=2), []
+    monkeypatch.setattr(table_reader, "read_row_group", lambda *args: read.append(args[3]) or read_row_group(*args))
+    for row_group in (0, 1, 0, 1, 2, 1, 0):
+        table.stored(row_group)
+    assert read == [0, 1, 0, 0]  # numbers in parts of two row groups: 2 is the first of the second part
+
+
 def test_a_table_is_never_written_over(tmp_path):
     written(tmp_path, CHUNK.rows(0, 9))
     with pytest.raises(UserError, match="holds a feature table already"):
@@ -126,6 +144,7 @@ BAD = {
     "item: row 3 has length -1": with_feature(
         "item", Jagged(ITEM.values_N, ITEM.lengths_B.index_fill(0, torch.tensor([3]), -1))
     ),
+    "the window history has weights": with_feature("history", CHUNK.features["scores"]),
     "add up to": with_feature("item", Jagged(ITEM.values_N[1:], ITEM.lengths_B)),
     "is before": changed(time_B=CHUNK.time_B.flip(0)),
     "comes back after others": changed(session_B=torch.arange(len(CHUNK)) % 5),
