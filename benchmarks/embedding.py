@@ -186,7 +186,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     batch, has_fbgemm = 256 if args.quick else 2_048, available("fbgemm_gpu")
-    peer = f"fbgemm-gpu {version('fbgemm_gpu')}" if has_fbgemm else "over_fbgemm_26 not measured: no fbgemm-gpu here"
+    peer = f"fbgemm-gpu-cpu {version('fbgemm_gpu_cpu')}" if has_fbgemm else "over_fbgemm_26 not measured: no fbgemm-gpu here"
     kernels = f"numba {version('numba')}" if available("numba") else "no numba"
     print(f"torch {version('torch')}, {torch.get_num_threads()} threads, {kernels}, fp32, batch {batch:,}; {peer}")
     figures: dict[str, float] = {}

@@ -14,7 +14,7 @@ from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
-from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, pooled, sequences
+from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, look_up
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
@@ -48,6 +48,7 @@ class FusedTables(nn.Module):
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
         self._table_of = _table_of_feature(self.tables)
+        self._number_of = {feature: number for number, feature in enumerate(self._table_of)}
         self._storages = [RowStorage(group, optimizer, seed, device) for group in _groups(self.tables)]
         self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -72,9 +73,8 @@ class FusedTables(nn.Module):
         out: dict[str, Tensor] = {}
         for storage in self._storages:
             order = CallOrder(self._calls, places_B is not None or _is_shared(storage), places_B)
-            for pooling, look_up in (("pooled", pooled), ("sequence", sequences)):
-                if wanted := self._wanted(storage, features, pooling == "sequence", places_B):
-                    out |= look_up(storage, wanted, order, self._anchor)
+            if wanted := self._wanted(storage, features, places_B):
+                out |= look_up(storage, wanted, order, self._anchor)
         return {feature: out[feature] for feature in features}
 
     @property
@@ -175,17 +175,15 @@ class FusedTables(nn.Module):
         return self
 
     def _wanted(
-        self, storage: RowStorage, features: Mapping[str, Jagged], sequence: bool, places_B: Tensor | None
+        self, storage: RowStorage, features: Mapping[str, Jagged], places_B: Tensor | None
     ) -> list[FeatureLookup]:
         """In the order of the tables, whatever the order of the batch's features."""
         found = []
         for name, spec in storage.tables.items():
-            for feature in spec.features if (spec.pooling == "sequence") == sequence else ():
+            for feature in spec.features:
                 if (jagged := features.get(feature)) is not None:
                     _require_fit(feature, jagged, spec, places_B)
-                    found.append(
-                        FeatureLookup(feature, storage.begins[name], storage.blocks[name], jagged, spec.pooling)
-                    )
+                    found.append(FeatureLookup(feature, self._number_of[feature], name, spec.pooling, jagged))
         return found
 
     def _require_known(self, features: Mapping[str, Jagged]) -> None:
@@ -243,7 +241,7 @@ def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor
 def _looks_valid(jagged: Jagged, rows: int) -> bool:
     """Two passes over the ids instead of five."""
     count, weights = len(jagged.values_N), jagged.weights_N
-    fit = int(jagged.lengths_B.sum()) == count and (weights is None or len(weights) == count)
+    fit = int(jagged.offsets[-1]) == count and (weights is None or len(weights) == count)
     if not fit or not len(jagged):
         return False
     low, high = jagged.values_N.aminmax() if count else (0, 0)

@@ -19,7 +19,7 @@ from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
-_ROWS_OF_A_BLOCK = torch.iinfo(torch.int16).max
+_ROWS_OF_A_BLOCK = 1 << 13
 
 
 class RowStorage:
@@ -43,10 +43,10 @@ class RowStorage:
         self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
-        self.blocks = _blocks(self.tables)
-        num_blocks = 1 + max(self.blocks.values())
-        self._pending: list[list[PendingGradient]] = [[] for _ in range(num_blocks)]
-        self._touched: list[TouchedRows | None] = [None] * num_blocks
+        self._blocks = _blocks(self.tables)
+        self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
+        self._pending: list[list[PendingGradient]] = [[] for _ in self._blocks]
+        self._touched: list[TouchedRows | None] = [None] * len(self._blocks)
         self._seed = seed
         self._place(device)
         for name, spec in self.tables.items() if device.type != "meta" else ():
@@ -80,14 +80,18 @@ class RowStorage:
 
     @property
     def pending(self) -> int:
-        """How many gradients of a lookup in a block of tables wait for the end of the step."""
+        """How many gradients of a feature's lookup wait for the end of the step."""
         return sum(map(len, self._pending))
 
-    def add(self, gradient: PendingGradient) -> None:
+    def block_keys(self, table: str, ids_N: Tensor) -> Tensor:
+        """Rows of a table, counted from the first row of its block: the same tensor for the first table."""
+        begin = self.begins[table] - self.begins[self._blocks[self._block_of[table]][0]]
+        return ids_N + begin if begin else ids_N
+
+    def add(self, table: str, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
-        for span in gradient.lookup.spans:
-            self._pending[span.block].append(gradient.of_block(span))
-            self._touched[span.block] = None
+        self._pending[self._block_of[table]].append(gradient)
+        self._touched[self._block_of[table]] = None
 
     def forget(self) -> None:
         """Drop what waits."""
@@ -97,8 +101,8 @@ class RowStorage:
     def touched(self) -> list[TouchedRows]:
         """The touched rows of what waits, of the blocks where something does."""
         for block, pending in enumerate(self._pending):
-            if self._touched[block] is None and any(len(one.lookup.keys_N) for one in pending):
-                names = [name for name, own in self.blocks.items() if own == block]
+            if self._touched[block] is None and any(len(one.keys_N) for one in pending):
+                names = self._blocks[block]
                 num_rows = sum(self.tables[name].rows for name in names)
                 self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
         return [one for one in self._touched if one is not None]
@@ -123,18 +127,10 @@ class RowStorage:
         return plain and numba_kernels.usable(self.rows_RD)
 
     def _update_row_wise(self, optimizer: RowWiseAdaGrad, divisor: float, clip_factor: float) -> None:
-        numbers = divisor, clip_factor, optimizer.lr, optimizer.eps
-        for one in self.touched():
-            numba_kernels.update_row_wise(
-                self.rows_RD,
-                self.state["sum"],
-                one.rows_U,
-                one.offsets,
-                one.bags_N,
-                one.weights_N,
-                one.grads_GD,
-                numbers,
-            )
+        numbers, sum_R = (divisor, clip_factor, optimizer.lr, optimizer.eps), self.state["sum"]
+        found = self.touched()
+        arrays = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in found]
+        numba_kernels.update_row_wise(self.rows_RD, sum_R, arrays, numbers)
 
     def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
         state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
@@ -171,16 +167,19 @@ def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
     return begins
 
 
-def _blocks(tables: Mapping[str, TableSpec]) -> dict[str, int]:
-    """The block of each table. Gradients are sorted and summed block by block, so that they stay in the cache.
+def _blocks(tables: Mapping[str, TableSpec]) -> list[list[str]]:
+    """Names of tables whose gradients are sorted and summed together: few enough that they stay in the cache.
 
-    Neighbours make a block while int16 can number its rows; a larger table is one of its own.
+    Neighbours of few rows make a block, so that small tables cost fewer calls; a larger table is one of its own, and
+    its gradients are used where they lie.
     """
-    blocks, block, rows = {}, 0, 0
+    blocks: list[list[str]] = [[]]
+    rows = 0
     for name, spec in tables.items():
         if rows and rows + spec.rows > _ROWS_OF_A_BLOCK:
-            block, rows = block + 1, 0
-        blocks[name] = block
+            blocks.append([])
+            rows = 0
+        blocks[-1].append(name)
         rows += spec.rows
     return blocks
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums the gradients of each touched row over all lookups of a step, in the order of the samples.
 
-Shape letters: N values of all lookups, G bags of all lookups, D width, U touched rows.
+Shape letters: N values, G bags, D width, U touched rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,53 +20,28 @@ _NUMBERS_AT_ONCE, _ROWS_AT_ONCE = 1 << 18, 1 << 14
 
 
 @dataclass(frozen=True)
-class BagLookup:
-    """What one lookup read, and where its gradients belong.
+class PendingGradient:
+    """The gradients of one feature's bags in one lookup, until the step is applied.
 
     Args:
-        number: of the call, in the order of the forward passes of a step.
-        keys_N: rows of the storage.
+        call: number of the lookup, in the order of the forward passes of a step.
+        feature: number of the feature, in the order of the tables.
+        keys_N: rows, counted from the first of the block of tables.
         lengths_G: values a bag.
         weights_N: of the values, or None for 1.
         samples_G: the sample of each bag, where their order has to be restored.
         has_places: whether `samples_G` are places in the global batch.
-        spans: the values and bags of each block of tables, in their order.
+        grads_GD: fp32.
     """
 
-    number: int
+    call: int
+    feature: int
     keys_N: Tensor
     lengths_G: Tensor
     weights_N: Tensor | None
     samples_G: Tensor | None
     has_places: bool
-    spans: tuple["BlockSpan", ...]
-
-
-@dataclass(frozen=True)
-class BlockSpan:
-    """Which values and bags of a lookup belong to one block of tables."""
-
-    block: int
-    values: slice
-    bags: slice
-
-
-@dataclass(frozen=True)
-class PendingGradient:
-    """The gradient of a lookup's bags, fp32 (G, D), until the step is applied."""
-
-    lookup: BagLookup
     grads_GD: Tensor
-
-    def of_block(self, span: BlockSpan) -> "PendingGradient":
-        """The part of one block of tables, as views."""
-        one, values, bags = self.lookup, span.values, span.bags
-        weights_N = None if one.weights_N is None else one.weights_N[values]
-        samples_G = None if one.samples_G is None else one.samples_G[bags]
-        part = BagLookup(
-            one.number, one.keys_N[values], one.lengths_G[bags], weights_N, samples_G, one.has_places, (span,)
-        )
-        return PendingGradient(part, self.grads_GD[bags])
 
 
 @dataclass(frozen=True)
@@ -127,7 +102,7 @@ def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
 
 
 def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: int) -> TouchedRows:
-    """Bring the values of all lookups into the order of their rows.
+    """Bring the values of all lookups in a block of tables into the order of their rows.
 
     Values of one row keep a fixed order: by place in the global batch where places were given, else by call and
     sample; then by feature, in the order of the tables; then as they come in the sample. Floating-point sums depend on
@@ -135,21 +110,18 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
 
     Args:
         pending: at least one.
-        first_row: of the storage that they may touch.
-        num_rows: how many.
+        first_row: of the block in its storage.
+        num_rows: of the block.
 
     Raises:
         ValueError: places were given for some lookups and not for others.
     """
-    pending = sorted(pending, key=lambda one: one.lookup.number)
-    lookups = [one.lookup for one in pending]
-    keys_N, samples_G, weights_N = _cat([lookup.keys_N for lookup in lookups]), _samples(lookups), _weights(lookups)
+    pending = sorted(pending, key=lambda one: (one.call, one.feature))
+    keys_N, samples_G, weights_N = _cat([one.keys_N for one in pending]), _samples(pending), _weights(pending)
+    lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
     if samples_G is None and weights_N is None and numba_kernels.sorts(keys_N, num_rows):
-        lengths_G = _cat([lookup.lengths_G for lookup in lookups])
-        rows_U, offsets, bags_N = numba_kernels.sorted_bags(keys_N, lengths_G, first_row, num_rows)
-        return TouchedRows(rows_U.add_(first_row), offsets, bags_N, None, _cat([one.grads_GD for one in pending]))
-    keys_N = _narrow(keys_N - first_row, num_rows)
-    bags_N = _bags(lookups)
+        return TouchedRows(*numba_kernels.sorted_bags(keys_N, lengths_G, first_row, num_rows), None, grads_GD)
+    keys_N, bags_N = _narrow(keys_N, num_rows), _bags(lengths_G, len(keys_N))
     order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
     return TouchedRows(
@@ -157,7 +129,7 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
         row_offsets(counts_U),
         bags_N.index_select(0, order_N),
         None if weights_N is None else weights_N.index_select(0, order_N),
-        _cat([one.grads_GD for one in pending]),
+        grads_GD,
     )
 
 
@@ -176,32 +148,30 @@ def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
     return keys_N.to(smallest)
 
 
-def _bags(lookups: Sequence[BagLookup]) -> Tensor:
-    lengths_G = _cat([lookup.lengths_G for lookup in lookups])
+def _bags(lengths_G: Tensor, num_values: int) -> Tensor:
     bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
-    return torch.repeat_interleave(bags_G, lengths_G, output_size=sum(len(lookup.keys_N) for lookup in lookups))
+    return torch.repeat_interleave(bags_G, lengths_G, output_size=num_values)
 
 
-def _samples(lookups: Sequence[BagLookup]) -> Tensor | None:
+def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:
     """Numbers that rise with the samples, or None where the lookups have that order already."""
-    with_places = [lookup.has_places for lookup in lookups]
-    if any(with_places) and not all(with_places):
+    with_places = {one.call: one.has_places for one in pending}
+    if any(with_places.values()) and not all(with_places.values()):
         raise ValueError(
-            f"{sum(with_places)} of {len(lookups)} lookups of this step were given the places of their samples in the "
-            "global batch; give them to all of them or to none"
+            f"{sum(with_places.values())} of {len(with_places)} lookups of this step were given the places of their "
+            "samples in the global batch; give them to all of them or to none"
         )
-    samples = [one.samples_G if one.has_places else one.samples_G + (one.number << 32)
-               for one in lookups if one.samples_G is not None]  # fmt: skip
+    samples = [one.samples_G if one.has_places else one.samples_G + (one.call << 32)
+               for one in pending if one.samples_G is not None]  # fmt: skip
     return _cat(samples) if samples else None
 
 
-def _weights(lookups: Sequence[BagLookup]) -> Tensor | None:
-    if all(lookup.weights_N is None for lookup in lookups):
+def _weights(pending: Sequence[PendingGradient]) -> Tensor | None:
+    """Of all values, 1 where a feature has none; None where no feature has any."""
+    if all(one.weights_N is None for one in pending):
         return None
-    ones = [torch.ones(len(one.keys_N), device=one.keys_N.device) for one in lookups]
-    return _cat(
-        [one if lookup.weights_N is None else lookup.weights_N for one, lookup in zip(ones, lookups, strict=True)]
-    )
+    return _cat([torch.ones_like(one.keys_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
+                 for one in pending])  # fmt: skip
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:
