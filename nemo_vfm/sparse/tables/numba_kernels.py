@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sorts values by row and updates rows by row-wise AdaGrad in one pass each, compiled by numba when first called.
+"""Sorts values by row and updates rows by row-wise AdaGrad, compiled by numba when first called.
 
 Shape letters: R rows of a block, N values, G bags, D width, U touched rows.
 """
@@ -18,7 +18,9 @@ from torch import Tensor
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import available, require
 
-_ROWS_A_VALUE = 4  # the counting sort passes over all rows: with more rows a value, torch's sort is used
+_ROWS_A_VALUE = 4  # the counting sort passes over all rows: with more rows a value, the radix sort is faster
+_BITS = 11  # of a row's number that one pass of the sort looks at: its counts stay in the nearest cache
+_DIGITS, _KEY_SHIFT = 1 << _BITS, 32
 _BLOCKS_A_THREAD = 4  # with fewer blocks a thread, each block is cut for all threads
 
 # Rows that rise, their offsets (U + 1), the bag of each value, weights of the values or None for 1, gradients of bags.
@@ -31,23 +33,32 @@ def usable(tensor: Tensor) -> bool:
 
 
 def sorts(keys_N: Tensor, num_rows: int) -> bool:
-    """Whether `sorted_bags` is the faster sort for these values."""
-    return usable(keys_N) and num_rows <= _ROWS_A_VALUE * len(keys_N)
+    """Whether `sorted_by_row` can sort these values."""
+    return usable(keys_N) and max(num_rows, len(keys_N)) < 1 << _KEY_SHIFT - 1
 
 
-def sorted_bags(keys_N: Tensor, lengths_G: Tensor, first_row: int, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Touched rows plus `first_row`, their offsets (U + 1), and the bag of each value, row after row.
+def sorted_by_row(
+    keys_N: Tensor, offsets: Tensor, order_G: Tensor | None, num_rows: int, with_places: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Touched rows, their offsets (U + 1), and the bag and, where asked for, the place of each value, row after row.
 
-    A stable counting sort: values of one row stay in the order of the bags.
+    Values of one row stay in the order of the bags.
 
     Args:
-        keys_N: at least 0 and below `num_rows`.
+        keys_N: rows, at least 0 and below `num_rows`.
+        offsets: where each bag begins, and at last N.
+        order_G: the order of the bags, or None where they are in order.
     """
-    rows_R, bags_N = torch.empty(num_rows, dtype=torch.int64), torch.empty_like(keys_N)
-    offsets, ends = torch.zeros(num_rows + 1, dtype=torch.int64), torch.zeros(num_rows + 1, dtype=torch.int64)
-    arrays = [one.numpy() for one in (keys_N, lengths_G, ends, rows_R, offsets, bags_N)]
-    touched = _compiled("sort")(*arrays, first_row)
-    return rows_R[:touched], offsets[: touched + 1], bags_N
+    count, few = len(keys_N), num_rows <= _ROWS_A_VALUE * len(keys_N)
+    order_G = torch.empty(0, dtype=torch.int64) if order_G is None else order_G
+    bags_N, places_N = torch.empty_like(keys_N), torch.empty(count if with_places or not few else 0, dtype=torch.int64)
+    rows_U, bounds = (torch.zeros(min(count, num_rows) + 1, dtype=torch.int64) for _ in range(2))
+    tensors = [keys_N, offsets, order_G, bags_N, places_N, rows_U, bounds]
+    tensors += [torch.zeros(1 + (num_rows if few else _DIGITS), dtype=torch.int64)]
+    tensors += [] if few else [torch.empty_like(keys_N)]
+    arrays = [one.numpy() for one in tensors]
+    touched = _compiled("count")(*arrays) if few else _compiled("sort")(*arrays, num_rows)
+    return rows_U[:touched], bounds[: touched + 1], bags_N, places_N if with_places else None
 
 
 def update_row_wise(
@@ -90,7 +101,7 @@ def _compiled(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", install="nemo_vfm[recsys]", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles the kernel {name!r} or loads it; this may take some seconds, once.")
-    return _jitted(numba, _sort if name == "sort" else _update)
+    return _jitted(numba, {"count": _count, "sort": _sort, "update": _update}[name])
 
 
 def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,26 +114,69 @@ def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def _sort(
-    keys_N: Any, lengths_G: Any, ends: Any, rows_R: Any, offsets: Any, bags_N: Any, first_row: int
+def _count(
+    keys_N: Any, offsets: Any, order_G: Any, bags_N: Any, places_N: Any, rows_U: Any, bounds: Any, ends: Any
 ) -> int:  # fmt: skip
-    """Fill the last three; how many rows are touched."""
+    """A counting sort; how many rows are touched."""
     for n in range(len(keys_N)):
         ends[keys_N[n] + 1] += 1
-    touched = n = 0
-    for row in range(len(rows_R)):
+    touched = 0
+    for row in range(len(ends) - 1):
         count = ends[row + 1]
         ends[row + 1] += ends[row]
         if count:
-            rows_R[touched] = row + first_row
+            rows_U[touched] = row
             touched += 1
-            offsets[touched] = ends[row + 1]
-    for bag in range(len(lengths_G)):
-        for _ in range(lengths_G[bag]):
+            bounds[touched] = ends[row + 1]
+    for i in range(len(offsets) - 1):
+        bag = order_G[i] if len(order_G) else i
+        for n in range(offsets[bag], offsets[bag + 1]):
             row = keys_N[n]
             bags_N[ends[row]] = bag
+            if len(places_N):
+                places_N[ends[row]] = n
             ends[row] += 1
-            n += 1
+    return touched
+
+
+def _sort(
+    keys_N: Any, offsets: Any, order_G: Any, bags_N: Any, places_N: Any, rows_U: Any, bounds: Any, ends: Any,
+    spare_N: Any, num_rows: int,
+) -> int:  # fmt: skip
+    """A radix sort; how many rows are touched. Key and place are one number, so that a pass moves both at once."""
+    source_N, target_N = places_N, spare_N
+    m = 0
+    for i in range(len(offsets) - 1):
+        bag = order_G[i] if len(order_G) else i
+        for n in range(offsets[bag], offsets[bag + 1]):
+            source_N[m] = keys_N[n] << _KEY_SHIFT | n
+            m += 1
+    shift = _KEY_SHIFT
+    while (num_rows - 1) >> (shift - _KEY_SHIFT):
+        ends[:] = 0
+        for n in range(len(source_N)):
+            ends[(source_N[n] >> shift & _DIGITS - 1) + 1] += 1
+        for digit in range(_DIGITS):
+            ends[digit + 1] += ends[digit]
+        for n in range(len(source_N)):
+            digit = source_N[n] >> shift & _DIGITS - 1
+            target_N[ends[digit]] = source_N[n]
+            ends[digit] += 1
+        source_N, target_N = target_N, source_N
+        shift += _BITS
+    for bag in range(len(offsets) - 1):
+        target_N[offsets[bag] : offsets[bag + 1]] = bag
+    touched, last = 0, -1
+    for n in range(len(source_N)):
+        row, place = source_N[n] >> _KEY_SHIFT, source_N[n] & (1 << _KEY_SHIFT) - 1
+        if row != last:
+            rows_U[touched] = last = row
+            bounds[touched] = n
+            touched += 1
+        bags_N[n] = target_N[place]
+        source_N[n] = place
+    bounds[touched] = len(source_N)
+    places_N[:] = source_N
     return touched
 
 
@@ -143,13 +197,13 @@ def _update(
         first = bags_N[n]
         if len(weights_N):
             first_weight = weights_N[n]
-        if (offsets[u + 1] - n) % 2:
+        odd = (offsets[u + 1] - n) % 2
+        if odd:
             for k in range(len(grad_D)):
                 grad_D[k] = first_weight * grads_GD[first, k]
-            n += 1
         else:
             grad_D[:] = 0
-        for n in range(n, offsets[u + 1], 2):
+        for n in range(offsets[u] + odd, offsets[u + 1], 2):
             first, second = bags_N[n], bags_N[n + 1]
             if len(weights_N):
                 first_weight, second_weight = weights_N[n], weights_N[n + 1]

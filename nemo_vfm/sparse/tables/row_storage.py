@@ -20,6 +20,7 @@ from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, Touche
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
 _ROWS_OF_A_BLOCK = 1 << 13
+_ROWS_OF_A_BLOCK_IN_TORCH = torch.iinfo(torch.int16).max
 
 
 class RowStorage:
@@ -43,10 +44,6 @@ class RowStorage:
         self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
-        self._blocks = _blocks(self.tables)
-        self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
-        self._pending: list[list[PendingGradient]] = [[] for _ in self._blocks]
-        self._touched: list[TouchedRows | None] = [None] * len(self._blocks)
         self._seed = seed
         self._place(device)
         for name, spec in self.tables.items() if device.type != "meta" else ():
@@ -68,12 +65,14 @@ class RowStorage:
             n: torch.zeros_like(one, device=device) if made else one.to(device) for n, one in self.state.items()
         }
         self._place(device)
-        self.forget()
         for name, spec in self.tables.items() if made else ():
             self._initialize(name, spec)
 
     def _place(self, device: torch.device) -> None:
-        """Small tensors that computations on the rows need beside them."""
+        """Everything that depends on the device of the rows; nothing waits then."""
+        self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
+        self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
+        self.forget()
         salts = [counter_hash.signed_salt(counter_hash.name_salt(self._seed, name)) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
@@ -95,8 +94,8 @@ class RowStorage:
 
     def forget(self) -> None:
         """Drop what waits."""
-        self._pending = [[] for _ in self._pending]
-        self._touched = [None] * len(self._touched)
+        self._pending: list[list[PendingGradient]] = [[] for _ in self._blocks]
+        self._touched: list[TouchedRows | None] = [None] * len(self._blocks)
 
     def touched(self) -> list[TouchedRows]:
         """The touched rows of what waits, of the blocks where something does."""
@@ -167,7 +166,12 @@ def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
     return begins
 
 
-def _blocks(tables: Mapping[str, TableSpec]) -> list[list[str]]:
+def _rows_of_a_block(rows_RD: Tensor) -> int:
+    """Torch's sort of less than 32,768 values is not its radix sort, and many times as slow: there, larger blocks."""
+    return _ROWS_OF_A_BLOCK if numba_kernels.usable(rows_RD) else _ROWS_OF_A_BLOCK_IN_TORCH
+
+
+def _blocks(tables: Mapping[str, TableSpec], most_rows: int) -> list[list[str]]:
     """Names of tables whose gradients are sorted and summed together: few enough that they stay in the cache.
 
     Neighbours of few rows make a block, so that small tables cost fewer calls; a larger table is one of its own, and
@@ -176,7 +180,7 @@ def _blocks(tables: Mapping[str, TableSpec]) -> list[list[str]]:
     blocks: list[list[str]] = [[]]
     rows = 0
     for name, spec in tables.items():
-        if rows and rows + spec.rows > _ROWS_OF_A_BLOCK:
+        if rows and rows + spec.rows > most_rows:
             blocks.append([])
             rows = 0
         blocks[-1].append(name)

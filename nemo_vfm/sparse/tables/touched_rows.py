@@ -119,18 +119,23 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
     pending = sorted(pending, key=lambda one: (one.call, one.feature))
     keys_N, samples_G, weights_N = _cat([one.keys_N for one in pending]), _samples(pending), _weights(pending)
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
-    if samples_G is None and weights_N is None and numba_kernels.sorts(keys_N, num_rows):
-        return TouchedRows(*numba_kernels.sorted_bags(keys_N, lengths_G, first_row, num_rows), None, grads_GD)
+    rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
+    if weights_N is not None and order_N is not None:
+        weights_N = weights_N.index_select(0, order_N)
+    return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
+
+
+def _sorted(
+    keys_N: Tensor, lengths_G: Tensor, samples_G: Tensor | None, num_rows: int, with_places: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Touched rows, their offsets, and the bag and the place of each value: by row, and by sample inside a row."""
+    if numba_kernels.sorts(keys_N, num_rows):
+        order_G = None if samples_G is None else samples_G.sort(stable=True).indices
+        return numba_kernels.sorted_by_row(keys_N, row_offsets(lengths_G), order_G, num_rows, with_places)
     keys_N, bags_N = _narrow(keys_N, num_rows), _bags(lengths_G, len(keys_N))
     order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
-    return TouchedRows(
-        rows_U.long() + first_row,
-        row_offsets(counts_U),
-        bags_N.index_select(0, order_N),
-        None if weights_N is None else weights_N.index_select(0, order_N),
-        grads_GD,
-    )
+    return rows_U.long(), row_offsets(counts_U), bags_N.index_select(0, order_N), order_N
 
 
 def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ def test_a_lookup_after_the_norm_counts():
 @pytest.mark.parametrize("rows", [1, 14])
 def test_blocks_of_tables_change_no_bit(monkeypatch, rows):
     expected = trained(RowWiseAdaGrad(0.1), whole)
-    monkeypatch.setattr(row_storage, "_ROWS_OF_A_BLOCK", rows)
+    monkeypatch.setattr(row_storage, "_rows_of_a_block", lambda tensor: rows)
     require_equal(trained(RowWiseAdaGrad(0.1), whole), expected)
 
 
