@@ -90,7 +90,7 @@ class Denoise:
         of = {"output": output.float(), **{name: one for name, one in targets.items() if name != "sigma"}}
         if "sizes_N3" not in prepared.inputs:
             return self.objective.losses(**of, sigma_B=sigma_B)
-        sizes = prepared.inputs["sizes_N3"].tolist()
+        sizes = prepared.tensors()["sizes_N3"].tolist()
         alone = zip(*(videos_of(rows_XC, sizes) for rows_XC in of.values()), strict=True)
         each = zip(alone, sigma_B[:, None], strict=True)
         return torch.cat(

@@ -41,7 +41,7 @@ class NextToken:
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The mean over each row's labelled tokens, (B,), in natural units; 0 for a row without any."""
-        return output.sum(1) / _counted(prepared.inputs["labels_BS"]).clamp_min(1)
+        return output.sum(1) / _counted(prepared.tensors()["labels_BS"]).clamp_min(1)
 
     def named(self, loss: float) -> dict[str, float]:
         """See `ReportsPerplexity`: the perplexity, exp of the loss."""

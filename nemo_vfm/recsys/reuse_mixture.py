@@ -30,14 +30,21 @@ class ReuseMixture:
     rates_K: _Floats
     weights_K: _Floats
 
-    def rates(self, num_touched: int) -> _Floats:
+    def rates(self, num_touched: float) -> _Floats:
         """Rates of a table of which about `num_touched` rows are looked up, the others included: (R,).
 
         Stratified: the row counts follow the weights to within one row, so that only the Poisson draws are random.
         """
-        ends = np.cumsum(self.weights_K / -np.expm1(-self.rates_K)) * num_touched
-        last = np.rint(ends).astype(np.int64)
+        last = np.rint(self._rows_up_to() * num_touched).astype(np.int64)
         return np.repeat(self.rates_K, last - np.append(0, last[:-1]))
+
+    def rates_of_rows(self, rows: int) -> _Floats:
+        """Rates of a table of `rows` rows, those that are not looked up included: (R,)."""
+        return self.rates(rows / self._rows_up_to()[-1])
+
+    def _rows_up_to(self) -> _Floats:
+        """Rows of this rate or a lower one, for each row that is looked up."""
+        return np.cumsum(self.weights_K / -np.expm1(-self.rates_K))
 
 
 def fit(histogram: ReuseHistogram, num_rates: int = 200) -> ReuseMixture:

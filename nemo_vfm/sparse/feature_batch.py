@@ -37,6 +37,18 @@ class FeatureBatch:
     def __len__(self) -> int:
         return len(self.ids_B)
 
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of what a model reads: `dense_BF`, and `FEATURE.values` and `FEATURE.lengths` of each feature.
+
+        Lengths are one a sample, and of a group's features one a unique row: what there is to look up.
+        """
+        found: dict[str, tuple[int, ...]] = {"dense_BF": tuple(self.dense_BF.shape)}
+        for features in (self.features, *(group.features for group in self.groups.values())):
+            for name, feature in features.items():
+                found[f"{name}.values"] = tuple(feature.values_N.shape)
+                found[f"{name}.lengths"] = tuple(feature.lengths_B.shape)
+        return found
+
     def cut(self, parts: int) -> "list[FeatureBatch]":
         """See `Batch.cut`. Groups stay deduplicated: each part holds the unique rows that its samples have."""
         count = max(1, min(parts, len(self)))

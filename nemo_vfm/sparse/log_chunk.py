@@ -5,7 +5,7 @@
 Shape letters: B samples, M selected samples.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -68,7 +68,9 @@ class LogChunk:
             raise ValueError("there is no chunk to join; give at least one")
         first = parts[0]
         return LogChunk(
-            *(torch.cat([getattr(part, name) for part in parts]) for name in ("ids_B", "session_B", "time_B")),
+            torch.cat([part.ids_B for part in parts]),
+            torch.cat([part.session_B for part in parts]),
+            torch.cat([part.time_B for part in parts]),
             {name: torch.cat([part.dense[name] for part in parts]) for name in first.dense},
             {name: torch.cat([part.labels[name] for part in parts]) for name in first.labels},
             {name: Jagged.cat([part.features[name] for part in parts]) for name in first.features},
@@ -83,8 +85,8 @@ class LogChunk:
         Raises:
             DataError: a column is longer or shorter, or see `Jagged.require_valid`.
         """
-        columns = {"session_B": self.session_B, "time_B": self.time_B, **self.dense, **self.labels, **self.features}
-        for name, column in columns.items():
+        named: dict[str, Sized] = {"session_B": self.session_B, "time_B": self.time_B}
+        for name, column in {**named, **self.dense, **self.labels, **self.features}.items():
             if len(column) != len(self):
                 raise DataError(f"{name} is of {len(column)} samples, and the chunk of {len(self)}.")
         for name, feature in self.features.items():

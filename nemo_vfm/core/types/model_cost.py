@@ -12,16 +12,19 @@ class Op:
     """One piece of arithmetic of a forward pass.
 
     Args:
-        kind: linear (weights times activations) or attention (activations times activations).
+        kind: linear (weights times activations), attention (activations times activations) or lookup (rows of embedding
+            tables, with bytes in place of FLOPs).
         flops: multiply and add counted as two, for the whole batch, forward only.
         name: which part of the model.
         causal: attention of which the later half of the keys is masked, although `flops` has it.
+        bytes: of memory that a lookup reads; FLOPs of the others say enough.
     """
 
-    kind: Literal["linear", "attention"]
+    kind: Literal["linear", "attention", "lookup"]
     flops: float
     name: str
     causal: bool = False
+    bytes: float = 0.0
 
 
 @runtime_checkable

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import LAID
 
@@ -16,27 +17,53 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@runtime_checkable
+class HasShapes(Protocol):
+    """An input of a model that is made of several tensors."""
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Of each of its tensors, by name."""
+        ...
+
+
 @dataclass(slots=True)
 class ModelInputs:
     """One batch made ready: what the model is called with, and what the criterion needs besides.
 
     Args:
-        inputs: keyword arguments of the model.
+        inputs: keyword arguments of the model: tensors, or objects that tell the shapes of theirs.
         targets: tensors for the criterion.
         weight_B: what each sample's loss counts; the mean over a global batch is by these.
         tags: per-sample numbers worth logging by, such as the noise level, each (B,).
     """
 
-    inputs: dict[str, "Tensor"]
+    inputs: "Mapping[str, Tensor | HasShapes]"
     targets: dict[str, "Tensor"]
     weight_B: "Tensor"
     tags: dict[str, "Tensor"] = field(default_factory=dict)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Of the inputs. Those in `LAID` are shapes themselves and come as they are, one number after another."""
-        return {
-            name: tuple(x.flatten().tolist()) if name in LAID else tuple(x.shape) for name, x in self.inputs.items()
-        }
+        found: dict[str, tuple[int, ...]] = {}
+        for name, x in self.inputs.items():
+            if isinstance(x, HasShapes):
+                found |= x.shapes()
+            else:
+                found[name] = tuple(x.flatten().tolist()) if name in LAID else tuple(x.shape)
+        return found
+
+    def tensors(self) -> "dict[str, Tensor]":
+        """The inputs, where each is one tensor.
+
+        Raises:
+            UserError: one is made of several.
+        """
+        if several := [name for name, x in self.inputs.items() if isinstance(x, HasShapes)]:
+            raise UserError(
+                f"the model's input {several[0]!r} is made of several tensors, and one tensor was expected: a pipeline "
+                "sends tensors of one shape; train such a model with parallel.pipeline: 1"
+            )
+        return dict(self.inputs)  # type: ignore[arg-type]
 
 
 @runtime_checkable

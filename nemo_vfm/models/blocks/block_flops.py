@@ -23,5 +23,7 @@ def added_up(ops: Iterable[Op]) -> list[Op]:
     found: dict[tuple[str, str], Op] = {}
     for op in ops:
         before = found.get((op.kind, op.name))
-        found[op.kind, op.name] = op if before is None else replace(op, flops=before.flops + op.flops)
+        if before is not None:
+            op = replace(op, flops=before.flops + op.flops, bytes=before.bytes + op.bytes)
+        found[op.kind, op.name] = op
     return list(found.values())

@@ -126,10 +126,10 @@ class Pipeline:
         """
         self._require_alike(prepared)
         self._learn(prepared[0], under)
-        self._ready([one.inputs for one in prepared], under)
+        self._ready([one.tensors() for one in prepared], under)
         self._prepared, self._losses = prepared, losses
         try:
-            found = self._run(len(prepared), self._between[_named(prepared[0].inputs)])
+            found = self._run(len(prepared), self._between[_named(prepared[0].tensors())])
         finally:
             self._ready(())
         return sum(float(loss.detach()) for loss in found) * self.mesh.plan.pipeline
@@ -147,7 +147,7 @@ class Pipeline:
 
     def _require_alike(self, prepared: Sequence[ModelInputs]) -> None:
         for one in prepared:
-            if _named(one.inputs) != _named(prepared[0].inputs):
+            if _named(one.tensors()) != _named(prepared[0].tensors()):
                 raise UserError(
                     f"A pipeline needs microbatches of one shape, and these differ: {prepared[0].shapes()} and "
                     f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
@@ -158,11 +158,11 @@ class Pipeline:
 
         Data ranks may have different shapes (packed samples), and those that share weights must agree on each forward.
         """
-        missing = torch.tensor(float(_named(first.inputs) not in self._between), device=device())
+        missing = torch.tensor(float(_named(first.tensors()) not in self._between), device=device())
         dist.all_reduce(missing)
         if missing:
             with under():
-                self.forward(**first.inputs)
+                self.forward(**first.tensors())
 
     def _scheduled(self, count: int, shape: torch.Size) -> "PipelineScheduleSingle | PipelineScheduleMulti":
         """The schedule for microbatches of this shape. One is kept: each holds a buffer for every microbatch."""

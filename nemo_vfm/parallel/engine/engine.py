@@ -105,7 +105,10 @@ class ObjectsToPlans(Protocol):
 
 
 def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
-    """A model whose initial weights are a function of `seed` alone, whatever was drawn before."""
+    """A model whose initial weights are a function of `seed` alone, whatever was drawn before.
+
+    On the meta device, too: embedding tables keep the seed and draw their rows when they get memory.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial weights"))
         return factory()

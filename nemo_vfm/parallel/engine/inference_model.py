@@ -91,7 +91,7 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
 def _build(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
     """Build the model, if possible on the meta device, because it may be too large for one device."""
     with torch.device("meta"):
-        model = factory()
+        model = build_model(factory, seed)
     if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
         return model, True
     return build_model(factory, seed), False

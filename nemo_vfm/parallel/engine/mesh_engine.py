@@ -24,6 +24,7 @@ from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.gather import Gather
+from nemo_vfm.parallel.tables.table_updates import require_data_parallel
 
 Recompute = Literal["none", "blocks"]
 
@@ -139,7 +140,7 @@ def born(parts: EngineInputs) -> tuple[nn.Module, bool]:
     """The model, and whether it is still without memory: so it is where it could be too large for one device."""
     if parts.plan.world > 1:
         with torch.device("meta"):
-            model = parts.model()
+            model = build_model(parts.model, parts.seed)
         if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
             return model, True
     return build_model(parts.model, parts.seed), False
@@ -166,6 +167,7 @@ def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module])
     with torch.device("meta"):
         built = model()
     try:
+        require_data_parallel(built, plan)
         apply_parallelism.require_divisible(built, plan)
     except UserError as error:
         notes.append(f"it would not start: {error}")

@@ -47,6 +47,7 @@ from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
 from nemo_vfm.parallel.ranks.gather import Gather
+from nemo_vfm.parallel.tables.table_updates import Clip, TableUpdates, require_data_parallel
 
 
 class TorchEngine(MeshEngine):
@@ -54,6 +55,8 @@ class TorchEngine(MeshEngine):
 
     Args:
         clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
+        clip: of a model with embedding tables, whether rows' gradients count and are scaled, too (all), or only those
+            of the other weights (dense); the reported norm is of the same ones.
         recompute: blocks runs each block again in backward instead of keeping its activations; none keeps them.
         offload_optimizer: keep the optimizer's state in host memory.
         compile: compile each block with torch.compile.
@@ -63,9 +66,12 @@ class TorchEngine(MeshEngine):
     def __init__(
         self, *, clip_norm: float | None = 1.0, recompute: Recompute = "none",
         offload_optimizer: bool = False, compile: bool = False,
-        nonfinite: NonFinite = NonFinite(),
+        nonfinite: NonFinite = NonFinite(), clip: Clip = "all",
     ) -> None:  # fmt: skip
         super().__init__(clip_norm=clip_norm, recompute=recompute, nonfinite=nonfinite)
+        if clip not in ("all", "dense"):
+            raise ValueError(f"clip must be all or dense, got {clip!r}")
+        self.clip: Clip = clip
         self.offload_optimizer, self.compile = offload_optimizer, compile
 
     def plan_for(
@@ -94,6 +100,7 @@ class TorchEngine(MeshEngine):
         self._optimizer: ShardedOptimizer = ShardedOptimizer(
             parts.optimizer, self._holding, offload=self.offload_optimizer
         )
+        self._tables = TableUpdates(self.model, self.mesh)
         return self.model
 
     def _built(self, parts: EngineInputs) -> nn.Module:
@@ -103,6 +110,7 @@ class TorchEngine(MeshEngine):
             require_hardware(parts.precision.fp8)
             use_fp8(model, parts.precision.fp8, parts.plan.tensor)
         if self.mesh is not None:
+            require_data_parallel(model, parts.plan)
             apply_parallelism.require_divisible(model, parts.plan)
             ranges = cut(model, parts.plan, self.mesh.at) if parts.plan.pipeline > 1 else []
             apply_parallelism.split_linears(model, self.mesh)
@@ -148,6 +156,7 @@ class TorchEngine(MeshEngine):
         """
         for one in self._holding:
             one.parameter.grad = None
+        self._tables.forget()
         shapes: list[Shapes] = []
         with under(self.layout):
             sums = [self._backward(batch, shapes) for batch in microbatches]
@@ -155,8 +164,11 @@ class TorchEngine(MeshEngine):
         loss, weight, norm, samples = self._sums(own, weight, sum(len(batch) for batch in microbatches))
         if not self.nonfinite.may_update(own, norm, microbatches):
             drop_step(self.model)
+            self._tables.forget()
             return StepResult(loss, norm, 0.0, samples, shapes)
-        gradients.scale(self._holding, self._clipped(norm) * self._averaged() / weight)
+        factor = self._clipped(norm)
+        gradients.scale(self._holding, factor * self._averaged() / weight)
+        self._tables.update(weight, factor if self.clip == "all" else 1.0, lr_factor)
         lr = self._optimizer.step(lr_factor)
         close_step(self.model, self.mesh)
         return StepResult(loss, norm, lr, samples, shapes)
@@ -178,6 +190,11 @@ class TorchEngine(MeshEngine):
 
     def _sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, float, int]:
         """(mean loss, weight, norm of its gradient, samples) over the global batch, the same on every rank."""
+        loss, whole, norm, samples = self._dense_sums(loss, weight, samples)
+        self._tables.exchange()
+        return loss, whole, self._tables.norm_with(norm, whole, self.clip), samples
+
+    def _dense_sums(self, loss: float, weight: float, samples: int) -> tuple[float, float, float, int]:
         if self.mesh is None:
             square, whole = gradients.square_sum(self._holding), max(weight, 1e-12)
             return loss / whole, whole, math.sqrt(square) / whole, samples
@@ -192,10 +209,10 @@ class TorchEngine(MeshEngine):
         return 1 if self.mesh is None or self.mesh.sharding is None else self.mesh.sharding.size()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The state of the model, the optimizer and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
+        """The state of model, optimizer, tables and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
         groups = super().tensors()
-        scales = history_tensors(self.model) | switched_off(self.model)
-        return groups | {"fp8": scales} if scales else groups
+        scales, tables = history_tensors(self.model) | switched_off(self.model), self._tables.tensors()
+        return groups | ({"fp8": scales} if scales else {}) | ({"tables": tables} if tables else {})
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -204,6 +221,7 @@ class TorchEngine(MeshEngine):
             CorruptCheckpoint: names or shapes are not this model's.
         """
         super().load(groups)
+        self._tables.load(groups.get("tables", {}), joined())
         self._load_scales(groups.get("fp8", {}), joined())
 
     def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:

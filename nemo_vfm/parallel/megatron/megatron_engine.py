@@ -33,7 +33,8 @@ from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta, state_of
+from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 
 class MegatronEngine(MeshEngine):
@@ -60,6 +61,7 @@ class MegatronEngine(MeshEngine):
             notes.append(f"it would not start: {why}")
         try:
             adam_arguments(optimizer)
+            _require_no_tables(on_meta(model))
         except UserError as error:
             notes.append(f"it would not start: {error}")
         count, shared = state_of(model, optimizer, plan)
@@ -108,6 +110,7 @@ class MegatronEngine(MeshEngine):
 
         parts, plan = self.parts, self.parts.plan
         model, meta = born(parts)
+        _require_no_tables(model)
         narrowed = narrow(model, parts.precision.resolved()[0])
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
@@ -167,6 +170,11 @@ class MegatronEngine(MeshEngine):
     def gradients(self) -> dict[str, Tensor]:
         """See `MeshEngine.gradients`; before clipping."""
         return dict(self._optimizer.gradients())
+
+
+def _require_no_tables(model: nn.Module) -> None:
+    if tables_of(model):
+        raise UserError("engine=megatron does not update embedding tables. Use engine=torch.")
 
 
 def _unshared(plan: ParallelPlan) -> ParallelPlan:

@@ -14,6 +14,7 @@ from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import networks_of
+from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 Params: TypeAlias = Iterable[nn.Parameter]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
@@ -24,13 +25,18 @@ def state_of(
 ) -> tuple[int, dict[str, int]]:  # fmt: skip
     """How many parameters there are, and the bytes of weights, gradients and optimizer on the device that keeps most.
 
+    Rows of embedding tables are counted as parameters; each device keeps all of them, with their optimizer's state.
+
     The model is built on the meta device, where tensors have shapes but no memory: any size takes a second.
     """
     built = on_meta(model)
-    count = sum(parameter.numel() for parameter in built.parameters())
+    tables = [tensor for one in tables_of(built).values() for tensor in one.state().values()]
+    rows = sum(one.rows * one.width for found in tables_of(built).values() for one in found.tables.values())
+    count = rows + sum(parameter.numel() for parameter in built.parameters())
     kept = StaticMemory(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
-    return count, max(states, key=lambda bytes_of: sum(bytes_of.values()))
+    most = max(states, key=lambda bytes_of: sum(bytes_of.values()))
+    return count, most | ({"tables": sum(map(_bytes, tables))} if tables else {})
 
 
 def weight_bytes(model: nn.Module, plan: ParallelPlan) -> int:

@@ -31,6 +31,7 @@ from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
+from nemo_vfm.sparse.made_up_batch import FeatureSizes, made_up_batch
 
 SAMPLES = 8  #: of a global batch: two for each of four ranks
 _WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
@@ -51,6 +52,7 @@ class TinyTraining:
         shapes: of one sample, see `HasDummyInputs`.
         takes_packed: whether the model does.
         vocab: of a model of tokens, how many there are.
+        features: of a model with embedding tables, what it takes.
         name: tells it from others.
     """
 
@@ -63,6 +65,7 @@ class TinyTraining:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     takes_packed: bool = False
     vocab: int = 0
+    features: FeatureSizes | None = None
     name: str = field(default_factory=lambda: uuid4().hex)
 
     def started(self, plan: ParallelPlan) -> MeshEngine:
@@ -101,6 +104,8 @@ class TinyTraining:
         """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
         places, keys = range(first, last), [f"{index}-{place}" for place in range(first, last)]
         weight, fps = torch.tensor(_WEIGHTS[first:last]), torch.tensor([8.0 + place for place in places])
+        if self.features is not None:
+            return made_up_batch(self.features, index, places, weight, self.seed)
         known = (index, tuple(keys), weight)
         if "tokens_BS" in self.shapes:
             return TokenBatch(*known, *self._text(keys), tuple(map(self._cut, places)) if packed else ())
@@ -179,6 +184,9 @@ def rehearsal_of(
     """
     with torch.device("meta"):
         built = model()
+    features = FeatureSizes.of(built, tuple(getattr(task, "labels", ())))
+    if features is not None:
+        return TinyTraining(model, task, optimizer, seed, Precision("fp32", fp8), engine, features=features), built
     if not isinstance(built, HasDummyInputs):
         raise UserError(
             f"{type(built).__name__} has no small_inputs(), so no tiny batches can be made for it; see "

@@ -3,7 +3,7 @@
 """Holds all embedding tables of a device, looks them up together, and updates each touched row once a step."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import row_kernels
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
 from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, look_up
@@ -81,6 +82,19 @@ class FusedTables(nn.Module):
     def pending(self) -> int:
         """How many gradients of lookups wait for `update` or `forget`; 0 after either."""
         return sum(storage.pending for storage in self._storages)
+
+    def exchange(self, gather: Callable[[PackedGradients], Sequence[PackedGradients]]) -> None:
+        """Take the gradients of every rank's lookups in place of this one's, so that all ranks update alike.
+
+        Args:
+            gather: gives each rank's, by rank; every rank must call it equally often.
+        """
+        for storage in self._storages:
+            storage.replace(gather(storage.packed()))
+
+    def has_finite_gradients(self) -> bool:
+        """Whether every number that waits is finite; much quicker than `squared_norm`."""
+        return all(storage.has_finite_gradients() for storage in self._storages)
 
     def squared_norm(self, global_weight: float | Tensor) -> Tensor:
         """Sum of squares of all rows' gradients after division, fp64: not finite where a gradient is not.
@@ -192,6 +206,11 @@ class FusedTables(nn.Module):
                 near = get_close_matches(feature, self._table_of, n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"they know {sorted(self._table_of)}."
                 raise ValueError(f"no table looks up the feature {feature!r}: {hint}")
+
+
+def tables_of(model: nn.Module) -> dict[str, FusedTables]:
+    """The embedding tables of a model, by the name of their module."""
+    return {name: one for name, one in model.named_modules() if isinstance(one, FusedTables)}
 
 
 def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:

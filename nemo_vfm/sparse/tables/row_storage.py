@@ -5,7 +5,7 @@
 Shape letters: R rows of all these tables, U rows of a part, D width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import methodcaller
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
+from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
@@ -91,6 +92,23 @@ class RowStorage:
         """Keep it until the step is applied."""
         self._pending[self._block_of[table]].append(gradient)
         self._touched[self._block_of[table]] = None
+
+    def has_finite_gradients(self) -> bool:
+        """Of what waits."""
+        bounds = [torch.stack(one.grads_GD.aminmax()) for pending in self._pending for one in pending
+                  if one.grads_GD.numel()]  # fmt: skip
+        return not bounds or bool(torch.stack(bounds).isfinite().all())
+
+    def packed(self) -> PackedGradients:
+        """What waits, to be sent to other ranks."""
+        return pack([one for pending in self._pending for one in pending], self.rows_RD.device)
+
+    def replace(self, by_rank: Sequence[PackedGradients]) -> None:
+        """What waits becomes what all ranks sent, as if all their samples, rank after rank, were looked up here."""
+        self.forget()
+        for rank, packed in enumerate(by_rank):
+            for gradient in unpack(packed, self.width, rank):
+                self.add(gradient)
 
     def forget(self) -> None:
         """Drop what waits."""

@@ -1,0 +1,95 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Defines DCNv2 over embedding tables, which ranks by products of features of growing degree.
+
+Wang et al., 2008.13535, with the bottom perceptron of DLRM in front and the perceptron behind the cross layers, as
+MLPerf Training has it. Shape letters: B samples, F dense features, D width of a vector, L labels.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.models.recommenders.cross_layers import CrossLayers
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_bottom
+from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
+from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
+from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
+from nemo_vfm.models.recommenders.ranking_ops import lookup_ops
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.tables.fused_tables import FusedTables
+from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+
+
+class DCNv2(nn.Module):
+    """Bottom perceptron over dense numbers, embedding tables, cross layers over all vectors, top perceptron.
+
+    x_0 = [bottom(dense), vectors of all features]; logits = top(cross(x_0)).
+
+    Args:
+        dense: F, at least 1.
+        bottom: widths of the bottom perceptron's layers, each with a ReLU; the last is `width`.
+        top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
+        cross_layers: how many.
+        cross_rank: of each cross layer's matrix.
+        table_optimizer: updates the tables' rows.
+        width: D, of every table.
+        rows: of each feature the rows of a table of its own, see `tables`.
+        dtype: of the tables of `rows`.
+        tables: in place of `rows`, tables one by one; features may share one.
+        num_labels: L.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
+            both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
+
+    Raises:
+        ValueError: numbers that do not fit together, or a group is to be attended: DCNv2 has no attention.
+    """
+
+    def __init__(
+        self, *, dense: int, bottom: Sequence[int], top: Sequence[int], cross_layers: int, cross_rank: int,
+        table_optimizer: RowOptimizer, width: int, rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32",
+        tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, missing: Missing = "refuse",
+        deduplicated: Mapping[str, Stage] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        require_bottom(bottom, dense, width, missing)
+        self.dense, self.missing = dense, missing
+        self.deduplicated = dict(deduplicated or {})
+        require_stages(self.deduplicated, "pool", "DCNv2 has no attention")
+        specs = chosen_tables(rows, width, dtype, tables)
+        self.features = features_of(specs.values())
+        self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
+        self.bottom = Perceptron(dense_size(dense, missing), bottom)
+        self.cross = CrossLayers(width * (1 + len(self.features)), cross_layers, cross_rank)
+        self.top = Perceptron(self.cross.size, top, num_labels)
+        draw_weights(self, torch.initial_seed())
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter."""
+        return first_weight(name, shape, seed)
+
+    def forward(self, batch: FeatureBatch) -> Tensor:
+        """Logits (B, L), in fp32 at least.
+
+        Raises:
+            DataError: the batch lacks a feature, or a dense number is missing and must not.
+        """
+        dtype = next(self.top.parameters()).dtype
+        x_BD = self.bottom(dense_input(batch.dense_BF, self.dense, self.missing, dtype))
+        found = look_up(self.tables, batch, self.features, self.deduplicated, dtype)
+        x_BX = torch.cat([x_BD.to(dtype), *(found[name].bags() for name in self.features)], dim=1)
+        return logits_of(self.top(self.cross(x_BX)))
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The arithmetic of one forward pass."""
+        samples = inputs["dense_BF"][0]
+        return [
+            *lookup_ops(self.tables, inputs, bool(self.deduplicated)),
+            Op("linear", self.bottom.flops(samples) + self.top.flops(samples), "perceptrons"),
+            Op("linear", self.cross.flops(samples), "cross layers"),
+        ]

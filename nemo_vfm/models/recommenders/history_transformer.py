@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Defines a transformer over histories, whose result is a vector of the user.
+
+Shape letters: B samples, F dense features, D width of a vector, L labels.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.types.model_cost import Op
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_dense
+from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
+from nemo_vfm.models.recommenders.history_encoder import HistoryEncoder
+from nemo_vfm.models.recommenders.history_rows import history_rows
+from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
+from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
+from nemo_vfm.models.recommenders.ranking_ops import lookup_ops, rows_attended
+from nemo_vfm.models.recommenders.shared_rows import Shared, require_shareable
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of, other_features
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.tables.fused_tables import FusedTables
+from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+
+
+class HistoryTransformer(nn.Module):
+    """A transformer encodes the history; a perceptron reads its mean, the candidate, their product and all else.
+
+    Vectors of several features of an item (such as item and category) are added. Dense numbers are read as they are.
+
+    Args:
+        dense: F, 0 or more.
+        history: feature of the history -> feature of the candidate that has one table with it; the oldest item first.
+        longest: items that are kept of a history, the last ones.
+        depth: number of blocks.
+        heads: of attention; they divide `width`.
+        mlp_hidden: width inside of a block's perceptron.
+        top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
+        table_optimizer: updates the tables' rows.
+        width: D, of every table and of the blocks.
+        rows: of each feature but the histories the rows of a table of its own, see `tables`.
+        dtype: of the tables of `rows`.
+        tables: in place of `rows`, tables one by one; those of histories give sequences.
+        num_labels: L.
+        dropout: after each attention and perceptron; a function of seed, step and sample.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        deduplicated: group of the batch -> up to where it is computed on its unique rows; `attend` for the whole user's
+            vector, if all features of the history are in the group.
+        allow: what samples of one row may share although the result then differs: dropout, foreign_features.
+
+    Raises:
+        ValueError: numbers or names that do not fit together, or something that samples would share is not allowed.
+    """
+
+    def __init__(
+        self, *, dense: int, history: Mapping[str, str], longest: int, depth: int, heads: int, mlp_hidden: int,
+        top: Sequence[int], table_optimizer: RowOptimizer, width: int,
+        rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32",
+        tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, dropout: float = 0.0,
+        missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
+    ) -> None:  # fmt: skip
+        super().__init__()
+        require_dense(dense, missing)
+        self.dense, self.missing, self.history, self.allow = dense, missing, dict(history), tuple(allow)
+        self.deduplicated = dict(deduplicated or {})
+        require_stages(self.deduplicated, "attend", "nothing comes behind")
+        specs = chosen_tables(rows, width, dtype, tables, self.history)
+        self.features, self.others = features_of(specs.values()), other_features(specs, self.history)
+        self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
+        self.encoder = HistoryEncoder(
+            width=width, depth=depth, heads=heads, hidden=mlp_hidden, longest=longest, dropout=dropout
+        )
+        self.top = Perceptron(dense_size(dense, missing) + (len(self.others) + 3) * width, top, num_labels)
+        require_shareable(self.encoder, self.deduplicated, allow)
+        draw_weights(self, torch.initial_seed())
+
+    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
+        """The first value of one parameter."""
+        return first_weight(name, shape, seed)
+
+    def forward(self, batch: FeatureBatch) -> Tensor:
+        """Logits (B, L), in fp32 at least.
+
+        Raises:
+            DataError: the batch lacks a feature, lengths of a history differ, a feature of it is from outside of the
+                group that is attended, or a dense number is missing and must not.
+        """
+        dtype = next(self.top.parameters()).dtype
+        found = look_up(self.tables, batch, self.features, self.deduplicated, dtype)
+        rows = history_rows(batch, found, tuple(self.history), None, self.allow)
+        user = rows.expand(self.encoder(rows.added, rows.places))
+        candidate = torch.stack([found[name].bags() for name in self.history.values()]).sum(0)
+        dense = dense_input(batch.dense_BF, self.dense, self.missing, dtype)
+        others = [found[name].bags() for name in self.others]
+        return logits_of(self.top(torch.cat([dense, *others, candidate, user, candidate * user], dim=1)))
+
+    def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
+        """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
+        samples = inputs["dense_BF"][0]
+        attended = rows_attended(inputs, next(iter(self.history)), "attend" in self.deduplicated.values())
+        return [
+            *lookup_ops(self.tables, inputs, bool(self.deduplicated)),
+            Op("linear", self.top.flops(samples), "perceptron"),
+            *self.encoder.ops(*attended),
+        ]

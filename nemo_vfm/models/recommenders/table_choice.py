@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+
+RowDtype = Literal["fp32", "bf16", "fp16"]
+
+
+def chosen_tables(
+    rows: Mapping[str, int] | None, width: int, dtype: RowDtype, tables: Mapping[str, TableSpec] | None,
+    histories: Mapping[str, str] | None = None,
+) -> dict[str, TableSpec]:  # fmt: skip
+    """The tables of a model, by name.
+
+    Args:
+        rows: of each feature the rows of a table of its own, named like the feature.
+        width: of every table.
+        dtype: of the tables made from `rows`.
+        tables: described one by one, where features share some; in place of `rows`.
+        histories: feature of a history -> feature in whose table its ids are rows; such a table gives sequences.
+
+    Raises:
+        ValueError: both or none of `rows` and `tables` are given, a width differs, a history has no table, or its
+            table pools.
+    """
+    if (rows is None) == (tables is None):
+        raise ValueError(f"give rows (a table a feature) or tables (described one by one), {_which(rows)} of them")
+    histories = histories or {}
+    specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
+    for name, spec in specs.items():
+        if spec.width != width:
+            raise ValueError(f"table {name} has width {spec.width}, and the model takes vectors of {width} (width)")
+    _require_sequences(specs, histories)
+    return specs
+
+
+def features_of(specs: Iterable[TableSpec]) -> tuple[str, ...]:
+    """All features that the tables look up, table by table."""
+    return tuple(feature for spec in specs for feature in spec.features)
+
+
+def other_features(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> tuple[str, ...]:
+    """The features that are neither histories nor what these are compared with.
+
+    Raises:
+        ValueError: there is no history.
+    """
+    if not histories:
+        raise ValueError("history is empty; name at least one feature of a history and the one it is compared with")
+    return tuple(name for name in features_of(specs.values()) if name not in {*histories, *histories.values()})
+
+
+def _of_rows(
+    rows: Mapping[str, int], width: int, dtype: RowDtype, histories: Mapping[str, str]
+) -> dict[str, TableSpec]:  # fmt: skip
+    made = {}
+    for name, count in rows.items():
+        own = tuple(history for history, of in histories.items() if of == name and history != name)
+        pooling: Literal["sum", "sequence"] = "sequence" if own or name in histories else "sum"
+        made[name] = TableSpec(rows=count, width=width, features=(name, *own), pooling=pooling, dtype=dtype)
+    return made
+
+
+def _require_sequences(specs: Mapping[str, TableSpec], histories: Mapping[str, str]) -> None:
+    table_of = {feature: name for name, spec in specs.items() for feature in spec.features}
+    for history, other in histories.items():
+        if history not in table_of or table_of[history] != table_of.get(other):
+            raise ValueError(f"the history {history} shares no table with {other}; tables are of {sorted(table_of)}")
+        if specs[table_of[history]].pooling != "sequence":
+            raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
+
+
+def _which(rows: Mapping[str, int] | None) -> str:
+    return "one" if rows is None else "only one"

@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Converts samples and unique rows to Arrow tables, and columns of Parquet back to tensors.
+
+Shape letters: B samples, U unique rows, N values.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.windowed_rows import WindowedRows, windowed
+
+#: Where the three numbers of a sample stand, and the fields of a chunk that they fill.
+NUMBERS = {"sample": "ids_B", "session": "session_B", "time": "time_B"}
+DENSE, LABEL, FEATURE, WEIGHT, RUN, DROPPED = "dense/", "label/", "feature/", "weight/", "run/", "dropped/"
+
+
+def sample_columns(chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: TableSchema) -> dict[str, Any]:
+    """The columns of the file of samples: all but the features of groups, of which it has the beginnings of runs."""
+    import pyarrow as pa
+
+    columns = {name: pa.array(getattr(chunk, part).numpy()) for name, part in NUMBERS.items()}
+    columns |= {LABEL + name: pa.array(chunk.labels[name].numpy()) for name in schema.labels}
+    columns |= {DENSE + name: pa.array(chunk.dense[name].numpy()) for name in schema.dense}
+    for name, group in groups.items():
+        begins_B = torch.diff(group.inverse_B, prepend=group.inverse_B.new_full((1,), -1)) > 0
+        columns[RUN + name] = pa.array(begins_B.numpy())
+    for name in schema.plain:
+        columns |= _lists(name, chunk.features[name])
+    return columns
+
+
+def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str, Any], dict[str, int]]:
+    """The columns of the file of unique rows of a group, and how many values of each feature they hold.
+
+    A row of a window has only the values that are new at its end, and the column beside it says how many of the row
+    before are dropped at its beginning.
+    """
+    import pyarrow as pa
+
+    columns: dict[str, Any] = {}
+    for name, rows in group.features.items():
+        if name in windows:
+            shifted = windowed(rows)
+            columns[DROPPED + name] = pa.array(_dropped(shifted.starts_B).to(torch.int32).numpy())
+            rows = _suffixes(shifted)
+        columns |= _lists(name, rows)
+    return columns, {name: len(columns[FEATURE + name].values) for name in group.features}
+
+
+def tensor(column: Any) -> Tensor:
+    """A column of numbers. The copy is writable, as torch wants it."""
+    return torch.from_numpy(column.to_numpy(zero_copy_only=False).copy())
+
+
+def jagged(lists: Any, weights: Any | None) -> Jagged:
+    """A column of lists, and one of their weights.
+
+    Raises:
+        DataError: the weights have other lengths.
+    """
+    values_N, lengths_B = _values(lists)
+    if weights is None:
+        return Jagged(values_N, lengths_B)
+    weights_N, weight_lengths_B = _values(weights)
+    if not torch.equal(lengths_B, weight_lengths_B):
+        row = int((lengths_B != weight_lengths_B).nonzero()[0])
+        raise DataError(f"row {row} has {int(lengths_B[row])} values and {int(weight_lengths_B[row])} weights")
+    return Jagged(values_N, lengths_B, weights_N)
+
+
+def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
+    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped ones.
+
+    Raises:
+        DataError: more values are dropped than the row before has, or fewer than none.
+    """
+    ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
+    kept_U = ends_U - suffixes.lengths_B - starts_U
+    if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
+        row = int(bad[0])
+        raise DataError(f"row {row} drops {int(dropped_U[row])} values of the row before, which has fewer")
+    return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
+
+
+def _dropped(starts_U: Tensor) -> Tensor:
+    return torch.diff(starts_U, prepend=starts_U.new_zeros(1))
+
+
+def _suffixes(rows: WindowedRows) -> Jagged:
+    ends_U = rows.starts_B + rows.lengths_B
+    return Jagged(rows.buffer_K, _dropped(ends_U))
+
+
+def _lists(name: str, rows: Jagged) -> dict[str, Any]:
+    columns = {FEATURE + name: _list(rows.values_N, rows.offsets)}
+    if rows.weights_N is not None:
+        columns[WEIGHT + name] = _list(rows.weights_N, rows.offsets)
+    return columns
+
+
+def _list(values_N: Tensor, offsets: Tensor) -> Any:
+    import pyarrow as pa
+
+    values = pa.array(values_N.numpy())
+    kind = pa.list_(pa.field("element", values.type, nullable=False))
+    return pa.ListArray.from_arrays(pa.array(offsets.to(torch.int32).numpy()), values, type=kind)
+
+
+def _values(lists: Any) -> tuple[Tensor, Tensor]:
+    return tensor(lists.flatten()), tensor(lists.value_lengths()).to(torch.int64)

@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one row group of a feature table: its samples, and the unique rows of its groups.
+
+Shape letters: B samples, U unique rows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.recsys.feature_table.arrow_columns import (
+    DENSE,
+    DROPPED,
+    FEATURE,
+    LABEL,
+    NUMBERS,
+    RUN,
+    WEIGHT,
+    jagged,
+    tensor,
+    windows,
+)
+from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, part_path
+from nemo_vfm.recsys.feature_table.table_manifest import Part, TableManifest
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.windowed_rows import WindowedRows
+
+_KINDS = {"sample": "int64", "session": "int64", "time": "int64", DENSE: "float", LABEL: "float", RUN: "bool"}
+_KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>"}
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StoredRows:
+    """A row group.
+
+    Args:
+        samples: all columns but the features of groups.
+        groups: with full rows of windows, too.
+        windows: the unique rows of windows as they are stored.
+    """
+
+    samples: LogChunk
+    groups: Mapping[str, DedupedGroup]
+    windows: Mapping[str, WindowedRows]
+
+
+def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: int, names: Sequence[str]) -> StoredRows:
+    """A row group of a part.
+
+    Args:
+        names: the features to read.
+
+    Raises:
+        DataError: a file is damaged or foreign: it says which, and where in it.
+    """
+    schema = manifest.schema
+    groups = {group: [n for n in schema.groups[group] if n in names] for group in schema.groups}
+    groups = {group: its for group, its in groups.items() if its}
+    plain = [name for name in schema.plain if name in names]
+    wanted = [*NUMBERS, *(DENSE + n for n in schema.dense), *(LABEL + n for n in schema.labels)]
+    wanted += [*(RUN + group for group in groups), *_lists(plain, manifest)]
+    table = _Columns(folder / part_path(part.name, SAMPLES), number, wanted, part.row_groups[number])
+    samples = LogChunk(
+        table.numbers("sample"), table.numbers("session"), table.numbers("time"),
+        {n: table.numbers(DENSE + n) for n in schema.dense}, {n: table.numbers(LABEL + n) for n in schema.labels},
+        {n: table.rows(n) for n in plain},
+    )  # fmt: skip
+    found, shifted = dict[str, DedupedGroup](), dict[str, WindowedRows]()
+    for group, its in groups.items():
+        inverse_B = table.inverse(group)
+        dropped = [DROPPED + name for name in its if name in schema.windows]
+        path = folder / part_path(part.name, group)
+        unique = _Columns(path, number, [*_lists(its, manifest), *dropped], int(inverse_B[-1]) + 1)
+        here = {name: unique.windows(name) for name in its if name in schema.windows}
+        features = {name: here[name].jagged() if name in here else unique.rows(name) for name in its}
+        found[group], shifted = DedupedGroup(features, inverse_B), shifted | here
+    return StoredRows(samples, found, shifted)
+
+
+def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:
+    return [FEATURE + name for name in names] + [WEIGHT + name for name in names if name in manifest.weighted]
+
+
+class _Columns:
+    """Columns of a row group of a file, each checked as it is asked for."""
+
+    def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int) -> None:
+        self._path, self._number = path, number
+        self._table = _read(path, number, names)
+        if self._table.num_rows != num_rows:
+            raise DataError(
+                f"{path}: row group {number} has {self._table.num_rows:,} rows, expected {num_rows:,}. Are its files "
+                "of one table?"
+            )
+
+    def numbers(self, name: str) -> Tensor:
+        """A column without gaps."""
+        return tensor(self._column(name))
+
+    def rows(self, name: str) -> Jagged:
+        """A feature."""
+        weights = self._column(WEIGHT + name) if WEIGHT + name in self._table.column_names else None
+        try:
+            return jagged(self._column(FEATURE + name), weights)
+        except DataError as error:
+            raise DataError(f"{self._at(FEATURE + name)}: {error}") from error
+
+    def windows(self, name: str) -> WindowedRows:
+        """A feature of which new values are stored."""
+        try:
+            return windows(self.rows(name), self.numbers(DROPPED + name))
+        except DataError as error:
+            raise DataError(f"{self._at(DROPPED + name)}: {error}") from error
+
+    def inverse(self, group: str) -> Tensor:
+        """The unique row of each sample: a run begins where the flag stands."""
+        begins_B = self.numbers(RUN + group)
+        if not bool(begins_B[0]):
+            raise DataError(f"{self._at(RUN + group)}: row 0 continues a run, but a row group begins with one")
+        return begins_B.cumsum(0) - 1
+
+    def _column(self, name: str) -> Any:
+        column = self._table[name].combine_chunks()
+        kind = next(kind for beginning, kind in _KINDS.items() if name.startswith(beginning))
+        found = f"list<{column.type.value_type}>" if hasattr(column.type, "value_type") else str(column.type)
+        if found != kind:
+            raise DataError(f"{self._at(name)} is {found}, expected {kind}")
+        for part, nulls in (("", column), (" in a list", column.flatten() if "list" in kind else column)):
+            if nulls.null_count:
+                row = nulls.is_null().to_pylist().index(True)
+                raise DataError(f"{self._at(name)}: row {row} is null{part}; a missing feature is an empty list")
+        return column
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}: row group {self._number}, column {name}"
+
+
+def _read(path: Path, number: int, names: Sequence[str]) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with pq.ParquetFile(path) as file:
+            if missing := [name for name in names if name not in file.schema_arrow.names]:
+                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(file.schema_arrow.names)}")
+            return file.read_row_group(number, columns=list(names), use_threads=False)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise DataError(
+            f"{path} cannot be read ({type(error).__name__}: {error}). Is it whole? Copy or write it again."
+        ) from error

@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads and checks `manifest.json` of a feature table, which is written as its last file."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import read_json, sha256_file
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+
+FORMAT = "nemo_vfm.feature_table/1"
+NAME = "manifest.json"
+
+
+class PartFile(NamedTuple):
+    """What a file must be."""
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A file of samples, and a file of unique rows for each group.
+
+    Args:
+        name: of its file of samples, and of those in the folders of groups.
+        row_groups: how many samples each row group has.
+        files: by path below the table's folder.
+    """
+
+    name: str
+    row_groups: tuple[int, ...]
+    files: Mapping[str, PartFile]
+
+
+class ValueCounts(NamedTuple):
+    """How many values of a feature all samples have together, and how many are stored."""
+
+    plain: int
+    stored: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableManifest:
+    """What a table holds.
+
+    Args:
+        schema: its columns.
+        clustered: whether the samples of a session follow each other, ordered by time.
+        weighted: features that have a weight a value.
+        sessions: how many runs of one session there are.
+        values: of each feature.
+        unique_rows: of each group.
+        encodings: of the files of samples (under "") and of each group, by the path of a column.
+        parts: in the order of the samples.
+    """
+
+    schema: TableSchema
+    clustered: bool
+    weighted: tuple[str, ...]
+    sessions: int
+    values: Mapping[str, ValueCounts]
+    unique_rows: Mapping[str, int]
+    encodings: Mapping[str, Mapping[str, str]]
+    parts: tuple[Part, ...]
+
+    @property
+    def num_rows(self) -> int:
+        """Samples of all parts."""
+        return sum(sum(part.row_groups) for part in self.parts)
+
+    def json(self) -> Json:
+        """As it is written."""
+        values = {name: counts._asdict() for name, counts in self.values.items()}
+        files = [{path: file._asdict() for path, file in part.files.items()} for part in self.parts]
+        parts = [
+            {"name": part.name, "row_groups": list(part.row_groups), "files": its}
+            for part, its in zip(self.parts, files, strict=True)
+        ]
+        return {
+            "format": FORMAT, "rows": self.num_rows, "sessions": self.sessions, "clustered": self.clustered,
+            "schema": asdict(self.schema), "weighted": list(self.weighted), "values": values,
+            "unique_rows": dict(self.unique_rows), "encodings": dict(self.encodings), "parts": parts,
+        }  # fmt: skip
+
+
+def read_manifest(folder: Path, name: str = NAME) -> TableManifest:
+    """What the folder says of itself.
+
+    Raises:
+        UserError: there is no such folder, or it was not finished.
+        DataError: its manifest is damaged or of another format.
+    """
+    path = folder / name
+    if not path.is_file():
+        raise UserError(
+            f"{folder} holds no {name}, so it is no feature table or one that was not finished; run the job that "
+            "writes it again (docs/feature_table.md)"
+        )
+    try:
+        return _parsed(read_json(path))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError(f"{path} is damaged ({type(error).__name__}: {error}); write the table again") from error
+
+
+def require_files(folder: Path, manifest: TableManifest, *, hashes: bool) -> None:
+    """Check that all files are there and of the right size, and with `hashes` each byte of them.
+
+    Raises:
+        DataError: one is not.
+    """
+    for path, expected in ((path, file) for part in manifest.parts for path, file in part.files.items()):
+        file = folder / path
+        size = file.stat().st_size if file.is_file() else 0
+        if size != expected.bytes:
+            raise DataError(
+                f"{file} has {size:,} bytes, and the manifest says {expected.bytes:,}. Was it cut while copying?"
+            )
+        if hashes and sha256_file(file) != expected.sha256:
+            raise DataError(f"{file} is not the file that was written: its sha256 differs. Copy or write it again.")
+
+
+def _parsed(content: Json) -> TableManifest:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else type(content).__name__
+        raise ValueError(f"its format is {found!r}, expected {FORMAT!r}")
+    manifest = TableManifest(
+        TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
+        int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
+        dict(content["unique_rows"]), dict(content["encodings"]), tuple(map(_part, content["parts"])),
+    )  # fmt: skip
+    if manifest.num_rows != content["rows"]:
+        raise ValueError(f"its parts have {manifest.num_rows:,} rows, and it says {content['rows']:,}")
+    return manifest
+
+
+def _part(content: Json) -> Part:
+    files = {path: PartFile(int(file["bytes"]), str(file["sha256"])) for path, file in content["files"].items()}
+    if wrong := [path for path in files if Path(path).is_absolute() or ".." in Path(path).parts]:
+        raise ValueError(f"{wrong[0]!r} is outside of the table's folder")
+    row_groups = tuple(content["row_groups"])
+    if not all(type(rows) is int and rows > 0 for rows in row_groups):
+        raise ValueError(f"a row group of {content['name']} has no positive number of rows")
+    return Part(str(content["name"]), row_groups, files)

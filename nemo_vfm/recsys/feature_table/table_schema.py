@@ -1,0 +1,69 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares which columns a feature table has, and which features it stores once a run of equal rows."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ -]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """Names of the columns of a feature table.
+
+    Args:
+        dense: numbers, one a sample.
+        labels: labels, one a sample.
+        features: lists of ids, one a sample.
+        groups: by name, features that change together. Consecutive samples that agree in all of them share one row.
+        windows: features of groups whose rows shift: each begins with the end of the one before. Only what is new is
+            stored.
+
+    Raises:
+        ValueError: a name is not of letters, digits, "_", "-" and spaces, or occurs twice; a group is empty, or names
+            what is no feature, or a feature of another group; a window is in no group.
+    """
+
+    dense: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    features: Sequence[str] = ()
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    windows: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for kind in ("dense", "labels", "features", "windows"):
+            object.__setattr__(self, kind, tuple(getattr(self, kind)))
+            _require_names(kind, getattr(self, kind))
+        object.__setattr__(self, "groups", {name: tuple(names) for name, names in self.groups.items()})
+        _require_names("groups", tuple(self.groups))
+        self._require_groups()
+
+    @property
+    def grouped(self) -> tuple[str, ...]:
+        """The features of all groups."""
+        return tuple(name for names in self.groups.values() for name in names)
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        """The features of no group, which have a row a sample."""
+        return tuple(name for name in self.features if name not in self.grouped)
+
+    def _require_groups(self) -> None:
+        for group, names in self.groups.items():
+            if not names:
+                raise ValueError(f"group {group} has no features; name some or leave it out")
+        if unknown := [name for name in self.grouped if name not in self.features]:
+            raise ValueError(f"a group names {unknown[0]}, which is not among the features {', '.join(self.features)}")
+        if lone := [name for name in self.windows if name not in self.grouped]:
+            raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if need be")
+        _require_names("features of groups", self.grouped)
+
+
+def _require_names(kind: str, names: Sequence[str]) -> None:
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise ValueError(f"{kind}: {wrong[0]!r} is no name of up to 100 letters, digits, '_', '-' and spaces")
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{kind}: {twice[0]} occurs twice")

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the samples of a log as a feature table, in parts of Parquet that are whole or absent."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.core.errors import DataError, NothingKept, UserError
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.recsys.feature_table.arrow_columns import group_columns, sample_columns
+from nemo_vfm.recsys.feature_table.chunk_checks import only_columns, require_order
+from nemo_vfm.recsys.feature_table.column_encoding import smallest_encodings
+from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, PartWriter, part_path
+from nemo_vfm.recsys.feature_table.table_manifest import NAME, TableManifest, ValueCounts, read_manifest
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_deduplication import deduplicated
+
+UNFINISHED = "unfinished.json"  #: the manifest of the parts so far
+
+
+class FeatureTableWriter:
+    """Takes samples in chunks of any size. The same samples give the same bytes, however they are cut into chunks.
+
+    Give it the samples of a session one after another, ordered by time: rows are stored once a run of equal ones, and
+    only inside of a row group.
+
+    Args:
+        folder: where to write; nothing is written before the first samples.
+        schema: which columns to take of the chunks.
+        rows_per_part: samples of a file, a multiple of `rows_per_group`.
+        rows_per_group: samples of a row group, which is what is held in memory and read at once.
+        zstd_level: of all columns.
+        clustered: False takes samples in any order, as for a log that is to be compared with a clustered one.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: TableSchema,
+        *,
+        rows_per_part: int = 1 << 20,
+        rows_per_group: int = 1 << 16,
+        zstd_level: int = 3,
+        clustered: bool = True,
+    ) -> None:
+        if rows_per_group < 1 or rows_per_part < 1 or rows_per_part % rows_per_group:
+            raise ValueError(
+                f"rows_per_part {rows_per_part:,} is not a multiple of rows_per_group {rows_per_group:,}, or below 1"
+            )
+        self._folder, self._rows_per_part, self._rows_per_group = folder, rows_per_part, rows_per_group
+        self._zstd_level = zstd_level
+        self._done = TableManifest(schema, clustered, (), 0, {}, {}, {}, ())
+        self._pending: list[LogChunk] = []
+        self._waiting = 0  # samples of `_pending`
+        self._rows = 0  # samples of all row groups
+        self._last: tuple[int, int] | None = None  # session and time of the last of them
+        self._part: PartWriter | None = None
+
+    def resume(self) -> int:
+        """How many samples an interrupted writer has left in whole parts: go on with the sample after them.
+
+        Raises:
+            UserError: they were written with another schema.
+        """
+        if not (self._folder / UNFINISHED).is_file():
+            return 0
+        found = read_manifest(self._folder, UNFINISHED)
+        if (found.schema, found.clustered) != (self._done.schema, self._done.clustered):
+            raise UserError(f"{self._folder} holds parts of another schema; write into an empty folder")
+        self._done, self._rows = found, found.num_rows
+        self._last = _last_sample(self._folder / part_path(found.parts[-1].name, SAMPLES))
+        return self._rows
+
+    def add(self, chunk: LogChunk) -> None:
+        """Take the next samples, which must stay as they are until they are written.
+
+        Raises:
+            DataError: a column is missing or of another type, a row is not valid, or the samples are not in order.
+            UserError: the folder holds a table already.
+        """
+        self._pending.append(only_columns(chunk, self._done.schema, at=self._rows + self._waiting))
+        self._waiting += len(chunk)
+        if self._waiting < self._rows_per_group:
+            return
+        chunk = self._taken()
+        whole = len(chunk) // self._rows_per_group * self._rows_per_group
+        for begin in range(0, whole, self._rows_per_group):
+            self._write(chunk.rows(begin, begin + self._rows_per_group))
+        self._pending, self._waiting = [chunk.rows(whole, len(chunk))], len(chunk) - whole
+
+    def finish(self) -> TableManifest:
+        """Write what is left, and the manifest.
+
+        Raises:
+            DataError: see `add`.
+            NothingKept: there was not a single sample.
+        """
+        if self._waiting:
+            self._write(self._taken())
+        if self._part is not None:
+            self._close(self._part)
+        if not self._done.parts:
+            raise NothingKept(f"there is not a single sample to write into {self._folder}")
+        write_json(self._folder / NAME, self._done.json())
+        (self._folder / UNFINISHED).unlink(missing_ok=True)
+        return self._done
+
+    def _taken(self) -> LogChunk:
+        """All samples that wait."""
+        pending, self._pending, self._waiting = self._pending, [], 0
+        if len(set(map(_weighted, pending))) > 1:
+            raise DataError(f"the samples from row {self._rows:,}: a feature has weights in some of them only")
+        return LogChunk.cat(pending)
+
+    def _write(self, chunk: LogChunk) -> None:
+        """One row group."""
+        if self._done.clustered:
+            require_order(chunk, self._last, at=self._rows)
+        groups = deduplicated(chunk.features, self._done.schema.groups, clustered=True)
+        tables, stored = _tables(chunk, groups, self._done.schema)
+        if not self._done.encodings:
+            self._begin(chunk, tables)
+        if _weighted(chunk) != self._done.weighted:
+            raise DataError(f"row {self._rows:,}: a feature has weights in some samples only")
+        if self._part is None:
+            name = f"part-{len(self._done.parts):05d}"
+            self._part = PartWriter(self._folder, name, self._done.encodings, self._zstd_level)
+        self._part.write(tables)
+        self._count(chunk, groups, stored)
+        if self._rows % self._rows_per_part == 0:
+            self._close(self._part)
+
+    def _begin(self, chunk: LogChunk, tables: Mapping[str, Any]) -> None:
+        """The first row group decides how all columns are stored."""
+        if (self._folder / NAME).exists():
+            raise UserError(f"{self._folder} holds a feature table already; write into an empty folder")
+        encodings = {name: smallest_encodings(table, self._zstd_level) for name, table in tables.items()}
+        self._done = replace(self._done, encodings=encodings, weighted=_weighted(chunk))
+
+    def _count(self, chunk: LogChunk, groups: Mapping[str, DedupedGroup], stored: Mapping[str, int]) -> None:
+        done, sessions = self._done, chunk.session_B
+        begun = int((sessions[1:] != sessions[:-1]).sum()) + (self._last is None or self._last[0] != int(sessions[0]))
+        values = {
+            name: ValueCounts(*(a + b for a, b in zip(done.values.get(name, (0, 0)), found, strict=True)))
+            for name, found in {n: (len(rows.values_N), stored[n]) for n, rows in chunk.features.items()}.items()
+        }
+        unique = {name: done.unique_rows.get(name, 0) + group.num_unique for name, group in groups.items()}
+        self._done = replace(done, sessions=done.sessions + begun, values=values, unique_rows=unique)
+        self._rows += len(chunk)
+        self._last = int(sessions[-1]), int(chunk.time_B[-1])
+
+    def _close(self, part: PartWriter) -> None:
+        """An interrupted writer goes on after it."""
+        self._part, self._done = None, replace(self._done, parts=(*self._done.parts, part.close()))
+        write_json(self._folder / UNFINISHED, self._done.json())
+
+
+def _weighted(chunk: LogChunk) -> tuple[str, ...]:
+    return tuple(name for name, rows in chunk.features.items() if rows.weights_N is not None)
+
+
+def _tables(
+    chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: TableSchema
+) -> tuple[dict[str, Any], dict[str, int]]:
+    """A row group of each file, and how many values of each feature are in it."""
+    import pyarrow as pa
+
+    tables = {SAMPLES: pa.table(sample_columns(chunk, groups, schema))}
+    stored = {name: len(chunk.features[name].values_N) for name in schema.plain}
+    for name, group in groups.items():
+        columns, counts = group_columns(group, schema.windows)
+        tables[name], stored = pa.table(columns), stored | counts
+    return tables, stored
+
+
+def _last_sample(path: Path) -> tuple[int, int]:
+    """Session and time of the last sample of a part."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        rows = file.read_row_group(file.num_row_groups - 1, columns=["session", "time"])
+    return rows["session"][-1].as_py(), rows["time"][-1].as_py()

@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Generates a log of sessions: interleaved in time, with features that change in groups, and labels by a teacher.
+
+Shape letter: B samples.
+"""
+
+import itertools
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.bounds import require_between
+from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
+from nemo_vfm.recsys.sessions.random_stream import RandomStream
+from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
+from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+_MOST_SAMPLES, _LARGEST_WINDOW = 10**10, 1 << 20
+_CALIBRATED_ON = 1 << 18  # samples that the teacher is scaled on: its AUC is then within about 0.001 of the log's
+_TICK_US = 1_000
+_NO_GROUP = ""  # of features of items, whose keys are places
+
+
+class SessionGroup:
+    """Features that change together, such as those of a user.
+
+    Args:
+        unchanged: d, the chance that a sample leaves all of them as in the sample before of its session. A new draw may
+            give the same id again.
+        features: by name.
+    """
+
+    def __init__(self, *, unchanged: float, features: Mapping[str, IdFeature]) -> None:
+        require_between(0, 1, unchanged=unchanged)
+        if not features:
+            raise ValueError("a group needs at least one feature; add one, or remove the group")
+        self.unchanged, self.features = unchanged, dict(features)
+
+
+class SessionLog:
+    """A `LogSource`: samples in the order of time, each a function of the seed and its place.
+
+    Time is in microseconds from the beginning of the log, 1,000 a sample on average.
+
+    Args:
+        num_samples: of the log.
+        samples_per_session: S, the mean.
+        lengths: of sessions: geometric, or all alike.
+        groups: features that change inside of a session, by name of the group.
+        features: features of items, drawn anew for each sample.
+        dense: names of dense features, each of a standard normal distribution and new for each sample.
+        teacher: gives the labels `click`, drawn, and `teacher`, their probability; None gives no labels.
+        drift: share of each table's ranks whose ids change from one window to the next.
+        window: samples whose sessions run at the same time, at most 2^20; sessions end with their window.
+        chunk_samples: samples of a chunk; the log does not depend on it.
+        seed: of everything.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_samples: int,
+        samples_per_session: float = 16.5,
+        lengths: Literal["geometric", "fixed"] = "geometric",
+        groups: Mapping[str, SessionGroup] | None = None,
+        features: Mapping[str, IdFeature] | None = None,
+        dense: Sequence[str] = (),
+        teacher: Teacher | None = None,
+        drift: float = 0.0,
+        window: int = 262_144,
+        chunk_samples: int = 16_384,
+        seed: int = 0,
+    ) -> None:
+        require_between(1, _MOST_SAMPLES, num_samples=num_samples)
+        require_between(1, _LARGEST_WINDOW, samples_per_session=samples_per_session, window=window)
+        require_between(1, _LARGEST_WINDOW, chunk_samples=chunk_samples)
+        require_between(0, 1, drift=drift)
+        if lengths == "fixed" and samples_per_session != round(samples_per_session):
+            raise ValueError(f"samples_per_session {samples_per_session} must be whole where lengths are fixed")
+        self.num_samples, self.samples_per_session, self.lengths = num_samples, samples_per_session, lengths
+        self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
+        self.teacher, self.drift, self.window = teacher, drift, window
+        self.chunk_samples, self.seed = chunk_samples, seed
+        self._require_known_names()
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`."""
+        for begin in range(0, self.num_samples, self.chunk_samples):
+            yield self.samples(begin, min(begin + self.chunk_samples, self.num_samples))
+
+    def samples(self, begin: int, end: int, *, clustered: bool = False) -> LogChunk:
+        """Samples begin..end of the log, made without those before them.
+
+        Args:
+            begin: the first.
+            end: after the last.
+            clustered: count samples session by session, each ordered by time, and not all by time.
+        """
+        chunk = self._without_labels(begin, end, clustered=clustered)
+        if (teacher := self._fitted_teacher) is None:
+            return chunk
+        probability_B = teacher.probability(chunk)
+        click_B = RandomStream(self.seed, "click").uniform(chunk.ids_B) < probability_B
+        return replace(chunk, labels={"click": click_B.float(), "teacher": probability_B.float()})
+
+    def rows(self) -> dict[str, int]:
+        """Rows of each feature's table."""
+        return {name: draws.feature.rows for name, draws in self._draws.items()}
+
+    def _require_known_names(self) -> None:
+        of_groups = [name for group in self.groups.values() for name in group.features]
+        names = [*of_groups, *self.features, *self.dense]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{', '.join(twice)} names several features; give each its own name")
+        if histories := [name for name, feature in self.features.items() if feature.history]:
+            raise ValueError(f"{', '.join(histories)} is a history; move it to a group, where it can shift")
+        if self.teacher is not None and (unknown := self.teacher.reads() - set(names)):
+            raise ValueError(f"the teacher reads {', '.join(sorted(unknown))}, which the log does not have")
+
+    @cached_property
+    def _draws(self) -> Mapping[str, IdDraws]:
+        every = [self.features, *(group.features for group in self.groups.values())]
+        return {name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()}
+
+    @cached_property
+    def _layout(self) -> "_LastWindow":
+        unchanged = {name: group.unchanged for name, group in self.groups.items()}
+        layout = WindowLayout(self.seed, self.samples_per_session, self.lengths, unchanged)
+        return _LastWindow(layout, self.window, self.num_samples)
+
+    @cached_property
+    def _fitted_teacher(self) -> FittedTeacher | None:
+        """Scaled on up to four stretches of the log, evenly spread."""
+        if self.teacher is None:
+            return None
+        size = min(_CALIBRATED_ON // 4, self.num_samples)
+        starts = sorted({(self.num_samples - size) * part // 3 for part in range(4)})
+        reads = self.teacher.reads()
+        parts = [self._without_labels(start, start + size, reads) for start in starts]
+        return self.teacher.fitted(LogChunk.cat(parts), self.rows(), self.seed)
+
+    def _without_labels(
+        self, begin: int, end: int, names: Collection[str] | None = None, *, clustered: bool = False
+    ) -> LogChunk:
+        """Samples with these features; None is all."""
+        borders = [begin, *range((begin // self.window + 1) * self.window, end, self.window), end]
+        parts = []
+        for first, last in itertools.pairwise(borders):
+            window = self._layout.of(first // self.window)
+            rows_B = torch.arange(first, last) - window.number * self.window
+            parts.append(self._of_window(window, window.clustered_B[rows_B] if clustered else rows_B, names))
+        return LogChunk.cat(parts)
+
+    def _of_window(self, window: SessionWindow, rows_B: Tensor, names: Collection[str] | None) -> LogChunk:
+        place_B = rows_B + window.number * self.window
+        time_B = place_B * _TICK_US + (RandomStream(self.seed, "tick").uniform(place_B) * _TICK_US).to(torch.int64)
+        dense = {
+            name: RandomStream(self.seed, name).normal(place_B).float()
+            for name in self.dense
+            if names is None or name in names
+        }
+        keys = {name: key_B[rows_B] for name, key_B in window.keys.items()} | {_NO_GROUP: place_B}
+        ids = {
+            name: draws.rows(keys[self._group_of.get(name, _NO_GROUP)], window.number)
+            for name, draws in self._draws.items()
+            if names is None or name in names
+        }
+        return LogChunk(place_B, window.session_B[rows_B], time_B, dense, {}, ids)
+
+    @cached_property
+    def _group_of(self) -> Mapping[str, str]:
+        return {name: group for group, one in self.groups.items() for name in one.features}
+
+
+@dataclass(eq=False)
+class _LastWindow:
+    """Keeps the window that was made last, since chunks come in order."""
+
+    layout: WindowLayout
+    size: int
+    num_samples: int
+    last: SessionWindow | None = None
+
+    def of(self, number: int) -> SessionWindow:
+        if self.last is None or self.last.number != number:
+            first = number * self.size
+            self.last = self.layout.window(number, first, min(self.size, self.num_samples - first))
+        return self.last

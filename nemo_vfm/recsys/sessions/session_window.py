@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lays the sessions of one window of a log out in time, with the changes of each group of features.
+
+Shape letter: B samples of the window.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.recsys.sessions.random_stream import RandomStream
+
+#: A key is the session times this, plus the number of changes (and of a history, the place in it).
+MOST_CHANGES = 1 << 21
+
+
+@dataclass(frozen=True, eq=False)
+class SessionWindow:
+    """Sessions that run at the same time, and begin and end in the window.
+
+    Args:
+        number: of the window.
+        session_B: of each sample, in the order of time.
+        clustered_B: samples by their place in the window, session by session, each ordered by time.
+        keys: of each group, session * MOST_CHANGES + changes of the group since the session began.
+    """
+
+    number: int
+    session_B: Tensor
+    clustered_B: Tensor
+    keys: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class WindowLayout:
+    """Makes windows.
+
+    Args:
+        seed: of the log.
+        samples_per_session: the mean.
+        lengths: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
+        unchanged: of each group, the chance that a sample leaves it as it was; the first of a session never does.
+    """
+
+    seed: int
+    samples_per_session: float
+    lengths: Literal["geometric", "fixed"]
+    unchanged: Mapping[str, float]
+
+    def window(self, number: int, first: int, num_samples: int) -> SessionWindow:
+        """The window of this number, with samples first, first + 1, ... of the log."""
+        length_K = self._session_lengths(first, num_samples)
+        begins_K = length_K.cumsum(0) - length_K
+        order_B = RandomStream(self.seed, "time").uniform(first + torch.arange(num_samples)).argsort()
+        of_B = torch.arange(len(length_K)).repeat_interleave(length_K)[order_B]
+        clustered_B = of_B.argsort(stable=True)
+        session_B = first + of_B[clustered_B]
+        keys = {}
+        for group, unchanged in self.unchanged.items():
+            drawn_B = RandomStream(self.seed, f"{group}/changes").uniform(first + torch.arange(num_samples))
+            changes_B = (drawn_B >= unchanged).to(torch.int64).index_fill_(0, begins_K, 0).cumsum_(0)
+            changes_B -= changes_B[begins_K].repeat_interleave(length_K)
+            keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
+        return SessionWindow(number, first + of_B, clustered_B, keys)
+
+    def _session_lengths(self, first: int, num_samples: int) -> Tensor:
+        """Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k."""
+        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
+        if self.lengths == "fixed" or mean == 1:
+            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
+        else:
+            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
+            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
+        ends_K = length_K.cumsum(0)
+        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
+        length_K = length_K[:num_sessions]
+        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
+        return length_K

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that recommenders give the same loss and gradients on unique rows as on the expanded batch."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from nemo_vfm.models.recommenders.dcn_v2 import DCNv2
+from nemo_vfm.models.recommenders.din import DIN
+from nemo_vfm.models.recommenders.dlrm import DLRM
+from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
+from nemo_vfm.models.recommenders.hstu import HSTU
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+from tests.support.session_batches import session_batch
+from tests.support.small_recommenders import maker
+
+SEQUENCES = {
+    "items": TableSpec(rows=50, width=8, features=("item", "history"), pooling="sequence"),
+    "others": TableSpec(rows=9, width=8, features=("country", "device")),
+}
+
+
+CASES: dict[str, Callable[[], nn.Module]] = {
+    "DLRM not at all": maker(DLRM),
+    "DLRM lookup": maker(DLRM, deduplicated={"user": "lookup"}),
+    "DLRM pool": maker(DLRM, deduplicated={"user": "pool"}, self_interaction=True),
+    "DLRM of sequences lookup": maker(DLRM, deduplicated={"user": "lookup"}, tables=SEQUENCES),
+    "DLRM of sequences pool": maker(DLRM, deduplicated={"user": "pool"}, tables=SEQUENCES),
+    "DCNv2 pool": maker(DCNv2, deduplicated={"user": "pool"}),
+    **{
+        f"{kind.__name__} {stage or 'not at all'}": maker(kind, deduplicated=stage and {"user": stage})
+        for kind in (DIN, HistoryTransformer, HSTU)
+        for stage in (None, "lookup", "pool", "attend")
+        if (kind, stage) != (DIN, "attend")
+    },
+    "HSTU without times": maker(HSTU, deduplicated={"user": "attend"}, times=None),
+}
+
+
+def outcome(make: Callable[[], nn.Module], batch: FeatureBatch, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """Loss, dense gradients, and what one step of plain descent at rate 1 took from the rows: their gradients."""
+    torch.manual_seed(5)
+    model = make().to(dtype)
+    before = {name: rows.clone() for name, rows in model.tables.state().items()}
+    logits = model(batch)
+    weights = torch.linspace(-1, 2, logits.numel(), dtype=logits.dtype).view_as(logits)
+    loss = (logits * weights).square().sum() + logits.sum()
+    loss.backward()
+    model.tables.update(1.0)
+    found = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert all(grad is not None for grad in found.values()), "a parameter without a gradient"
+    rows = {name: before[name] - after for name, after in model.tables.state().items() if name.endswith("weight")}
+    return {"loss": loss.detach(), "logits": logits.detach(), **found, **rows}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_loss_and_gradients_on_unique_rows_are_those_of_the_expanded_batch(case, dtype):
+    batch = session_batch()
+    own, expanded = (outcome(CASES[case], one, dtype) for one in (batch, batch.expanded()))
+    assert own["logits"].dtype == dtype
+    for name, tensor in expanded.items():
+        scale = float(tensor.abs().max())
+        assert scale > 0, f"{name} has no gradient"
+        near = 1e-5 if tensor.dtype == torch.float32 else 1e-10
+        torch.testing.assert_close(own[name], tensor, rtol=near, atol=near * scale)
