@@ -145,7 +145,7 @@ def expected_calibration_error(bins: Sequence[ReliabilityBin]) -> float:
 
 
 def _added(score_N: Tensor, sums_N4: Tensor) -> ScoreCounts:
-    score_K, place_N = score_N.unique(return_inverse=True)
+    score_K, place_N = torch.unique(score_N, return_inverse=True)
     return ScoreCounts(score_K, sums_N4.new_zeros(len(score_K), 4).index_add_(0, place_N, sums_N4))
 
 

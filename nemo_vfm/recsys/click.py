@@ -6,7 +6,8 @@ Shape letters: B samples, L labels.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -14,7 +15,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.batch import Batch
-from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.task import Contribution, ModelInputs, ValidationMetrics
+from nemo_vfm.metrics.ranking import ScoreCounts, expected_calibration_error
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 
 
@@ -27,15 +30,19 @@ class Click:
 
     Args:
         labels: the labels of the batch to learn, in the order of the model's logits, and the weight of each one's loss.
+        score_step: logits are rounded to multiples of this to measure the AUC of held-out samples, so that memory stays
+            the same however many there are; validation.json says what it can have changed. None keeps every score.
 
     Raises:
-        ValueError: there is no label, or a weight is not above zero.
+        ValueError: there is no label, a weight is not above zero, or the step is not.
     """
 
-    def __init__(self, *, labels: Mapping[str, float]) -> None:
+    def __init__(self, *, labels: Mapping[str, float], score_step: float | None = 0.001) -> None:
         if not labels or not all(0 < weight < math.inf for weight in labels.values()):
             raise ValueError(f"labels must name at least one label, each with a weight above zero, got {dict(labels)}")
-        self.labels = dict(labels)
+        if score_step is not None and not 0 < score_step <= 1:
+            raise ValueError(f"score_step must be above 0 and at most 1, or null to keep every score, got {score_step}")
+        self.labels, self.score_step = dict(labels), score_step
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """The batch as it is: `model(batch=batch)`; nothing is drawn.
@@ -93,3 +100,80 @@ class Click:
                 f"{', '.join(self.labels)}; set model.num_labels={len(self.labels)}"
             )
         return output.float()
+
+    def scores(self, output: Tensor, prepared: ModelInputs) -> dict[str, Tensor]:
+        """See `ScoresSamples`: the logits of each label."""
+        return {_tag(name): logit_B for name, logit_B in zip(self.labels, self._logits(output).unbind(1), strict=True)}
+
+    def columns(self, prepared: ModelInputs) -> dict[str, Tensor]:
+        """See `ScoresSamples`: `id`, `session` where known, `label` and `score`, and the batch's other labels by name.
+
+        A score is the predicted probability. Where there are several labels it is `label_NAME` and `score_NAME`.
+
+        Raises:
+            UserError: a label of the batch has the name of another column.
+        """
+        batch = prepared.inputs["batch"]
+        assert isinstance(batch, FeatureBatch)
+        own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
+        for name, label_B in prepared.targets.items():
+            own |= {
+                self._named("label", name): label_B,
+                self._named("score", name): prepared.tags[_tag(name)].sigmoid(),
+            }
+        others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
+        if taken := sorted(own.keys() & others.keys()):
+            raise UserError(f"the label {taken[0]!r} of the data has the name of a column of predictions; rename it")
+        return own | others
+
+    def contribution(self, prepared: ModelInputs) -> Contribution:
+        """See `HasValidationMetrics`: of each label its samples by their scores."""
+        counts = {name: ScoreCounts.of(prepared.tags[_tag(name)], label_B, prepared.weight_B, step=self.score_step)
+                  for name, label_B in prepared.targets.items()}  # fmt: skip
+        return _tensors(counts)
+
+    def merged(self, parts: Sequence[Contribution]) -> Contribution:
+        """See `HasValidationMetrics`."""
+        return _tensors({name: ScoreCounts.merged([_counts(part, name) for part in parts]) for name in self.labels})
+
+    def validation_metrics(self, merged: Contribution) -> ValidationMetrics:
+        """See `HasValidationMetrics`: AUC, normalised entropy and calibration of each label; more in the details."""
+        counts = {name: _counts(merged, name) for name in self.labels}
+        metrics = {
+            self._named(what, name): value for name, one in counts.items() for what, value in _measured(one).items()
+        }
+        labels = {name: self._details(one) for name, one in counts.items()}
+        return ValidationMetrics(metrics, {"labels": labels})
+
+    def _details(self, counts: ScoreCounts) -> Json:
+        """A measure that is not defined is left out."""
+        bins = counts.reliability()
+        found = _measured(counts) | {"log_loss": counts.log_loss(), "ece": expected_calibration_error(bins)}
+        if self.score_step is not None:
+            found["auc_error"] = counts.auc_error()
+        finite = {name: value for name, value in found.items() if math.isfinite(value)}
+        return {"weight": counts.weight, **finite, "reliability": [asdict(one) for one in bins]}
+
+    def _named(self, what: str, label: str) -> str:
+        return what if len(self.labels) == 1 else f"{what}_{label}"
+
+
+def _measured(counts: ScoreCounts) -> dict[str, float]:
+    return {
+        "auc": counts.auc(),
+        "normalised_entropy": counts.normalised_entropy(),
+        "calibration": counts.calibration(),
+    }
+
+
+def _tag(label: str) -> str:
+    return f"logit/{label}"
+
+
+def _tensors(counts: Mapping[str, ScoreCounts]) -> Contribution:
+    return {f"{name}/{part}": tensor for name, one in counts.items()
+            for part, tensor in (("score", one.score_K), ("sums", one.sums_K4))}  # fmt: skip
+
+
+def _counts(tensors: Contribution, label: str) -> ScoreCounts:
+    return ScoreCounts(tensors[f"{label}/score"], tensors[f"{label}/sums"])

@@ -5,7 +5,7 @@
 Shape letters: B samples, N values, R rows of all tables.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -49,8 +49,8 @@ class LogisticModel:
     def score(self, features: Mapping[str, Jagged], dense_BF: Tensor) -> Tensor:
         """Logits: float32 (B,)."""
         logit_B = self.bias + dense_BF @ self.dense_F
-        for name, weight_R in self.weights.items():
-            logit_B = logit_B + _row_means(weight_R, features[name])
+        for name in sorted(self.weights):  # safetensors files are sorted, too: the same sums
+            logit_B = logit_B + _row_means(self.weights[name], features[name])
         return logit_B
 
     def save(self, path: Path) -> None:
@@ -77,17 +77,19 @@ class LogisticRegression:
     quickly as popular ones. Memory is that of the samples.
 
     Args:
-        ridge: strength of the penalty. 1 / ridge is the variance that weights are expected to have.
+        ridges: strengths of the penalty to try. 1 / ridge is the variance that weights are expected to have.
         most_iterations: of L-BFGS. It ends earlier where the loss no longer falls.
     """
 
-    def __init__(self, *, ridge: float = 10.0, most_iterations: int = 60) -> None:
-        require_between(1e-6, 1e9, ridge=ridge)
+    def __init__(self, *, ridges: Sequence[float] = (3.0, 10.0, 30.0, 100.0), most_iterations: int = 60) -> None:
+        for ridge in ridges:
+            require_between(1e-6, 1e9, ridge=ridge)
+        require_between(1, 100, num_ridges=len(ridges))
         require_between(1, 10_000, most_iterations=most_iterations)
-        self.ridge, self.most_iterations = ridge, most_iterations
+        self.ridges, self.most_iterations = tuple(ridges), most_iterations
 
-    def fit(self, parts: Iterable[LabelledSamples], rows: Mapping[str, int]) -> LogisticModel:
-        """The weights of these samples.
+    def fits(self, parts: Iterable[LabelledSamples], rows: Mapping[str, int]) -> Iterator[tuple[float, LogisticModel]]:
+        """Each ridge, with the weights of these samples.
 
         Args:
             parts: all samples, in any pieces, with the features of `rows`.
@@ -96,10 +98,12 @@ class LogisticRegression:
         Raises:
             ValueError: there are no samples.
         """
-        held = list(parts)
-        if not held:
-            raise ValueError("there are no samples to fit logistic regression on")
-        problem = _Problem(held, rows, self.ridge)
+        problem = _Problem(list(parts), rows)
+        for ridge in self.ridges:
+            yield ridge, self._fit(problem, ridge)
+
+    def _fit(self, problem: "_Problem", ridge: float) -> LogisticModel:
+        root_R = (problem.curvature_R + ridge).sqrt()
         scaled = torch.zeros(problem.num_weights, dtype=torch.float64, requires_grad=True)
         optimizer = torch.optim.LBFGS(
             [scaled], max_iter=self.most_iterations, history_size=10, line_search_fn="strong_wolfe",
@@ -107,12 +111,12 @@ class LogisticRegression:
         )  # fmt: skip
 
         def closure() -> float:
-            loss, gradient = problem.loss_and_gradient(scaled.detach())
-            scaled.grad = gradient
+            loss, gradient_R = problem.loss_and_gradient(scaled.detach() / root_R, ridge)
+            scaled.grad = gradient_R / root_R
             return loss
 
-        optimizer.step(closure)
-        return problem.model(scaled.detach())
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+        return problem.model(scaled.detach() / root_R)
 
 
 class _Part(NamedTuple):
@@ -125,20 +129,21 @@ class _Part(NamedTuple):
 
 
 class _Problem:
-    """The mean loss over all samples as a function of scaled weights: the bias, dense features, rows of all tables."""
+    """The mean loss over all samples as a function of the weights: the bias, dense features, rows of all tables."""
 
-    def __init__(self, samples: list[LabelledSamples], rows: Mapping[str, int], ridge: float) -> None:
-        self.rows, self.ridge, self.num_dense = rows, ridge, samples[0].dense_BF.shape[1]
+    def __init__(self, samples: list[LabelledSamples], rows: Mapping[str, int]) -> None:
+        if not samples:
+            raise ValueError("there are no samples to fit logistic regression on")
+        self.rows, self.num_dense = rows, samples[0].dense_BF.shape[1]
         self.first, self.num_weights = {}, 1 + self.num_dense
         for name, count in rows.items():
             self.first[name], self.num_weights = self.num_weights, self.num_weights + count
         self.parts = [self._part(one) for one in samples]
         self.num_samples = sum(len(part.label_B) for part in self.parts)
-        self.root_R = self._curvature().sqrt()
+        self.curvature_R = self._curvature()
 
-    def loss_and_gradient(self, scaled_R: Tensor) -> tuple[float, Tensor]:
+    def loss_and_gradient(self, weight_R: Tensor, ridge: float) -> tuple[float, Tensor]:
         """Both of the mean loss: float64."""
-        weight_R = scaled_R / self.root_R
         used_R = weight_R.float()
         loss, gradient_R = 0.0, torch.zeros_like(weight_R)
         for part in self.parts:
@@ -147,13 +152,13 @@ class _Problem:
             self._add_products(part, logit_B.sigmoid() - part.label_B, part.dense_BF, gradient_R)
         penalised_R = weight_R.clone()
         penalised_R[0] = 0
-        gradient_R += self.ridge * penalised_R
-        loss += self.ridge / 2 * float(penalised_R @ penalised_R)
-        return loss / self.num_samples, gradient_R / self.root_R / self.num_samples
+        gradient_R += ridge * penalised_R
+        loss += ridge / 2 * float(penalised_R @ penalised_R)
+        return loss / self.num_samples, gradient_R / self.num_samples
 
-    def model(self, scaled_R: Tensor) -> LogisticModel:
+    def model(self, weight_R: Tensor) -> LogisticModel:
         """These weights by feature."""
-        weight_R = (scaled_R / self.root_R).float()
+        weight_R = weight_R.float()
         weights = {name: weight_R[at : at + self.rows[name]].clone() for name, at in self.first.items()}
         return LogisticModel(weights, weight_R[1 : 1 + self.num_dense].clone(), weight_R[:1].clone())
 
@@ -187,14 +192,14 @@ class _Problem:
         sums_R += added_R
 
     def _curvature(self) -> Tensor:
-        """About the diagonal of the Hessian of the summed loss."""
+        """About the diagonal of the Hessian of the summed loss, without the penalty."""
         curvature_R = torch.zeros(self.num_weights, dtype=torch.float64)
         rate = sum(float(part.label_B.sum()) for part in self.parts) / self.num_samples
         variance = max(rate * (1 - rate), 1e-3)
         for part in self.parts:
             at_each_B = torch.full_like(part.label_B, variance)
             self._add_products(part, at_each_B, part.dense_BF**2, curvature_R)
-        return curvature_R + self.ridge
+        return curvature_R
 
 
 def _row_means(weight_R: Tensor, rows: Jagged) -> Tensor:

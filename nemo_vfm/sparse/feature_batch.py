@@ -28,6 +28,7 @@ class FeatureBatch:
     labels: Mapping[str, Tensor]  #: of each label its B values, such as 1 where a sample was clicked
     features: Mapping[str, Jagged] = field(default_factory=dict)  #: with a row a sample
     groups: Mapping[str, DedupedGroup] = field(default_factory=dict)  #: features that are stored once a unique row
+    session_B: Tensor | None = None  #: the session of each sample, int64; None where nobody asks for it
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -62,6 +63,7 @@ class FeatureBatch:
             {name: label[begin:end] for name, label in self.labels.items()},
             {name: feature.rows(begin, end) for name, feature in self.features.items()},
             {name: group.rows(begin, end) for name, group in self.groups.items()},
+            None if self.session_B is None else self.session_B[begin:end],
         )  # fmt: skip
 
     def to(self, device: torch.device | str) -> "FeatureBatch":
@@ -72,6 +74,7 @@ class FeatureBatch:
             {name: label.to(device, non_blocking=True) for name, label in self.labels.items()},
             {name: feature.to(device) for name, feature in self.features.items()},
             {name: group.to(device) for name, group in self.groups.items()},
+            None if self.session_B is None else self.session_B.to(device, non_blocking=True),
         )  # fmt: skip
 
     def expanded(self) -> "FeatureBatch":
@@ -89,6 +92,8 @@ class FeatureBatch:
             DataError: see `Jagged.require_valid` and `DedupedGroup.require_valid`.
         """
         of_samples: dict[str, Sized] = {"weight_B": self.weight_B, "dense_BF": self.dense_BF}
+        if self.session_B is not None:
+            of_samples["session_B"] = self.session_B
         for name, part in {**of_samples, **self.labels, **self.features, **self.groups}.items():
             if len(part) != len(self):
                 raise DataError(f"batch {self.index}: {name} is of {len(part)} samples, and the batch of {len(self)}.")

@@ -363,6 +363,6 @@ def _losses(fit: TrainState) -> dict[str, float]:
     """What the last step measured: a table of several runs compares them by it."""
     return {
         name: fit.metrics[name]
-        for name in ("loss", "val_loss", "val_perplexity")
+        for name in ("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy")
         if math.isfinite(fit.metrics.get(name, math.nan))
     }

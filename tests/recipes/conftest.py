@@ -18,11 +18,13 @@ from nemo_vfm.config.tree import find
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.coloured import NAMES, coloured_shards
 from tests.support.encoders import labelled_clips, tiny_clip, tiny_head
 from tests.support.films import pan, texture, write_film
 from tests.support.repository import ROOT
+from tests.support.session_chunk import SCHEMA, session_chunk
 
 Given = Callable[[Path], list[str]]
 #: What a user has in the working directory, and never showed us.
@@ -178,6 +180,16 @@ def tokens(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run/tokens"
 
 
+@pytest.fixture(scope="session")
+def feature_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 60 sessions."""
+    folder = tmp_path_factory.mktemp("feature_table") / "table"
+    writer = FeatureTableWriter(folder, SCHEMA)
+    writer.add(session_chunk(60))
+    writer.finish()
+    return folder
+
+
 @pytest.fixture
 def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     """Changes that give every value a recipe leaves to the user, by the class and the argument it is for.
@@ -228,6 +240,13 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         ("nemo_vfm.text.documents.Documents", "path"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"
+        ),
+        **dict.fromkeys(
+            [
+                ("nemo_vfm.recsys.feature_table_data.FeatureTableData", "folder"),
+                ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"),
+            ],
+            lambda _: request.getfixturevalue("feature_table"),
         ),
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [

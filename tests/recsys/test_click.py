@@ -121,3 +121,16 @@ def test_shapes_of_a_batch_are_those_of_what_a_model_reads_once_a_unique_row() -
     assert ModelInputs({"x": torch.zeros(2, 1), "batch": given}, {}, torch.ones(2)).shapes()["x"] == (2, 1)
     with pytest.raises(UserError, match="input 'batch' is made of several tensors"):
         prepared.tensors()
+
+
+def test_held_out_scores_are_kept_or_rounded_as_the_step_says() -> None:
+    given, logits = batch(click=[0, 1, 0, 1]), torch.tensor([[0.1], [0.2], [1.1], [1.2]])
+    found = {}
+    for step in (None, 1.0):
+        prepared = (task := Click(labels={"click": 1.0}, score_step=step)).prepare(given, seed=0, training=False)
+        prepared.tags.update(task.scores(logits, prepared))
+        found[step] = task.validation_metrics(task.merged([task.contribution(prepared)]))
+    assert [one.metrics["auc"] for one in found.values()] == [0.75, 0.5]
+    assert [one.details["labels"]["click"].get("auc_error") for one in found.values()] == [None, 0.25]
+    with pytest.raises(ValueError, match="score_step must be above 0"):
+        Click(labels={"click": 1.0}, score_step=0.0)

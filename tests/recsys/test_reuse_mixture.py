@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.recsys import reuse_mixture
 from nemo_vfm.recsys.locality_stats import ReuseHistogram, first_histogram
 from nemo_vfm.recsys.reuse_mixture import ReuseMixture, draw_counts, fit, nonnegative_least_squares
 
@@ -44,6 +45,24 @@ def test_least_squares_equal_the_best_of_all_subsets():
         assert (x >= 0).all() and np.linalg.norm(a @ x - b) == pytest.approx(best)
 
 
+def test_least_squares_of_many_similar_columns_are_stationary_and_no_step_raises_the_error(monkeypatch):
+    inside = reuse_mixture._inside
+
+    def watched(a, b, x, free):
+        found = inside(a, b, x, free)
+        assert np.linalg.norm(a @ found - b) <= np.linalg.norm(a @ x - b) * (1 + 1e-9)
+        return found
+
+    monkeypatch.setattr(reuse_mixture, "_inside", watched)
+    for num_rows, num_columns, seed in ((34, 60, 5), (80, 60, 0), (34, 100, 17), (34, 150, 17)):
+        at, centre = np.linspace(0, 1, num_rows)[:, None], np.linspace(0, 1, num_columns)
+        a = np.exp(-((9 * (at - centre)) ** 2))  # neighbours are alike, as those of a grid of rates are
+        b = np.abs(np.sin(9 * at[:, 0])) + 0.1 * np.random.default_rng(seed).normal(size=num_rows)
+        x = nonnegative_least_squares(a, b)
+        slope = a.T @ (b - a @ x)
+        assert (x >= 0).all() and slope.max() < 1e-8 and np.abs(slope[x > 0]).max() < 1e-8
+
+
 def test_every_row_is_drawn_in_proportion_to_its_rate():
     rates = np.tile([0.0, 1.0, 4.0, 0.0], 3) * 400_000  # several chunks of ids
     counts = draw_counts(rates, seed=0)
@@ -60,7 +79,9 @@ def test_drawn_ids_repeat_a_known_mixture():
 
 
 def test_as_many_rows_are_looked_up_as_asked_for():
-    rates = ReuseMixture(np.array([0.5, 20.0]), np.array([0.6, 0.4])).rates(10_000)
+    mixture = ReuseMixture(np.array([0.5, 20.0]), np.array([0.6, 0.4]))
+    assert all(len(mixture.rates_of_rows(rows)) == rows for rows in (7, 1_000, 12_345))
+    rates = mixture.rates(10_000)
     assert len(rates) == round(6_000 / (1 - np.exp(-0.5)) + 4_000)
     counts = draw_counts(rates, seed=0)
     assert counts.sum() == round(rates.sum()) and (counts > 0).sum() == pytest.approx(10_000, rel=0.02)

@@ -5,12 +5,13 @@
 Shape letters: B batch, T frames, K numbers a frame.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import LAID
 
 if TYPE_CHECKING:
@@ -97,4 +98,50 @@ class Predicts(Task, Protocol):
 
     def predict(self, output: "Tensor", prepared: ModelInputs) -> "Tensor":
         """What the model says of each frame of each sample, (B, T, K), float32."""
+        ...
+
+
+@runtime_checkable
+class ScoresSamples(Task, Protocol):
+    """A task whose model gives each sample a number or several that are wanted by themselves."""
+
+    def scores(self, output: "Tensor", prepared: ModelInputs) -> "dict[str, Tensor]":
+        """Each of them, (B,). The engine's `evaluate` adds them to `prepared.tags`."""
+        ...
+
+    def columns(self, prepared: ModelInputs) -> "dict[str, Tensor]":
+        """What a table of predictions holds of each sample, (B,) each, once `tags` has the scores."""
+        ...
+
+
+#: What batches count for the metrics of a task: tensors by name.
+Contribution: TypeAlias = "Mapping[str, Tensor]"
+
+
+class ValidationMetrics(NamedTuple):
+    """Of the whole held-out set.
+
+    Args:
+        metrics: numbers by name; one that is not defined is NaN.
+        details: what validation.json keeps.
+    """
+
+    metrics: Mapping[str, float]
+    details: Json
+
+
+@runtime_checkable
+class HasValidationMetrics(ScoresSamples, Protocol):
+    """A task with metrics of the held-out set that are no means over its samples, such as how well they are ranked."""
+
+    def contribution(self, prepared: ModelInputs) -> Contribution:
+        """What a batch counts, once `tags` has the scores."""
+        ...
+
+    def merged(self, parts: Sequence[Contribution]) -> Contribution:
+        """What several count together, in any order and however the samples are spread over them."""
+        ...
+
+    def validation_metrics(self, merged: Contribution) -> ValidationMetrics:
+        """The metrics of all samples that were counted."""
         ...

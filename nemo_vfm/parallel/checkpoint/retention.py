@@ -10,6 +10,11 @@ from typing import Literal
 Mode = Literal["min", "max"]
 
 
+def natural_mode(metric: str) -> Mode:
+    """Whether a small or a large value is good, by the name: areas under a curve are large, losses and errors small."""
+    return "max" if "auc" in metric.split("_") else "min"
+
+
 @dataclass(frozen=True, slots=True)
 class Keep:
     """Which checkpoints stay on disk: the newest, the best, and those that were marked permanent.

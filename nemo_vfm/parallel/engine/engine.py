@@ -77,7 +77,7 @@ class Engine(Protocol):
         ...
 
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
-        """The loss of each sample, (B,), without gradients, and what it was measured on."""
+        """The loss of each sample, (B,), without gradients, and what it was measured on; `tags` has its scores, too."""
         ...
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:

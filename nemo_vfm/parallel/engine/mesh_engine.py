@@ -12,7 +12,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.core.types.task import ModelInputs, ScoresSamples
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
@@ -100,6 +100,8 @@ class MeshEngine:
         prepared = self._prepared(batch, training=training)
         with self.parts.precision.autocast():
             output = self.model(**prepared.inputs)
+        if not training and isinstance(self.parts.task, ScoresSamples):
+            prepared.tags.update(self.parts.task.scores(output.float(), prepared))
         return prepared, self.parts.task.losses(output.float(), prepared)
 
     def _clipped(self, norm: float) -> float:
@@ -112,7 +114,7 @@ class MeshEngine:
 
     @torch.no_grad()
     def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
-        """The loss of each sample with the model in evaluation mode."""
+        """See `Engine.evaluate`; the model is in evaluation mode."""
         self.model.eval()
         prepared, losses_B = self._forward(batch, training=False)
         self.model.train()

@@ -6,6 +6,7 @@ In a single process, or before the ranks have met, each function returns its arg
 """
 
 import re
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -48,11 +49,20 @@ def everyone_says(text: str) -> list[str]:
     Raises:
         LostRank: another rank died or does not answer.
     """
+    return [bytes(row).decode() for row in everyone_sends(text.encode())]
+
+
+def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
+    """Every rank's bytes, by rank.
+
+    Raises:
+        LostRank: another rank died or does not answer.
+    """
     if not _several():
-        return [text]
+        return [data]
     world = dist.group.WORLD
     assert world is not None
-    return [bytes(row).decode() for row in GroupGather(world).all_gather(text.encode())]
+    return GroupGather(world).all_gather(data)
 
 
 def lost(error: BaseException) -> LostRank:

@@ -34,6 +34,8 @@ def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
     try:
         _require_types(kept)
         kept.require_valid()
+        if weighted := [name for name in schema.windows if kept.features[name].weights_N is not None]:
+            raise DataError(f"the window {weighted[0]} has weights; a value would have another one in each row")
     except DataError as error:
         raise DataError(f"the samples from row {at:,}: {error}") from error
     return kept

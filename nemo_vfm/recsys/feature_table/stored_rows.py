@@ -84,6 +84,17 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
     return StoredRows(samples, found, shifted)
 
 
+def read_sessions(folder: Path, part: Part, number: int) -> Tensor:
+    """The session of each sample of a row group, int64.
+
+    Raises:
+        DataError: see `read_row_group`.
+    """
+    return _Columns(folder / part_path(part.name, SAMPLES), number, ["session"], part.row_groups[number]).numbers(
+        "session"
+    )
+
+
 def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:
     return [FEATURE + name for name in names] + [WEIGHT + name for name in names if name in manifest.weighted]
 

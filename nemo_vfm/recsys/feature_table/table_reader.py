@@ -14,10 +14,11 @@ from functools import cached_property
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.recsys.feature_table.stored_rows import StoredRows, read_row_group
-from nemo_vfm.recsys.feature_table.table_manifest import NAME, TableManifest, read_manifest, require_files
+from nemo_vfm.recsys.feature_table.stored_rows import StoredRows, read_row_group, read_sessions
+from nemo_vfm.recsys.feature_table.table_manifest import NAME, Part, TableManifest, read_manifest, require_files
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
@@ -71,6 +72,15 @@ class FeatureTable:
     def digest(self) -> str:
         """The sha256 of the manifest, and so of all there is."""
         return sha256_file(self.folder / NAME)
+
+    def sessions(self, row_group: int) -> Tensor:
+        """The session of each sample of a row group; nothing else is read.
+
+        Raises:
+            DataError: a file is damaged.
+        """
+        part, number = self._place(row_group)
+        return read_sessions(self.folder, part, number)
 
     def verify(self) -> None:
         """Read all files and compare them with the hashes in the manifest.
@@ -141,10 +151,14 @@ class FeatureTable:
         return found
 
     def _read(self, row_group: int, names: tuple[str, ...]) -> StoredRows:
+        return read_row_group(self.folder, self.manifest, *self._place(row_group), names)
+
+    def _place(self, row_group: int) -> tuple[Part, int]:
+        """The part of a row group, and its number in there."""
         number = row_group
         for part in self.manifest.parts:
-            if number < len(part.row_groups):
-                return read_row_group(self.folder, self.manifest, part, number, names)
+            if 0 <= number < len(part.row_groups):
+                return part, number
             number -= len(part.row_groups)
         raise ValueError(f"there is no row group {row_group} in {self.folder}, which has {len(self.row_groups) - 1}")
 

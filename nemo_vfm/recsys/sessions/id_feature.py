@@ -65,16 +65,17 @@ class IdDraws:
         name: its name, which its numbers follow from.
         seed: of the log.
         drift: share of the ranks that get other ids from one window of the log to the next.
+        table: draws ranks by the feature's popularity.
     """
 
     feature: IdFeature
     name: str
     seed: int
     drift: float
+    table: AliasTable
     _ids: tuple[int, Tensor] = field(init=False)  #: a window, and the id of each rank in it
 
     def __post_init__(self) -> None:
-        self._table = AliasTable(self.feature.popularity.probabilities(self.feature.rows))
         self._values, self._lengths = (RandomStream(self.seed, f"{self.name}/{what}") for what in ("ids", "lengths"))
         self._present = RandomStream(self.seed, f"{self.name}/present")
         self._ids = 0, self._first_ids()
@@ -86,7 +87,7 @@ class IdDraws:
         starts_B = key_B if feature.history else key_B * feature.length
         single = feature.length == 1 and feature.shortest == 1 and feature.coverage == 1
         places_N = starts_B if single else slice_positions(starts_B, lengths_B)
-        return Jagged(self._ids_in(window)[self._table.draw(self._values.uniform(places_N))], lengths_B)
+        return Jagged(self._ids_in(window)[self.table.draw(self._values.uniform(places_N))], lengths_B)
 
     def _lengths_of(self, key_B: Tensor) -> Tensor:
         feature = self.feature

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sessions.alias_table import AliasTable
 from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
@@ -59,7 +61,7 @@ class SessionLog:
         drift: share of each table's ranks whose ids change from one window to the next.
         window: samples whose sessions run at the same time, at most 2^20; sessions end with their window.
         chunk_samples: samples of a chunk; the log does not depend on it.
-        seed: of everything.
+        seed: of everything; None takes the run's where a job makes the log, and 0 elsewhere.
     """
 
     def __init__(
@@ -75,7 +77,7 @@ class SessionLog:
         drift: float = 0.0,
         window: int = 262_144,
         chunk_samples: int = 16_384,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         require_between(1, _MOST_SAMPLES, num_samples=num_samples)
         require_between(1, _LARGEST_WINDOW, samples_per_session=samples_per_session, window=window)
@@ -86,7 +88,7 @@ class SessionLog:
         self.num_samples, self.samples_per_session, self.lengths = num_samples, samples_per_session, lengths
         self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
         self.teacher, self.drift, self.window = teacher, drift, window
-        self.chunk_samples, self.seed = chunk_samples, seed
+        self.chunk_samples, self.seed, self._own_seed = chunk_samples, seed or 0, seed is not None
         self._require_known_names()
 
     def log_chunks(self) -> Iterator[LogChunk]:
@@ -109,6 +111,25 @@ class SessionLog:
         click_B = RandomStream(self.seed, "click").uniform(chunk.ids_B) < probability_B
         return replace(chunk, labels={"click": click_B.float(), "teacher": probability_B.float()})
 
+    def seeded(self, seed: int) -> "SessionLog":
+        """The same log with this seed, unless it has its own."""
+        if self._own_seed:
+            return self
+        return SessionLog(
+            num_samples=self.num_samples, samples_per_session=self.samples_per_session, lengths=self.lengths,
+            groups=self.groups, features=self.features, dense=self.dense, teacher=self.teacher, drift=self.drift,
+            window=self.window, chunk_samples=self.chunk_samples, seed=seed,
+        )  # fmt: skip
+
+    def schema(self) -> TableSchema:
+        """The columns of a feature table of it: groups as they change, histories as windows."""
+        histories = [n for group in self.groups.values() for n, feature in group.features.items() if feature.history]
+        return TableSchema(
+            dense=self.dense, labels=() if self.teacher is None else ("click", "teacher"),
+            features=[*self.features, *self._group_of],
+            groups={name: [*group.features] for name, group in self.groups.items()}, windows=histories,
+        )  # fmt: skip
+
     def rows(self) -> dict[str, int]:
         """Rows of each feature's table."""
         return {name: draws.feature.rows for name, draws in self._draws.items()}
@@ -125,8 +146,13 @@ class SessionLog:
 
     @cached_property
     def _draws(self) -> Mapping[str, IdDraws]:
-        every = [self.features, *(group.features for group in self.groups.values())]
-        return {name: IdDraws(feature, name, self.seed, self.drift) for some in every for name, feature in some.items()}
+        every = [pair for some in (self.features, *(g.features for g in self.groups.values())) for pair in some.items()]
+        kinds = {(feature.popularity, feature.rows) for _, feature in every}
+        tables = {(popularity, rows): AliasTable(popularity.probabilities(rows)) for popularity, rows in kinds}
+        return {
+            name: IdDraws(feature, name, self.seed, self.drift, tables[feature.popularity, feature.rows])
+            for name, feature in every
+        }
 
     @cached_property
     def _layout(self) -> "_LastWindow":

@@ -19,6 +19,8 @@ BUDGET_MB = 0.0
 MAX_OTHERS = 8
 AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "tokens_per_s", "mfu", "grad_norm")
+RANKING = {"val_auc": "AUC of held-out samples", "val_normalised_entropy": "Normalised entropy of held-out samples",
+           "val_calibration": "Calibration of held-out samples"}  # fmt: skip
 NUM_TONES = 8
 _CHARTS = """
 <div class="charts">{% for chart in charts %}{{ chart }}{% endfor %}</div>
@@ -99,6 +101,11 @@ def _losses(values: Values) -> Iterator[Markup]:
     if points := values.get("val_perplexity"):
         yield line_chart("Perplexity of held-out text", [Line("", points, "b", "dots")], x_label="step",
                          log_y=_spreads(points))  # fmt: skip
+    for name, title in RANKING.items():
+        if by_label := [key for key in sorted(values) if _ranks(key, name)]:
+            lines = [Line(words(clean(key.removeprefix(name), 40)), values[key], "abcde"[place % 5], "dots")
+                     for place, key in enumerate(by_label)]  # fmt: skip
+            yield line_chart(title, lines, x_label="step")
     if bins := sorted((key for key in values if key.startswith("val_loss/")), key=_bin_place):
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
         lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
@@ -124,9 +131,15 @@ def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
 
 
 def _others(values: Values) -> Iterator[Markup]:
-    names = [key for key in sorted(values) if key not in KNOWN and not key.startswith("val_loss/")]
+    known = (*KNOWN, *(key for key in values for name in RANKING if _ranks(key, name)))
+    names = [key for key in sorted(values) if key not in known and not key.startswith("val_loss/")]
     for key in names[:MAX_OTHERS]:
         yield line_chart(words(clean(key, 60)), [Line("", values[key], "c")], x_label="step")
+
+
+def _ranks(key: str, name: str) -> bool:
+    """Whether it is this measure, of the only label or of one of several."""
+    return key == name or key.startswith(f"{name}_")
 
 
 def _bin_place(key: str) -> tuple[float, str]:

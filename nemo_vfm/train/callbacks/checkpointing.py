@@ -19,7 +19,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.retention import Keep, Mode
+from nemo_vfm.parallel.checkpoint.retention import Keep, Mode, natural_mode
 from nemo_vfm.train.train_state import TrainState
 
 
@@ -31,7 +31,7 @@ class SaveCheckpoints:
         keep_last: how many of the newest stay on disk; None keeps all.
         keep_best: how many of the best stay besides, by `metric`.
         metric: what is best, such as val_loss; it counts where it was measured at the very step of the checkpoint.
-        mode: whether a small (min) or a large (max) value of it is good.
+        mode: whether a small (min) or a large (max) value of it is good; None takes max for an AUC, and else min.
         keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
         copy_to: folder of an object store where each goes as well, kept by the same rule, and from which a run whose
             own folder is gone goes on; None keeps them here alone. A store that fails is said and tried again at the
@@ -43,7 +43,7 @@ class SaveCheckpoints:
 
     def __init__(
         self, *, every_steps: int = 1000, keep_last: int | None = 2, keep_best: int = 0, metric: str = "val_loss",
-        mode: Mode = "min", keep_every_steps: int | None = None, copy_to: Address | None = None,
+        mode: Mode | None = None, keep_every_steps: int | None = None, copy_to: Address | None = None,
         asynchronous: bool = True,
     ) -> None:  # fmt: skip
         if every_steps < 1 or (keep_every_steps is not None and keep_every_steps < 1):
@@ -51,7 +51,7 @@ class SaveCheckpoints:
                 f"every_steps ({every_steps}) and keep_every_steps ({keep_every_steps}) must be at least 1"
             )
         self.every_steps, self.keep_every_steps = every_steps, keep_every_steps
-        self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode)
+        self.keep = Keep(last=keep_last, best=keep_best, metric=metric, mode=mode or natural_mode(metric))
         self.copy_to, self.asynchronous = copy_to, asynchronous
         self._saver: Saver | None = None
 

@@ -1,19 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the validation loss on held-out batches, as a whole and by noise level."""
+"""Measures the loss on held-out batches, as a whole and by noise level, and the metrics that a task has besides."""
 
 import json
+import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import torch
+from safetensors.torch import load, save
 
-from nemo_vfm.core.types.task import ModelInputs, ReportsPerplexity
-from nemo_vfm.parallel.ranks.consensus import everyone_says
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.task import Contribution, HasValidationMetrics, ModelInputs, ReportsPerplexity
+from nemo_vfm.parallel.ranks.consensus import everyone_says, everyone_sends
 from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.validation_batches import evaluated, speaks_for_slice
 
 #: loss, weight and noise of each sample of a batch
 Measured = dict[str, list[float]]
+#: Contributions that are kept apart until they are merged.
+_APART = 64
 
 
 class Validate:
@@ -35,8 +41,8 @@ class Validate:
         """Measure where due, with the averaged weights if there are any."""
         if not fit.due(self.every_steps):
             return
-        with fit.ema.applied(fit.model) if fit.ema else nullcontext():
-            measured = _of_all(_of_this_rank(fit))
+        found, counted = _of_this_rank(fit)
+        measured = _of_all(found)
         if not measured:
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
@@ -47,6 +53,8 @@ class Validate:
         if all("noise" in batch for batch in measured):
             noise = torch.tensor([x for batch in measured for x in batch["noise"]])
             fit.metrics |= self._by_noise(losses, weights, noise)
+        if isinstance(fit.task, HasValidationMetrics):
+            _add_metrics(fit, fit.task, counted)
 
     def _by_noise(self, losses: torch.Tensor, weights: torch.Tensor, noise: torch.Tensor) -> dict[str, float]:
         bins = torch.bucketize(noise, torch.tensor(self.noise_edges[1:-1]))
@@ -57,21 +65,45 @@ class Validate:
         }
 
 
-def _of_this_rank(fit: TrainState) -> dict[int, Measured]:
-    """The batches that are this rank's to measure, by number: those of one data rank are measured on no other."""
+def _of_this_rank(fit: TrainState) -> tuple[dict[int, Measured], list[Contribution]]:
+    """What the batches of this rank's slice measure, by number, and what they count for the task's metrics."""
     found: dict[int, Measured] = {}
-    count, last = 0, None
-    for count, last in enumerate(fit.data.val_dataloader(), 1):
-        if (count - 1) % fit.plan.data == fit.data_rank:
-            found[count - 1] = _measured(*fit.engine.evaluate(last))
-    if last is not None and 0 < count % fit.plan.data <= fit.data_rank:
-        fit.engine.evaluate(last)  # for nothing but the others, which may need this rank's part of the weights
-    return found
+    counted: list[Contribution] = []
+    for number, losses_B, prepared in evaluated(fit):
+        if not isinstance(fit.task, HasValidationMetrics):
+            found[number] = _measured(losses_B, prepared)
+        else:
+            found[number] = _summed(losses_B, prepared)
+            counted.append(fit.task.contribution(prepared))
+            if len(counted) == _APART:
+                counted = [fit.task.merged(counted)]
+    return found, counted
+
+
+def _add_metrics(fit: TrainState, task: HasValidationMetrics, counted: Sequence[Contribution]) -> None:
+    """Those of all ranks' samples, and validation.json."""
+    own = save(dict(task.merged(counted))) if counted and speaks_for_slice(fit) else b""
+    everyone = [load(bytes(data)) for data in everyone_sends(own) if data]
+    metrics, details = task.validation_metrics(task.merged(everyone))
+    if undefined := [name for name, value in metrics.items() if not math.isfinite(value)]:
+        log.warn_once(
+            f"{', '.join(undefined)} of the held-out samples cannot be computed: they have labels of one kind only, or "
+            "a prediction is no number"
+        )
+    fit.metrics |= {f"val_{name}": value for name, value in metrics.items() if math.isfinite(value)}
+    if ranks.is_first():
+        write_json(fit.run.folder / "validation.json", {"step": fit.step, **details})
 
 
 def _measured(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
     noise = {"noise": prepared.tags["noise"].tolist()} if "noise" in prepared.tags else {}
     return {"loss": losses_B.tolist(), "weight": prepared.weight_B.tolist(), **noise}
+
+
+def _summed(losses_B: torch.Tensor, prepared: ModelInputs) -> Measured:
+    """A batch as one sample: logs are held out by the million."""
+    weight_B = prepared.weight_B.double()
+    return {"loss": [_mean(losses_B.double(), weight_B)], "weight": [float(weight_B.sum())]}
 
 
 def _of_all(own: dict[int, Measured]) -> list[Measured]:

@@ -126,6 +126,7 @@ BAD = {
     "item: row 3 has length -1": with_feature(
         "item", Jagged(ITEM.values_N, ITEM.lengths_B.index_fill(0, torch.tensor([3]), -1))
     ),
+    "the window history has weights": with_feature("history", CHUNK.features["scores"]),
     "add up to": with_feature("item", Jagged(ITEM.values_N[1:], ITEM.lengths_B)),
     "is before": changed(time_B=CHUNK.time_B.flip(0)),
     "comes back after others": changed(session_B=torch.arange(len(CHUNK)) % 5),

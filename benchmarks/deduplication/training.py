@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a training step on unique rows with one on a row a sample: same model, same batch, same update.
+
+The model is a transformer over the two histories, with attention over all of a user's row. Its size is chosen so that
+the attention takes about 80 % of the plain step.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from benchmarks.deduplication.preprocessing import as_batch
+from benchmarks.deduplication.session_data import GROUPS, HISTORIES, HISTORY, ITEM, USER, LogShape, clustered
+from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
+from nemo_vfm.recsys.click import Click
+from nemo_vfm.recsys.sessions.teacher import Teacher
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
+
+ALL = {"history": "attend", "user": "pool"}
+STAGES = {
+    "lookup": {"history": "lookup", "user": "lookup"},
+    "lookup and pooling": {"history": "lookup", "user": "pool"},
+    "lookup, pooling and attention": ALL,
+}
+
+
+@dataclass
+class Side:
+    """A model, its batch, and what was measured."""
+
+    model: HistoryTransformer
+    batch: FeatureBatch
+    optimizer: torch.optim.Optimizer = field(init=False)
+    wall_s: list[float] = field(default_factory=list)
+    cpu_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adagrad(self.model.parameters(), lr=1e-3)
+
+    def loss(self) -> Tensor:
+        """The sum over the batch."""
+        task = Click(labels={"click": 1.0})
+        prepared = task.prepare(self.batch, seed=0, training=True)
+        return task.losses(self.model(batch=self.batch), prepared).sum()
+
+    def step(self) -> None:
+        """Forward, backward, update of rows and weights."""
+        self.optimizer.zero_grad()
+        self.loss().backward()  # type: ignore[no-untyped-call]
+        self.model.tables.update(len(self.batch))
+        self.optimizer.step()
+
+    def timed(self, run: Callable[[], None]) -> None:
+        """Measure a run."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        run()
+        self.wall_s.append(time.perf_counter() - wall)
+        self.cpu_s.append(time.process_time() - cpu)
+
+
+ROWS = 10_000
+
+
+def model(hidden: int, deduplicated: dict[str, str] | None = None) -> HistoryTransformer:
+    """The same weights at every call."""
+    torch.manual_seed(0)
+    return HistoryTransformer(
+        dense=2, history=dict(zip(HISTORIES, ITEM, strict=False)), longest=HISTORY, depth=1, heads=4, mlp_hidden=hidden,
+        top=[512, 256], table_optimizer=RowWiseAdaGrad(lr=0.01), width=64, rows=dict.fromkeys((*ITEM, *USER), ROWS),
+        deduplicated=deduplicated,
+    )  # fmt: skip
+
+
+def batch_of(shape: LogShape, size: int) -> FeatureBatch:
+    """The first samples of a clustered log, deduplicated."""
+    chunk = clustered(
+        replace(shape, rows=ROWS).log(Teacher(auc=0.75, single=ITEM, dense=("age", "price"), pairs_share=0.0))
+    ).rows(0, size)
+    groups = deduplicated(chunk.features, GROUPS)
+    return as_batch(chunk, {name: rows for name, rows in chunk.features.items() if name in ITEM}, groups)
+
+
+def difference(unique: Side, plain: Side) -> float:
+    """The largest of loss and gradients of weights and rows, relative to the largest number of the tensor.
+
+    A tensor counts at least as a thousandth of the largest one: the gradient of keys' biases is 0 but for rounding.
+    """
+    ours, expected = _gradients(unique), _gradients(plain)
+    largest = {name: float(one.abs().max()) for name, one in expected.items()}
+    floor = max(largest.values()) / 1000
+    return max(float((ours[n] - one).abs().max()) / max(largest[n], floor) for n, one in expected.items())
+
+
+def attention(side: Side) -> Callable[[], None]:
+    """Forward and backward of the encoder alone, on the rows that the side gives it."""
+    caught: dict[str, Tensor] = {}
+    encoder = side.model.encoder
+    handle = encoder.register_forward_hook(partial(_catch, caught))
+    side.loss()
+    handle.remove()
+    side.model.tables.forget()
+    history, places, out = caught["history"], caught["places"], caught["out"]
+    given = torch.randn_like(out)
+
+    def run() -> None:
+        values = history.values_N.detach().requires_grad_()  # type: ignore[attr-defined]
+        encoder(type(history)(values, history.lengths_B), places).backward(given)  # type: ignore[attr-defined]
+        encoder.zero_grad()
+
+    return run
+
+
+def saved_bytes(side: Side) -> int:
+    """Of what the forward pass keeps for the backward pass, each storage once."""
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = side.loss()
+    own = {one.untyped_storage().data_ptr() for one in side.model.state_dict().values()}
+    del loss
+    side.model.tables.forget()
+    return sum(size for place, size in kept.items() if place not in own)
+
+
+def _catch(caught: dict[str, object], _: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:
+    caught["history"], caught["places"] = inputs
+    caught["out"] = output
+
+
+def _gradients(side: Side) -> dict[str, Tensor]:
+    """By name; those of rows that were looked up, row after row."""
+    side.optimizer.zero_grad()
+    loss = side.loss()
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = {"loss": loss.detach()[None]}
+    found |= {name: p.grad.clone() for name, p in side.model.named_parameters() if p.grad is not None}
+    for storage in side.model.tables._storages:
+        parts = [part.sums_UD for touched in storage.touched() for part in touched.parts()]
+        found[f"rows of width {storage.width}"] = torch.cat(parts)
+    side.model.tables.forget()
+    return found

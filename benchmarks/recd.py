@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a log of sessions with the same log deduplicated, from the file to the update (RecD, 2211.05239).
+
+    python benchmarks/recd.py [--quick] [--rounds N] [--tables] [--json FILE]
+
+Sessions have 16.5 samples on average (geometric), and nine of ten leave the features of the user as they are. 85 % of
+all ids are of the session, three quarters of them in histories of 48 that shift by one. The plain side is shuffled
+over 40 row groups and has the best of dictionary on or off and two sizes of pages; all is zstd level 3. Batches have
+4,096 samples. Rounds run A-B-A-B, figures are ratios of medians, by CPU seconds in preprocessing and by the wall
+clock in training.
+
+stored_ratio: bytes of the plain file over those of the feature table. stored_over_unique: the table over its unique
+values alone, same codec. preprocess_ratio: decoding and transforms, a row a sample over unique rows. wire_ratio: bytes
+of the batches. train_ratio: a plain step over a deduplicated one, with attention over session features at
+attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), which no step can
+exceed whose attention alone became faster. max_difference: of loss and gradients. largest_batch_ratio: samples of the
+largest batch that keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of
+session features and for each optimisation alone. `--quick` takes an eighth of the samples.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
+
+from benchmarks.deduplication import preprocessing, storage, training
+from benchmarks.deduplication.session_data import LogShape, clustered, shuffled, written
+from benchmarks.deduplication.training import Side
+
+HIDDEN = (32, 64, 128, 256)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
+SHARE, EVERY = 0.8, "lookup, pooling and attention"
+
+
+def stored(shape: LogShape) -> dict[str, float]:
+    """Bytes, printed by side."""
+    with tempfile.TemporaryDirectory() as folder:
+        sides = storage.measured(shape, Path(folder))
+    plain = next(iter(sides.values()))
+    for name, size in sides.items():
+        print(f"  {name:<60}{size / 1e6:10.2f} MB{plain / size:8.2f}x")
+    ours = sides["and windows"]
+    return {"stored_ratio": plain / ours, "stored_over_unique": ours / sides["unique values alone"]}
+
+
+def preprocessed(shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
+    """CPU seconds and bytes of batches."""
+    chunk = clustered(shape.log())
+    with tempfile.TemporaryDirectory() as folder:
+        plain = written(shuffled(chunk), Path(folder) / "plain", shape, groups=False, windows=False, in_order=False)
+        unique = written(chunk, Path(folder) / "unique", shape)
+        found = preprocessing.measured(plain, unique, batch_size, rounds)
+    medians = {name: statistics.median(values) for name, values in found.items()}
+    for side in ("plain", "unique"):
+        print(f"  {side:<20}{medians[f'{side}_s']:8.2f} CPU s{medians[f'{side}_bytes'] / 1e6:10.1f} MB of batches")
+    return {
+        "preprocess_ratio": medians["plain_s"] / medians["unique_s"],
+        "wire_ratio": medians["plain_bytes"] / medians["unique_bytes"],
+    }
+
+
+def trained(shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
+    """Steps of one model on one batch."""
+    batch = training.batch_of(shape, batch_size)
+    expanded = batch.expanded()
+    hidden = min(HIDDEN, key=lambda width: abs(_share(Side(training.model(width), expanded), 2) - SHARE))
+    sides = {"plain": Side(training.model(hidden), expanded)}
+    sides |= {name: Side(training.model(hidden, stages), batch) for name, stages in training.STAGES.items()}
+    every = sides[EVERY]
+    largest_difference = training.difference(every, sides["plain"])
+    share = _rounds(sides, rounds)
+    plain_s = statistics.median(sides["plain"].wall_s)
+    for name, side in sides.items():
+        wall, cpu = statistics.median(side.wall_s), statistics.median(side.cpu_s)
+        print(f"  {name:<34}{1e3 * wall:9.0f} ms{1e3 * cpu:9.0f} CPU ms{plain_s / wall:8.2f}x")
+    kept = {name: training.saved_bytes(side) for name, side in sides.items()}
+    ratio, factor = plain_s / statistics.median(every.wall_s), batch.groups["history"].factor
+    ceiling = 1 / (1 - share + share / factor)
+    print(
+        f"  factor {factor:.2f}, attention {share:.1%} of the plain step (perceptron of {hidden}), "
+        f"ceiling {ceiling:.2f}"
+    )
+    return {
+        "train_ratio": ratio, "attention_share": share, "train_over_ceiling": ratio / ceiling,
+        "max_difference": largest_difference, "largest_batch_ratio": kept["plain"] / kept[EVERY],
+    }  # fmt: skip
+
+
+def _rounds(sides: dict[str, Side], rounds: int) -> float:
+    """Time all sides in turn, and the attention alone; its share of the plain step."""
+    alone = Side(sides["plain"].model, sides["plain"].batch)
+    attention = training.attention(alone)
+    for round_ in range(rounds + 1):
+        for side in sides.values():
+            side.timed(side.step)
+        alone.timed(attention)
+        if not round_:  # kernels are compiled in the first
+            for side in (*sides.values(), alone):
+                side.wall_s.clear()
+                side.cpu_s.clear()
+    return statistics.median(alone.wall_s) / statistics.median(sides["plain"].wall_s)
+
+
+def _share(side: Side, rounds: int) -> float:
+    return _rounds({"plain": side}, rounds)
+
+
+def tables(shape: LogShape, batch_size: int) -> None:
+    """Bytes and steps over d and over the share of session features."""
+    for unchanged in (0.5, 0.8, 0.9, 0.95):
+        print(f"d {unchanged}:")
+        _line(replace(shape, unchanged=unchanged), batch_size)
+    for item_ids, user_ids in ((2, 32), (1, 8), (1, 24)):
+        changed = replace(shape, item_ids=item_ids, user_ids=user_ids)
+        print(f"{changed.session_share:.0%} of ids in session features:")
+        _line(changed, batch_size)
+
+
+def _line(shape: LogShape, batch_size: int) -> None:
+    found = stored(shape) | trained(shape, batch_size, 3)
+    print("  " + ", ".join(f"{name} {figure:.3g}" for name, figure in found.items()))
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Parse, measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="an eighth of the samples, a batch of 512")
+    parser.add_argument("--rounds", type=int, default=7, help="measured rounds, 7 unless told")
+    parser.add_argument("--tables", action="store_true", help="print the tables, too (about 20 minutes)")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    args = parser.parse_args(given)
+    shape, batch_size = LogShape(512 if args.quick else 8_192), 512 if args.quick else 4_096
+    print(
+        f"torch {version('torch')}, {torch.get_num_threads()} threads, pyarrow {version('pyarrow')}; "
+        f"{shape.rows_per_group * 40:,} samples, {shape.session_share:.1%} of ids in session features"
+    )
+    figures: dict[str, float] = {}
+    for title, measure in (
+        ("stored", lambda: stored(shape)),
+        ("preprocessed", lambda: preprocessed(shape, batch_size, 1 if args.quick else 3)),
+        ("trained", lambda: trained(shape, batch_size, 3 if args.quick else args.rounds)),
+    ):
+        print(f"{title}:")
+        figures |= measure()
+    for name, figure in figures.items():
+        print(f"{name}: {figure:.4g}")
+    if args.json:
+        args.json.write_text(json.dumps(figures) + "\n")
+    if args.tables:
+        tables(replace(shape, rows_per_group=shape.rows_per_group // 4), batch_size)
+
+
+if __name__ == "__main__":
+    main()

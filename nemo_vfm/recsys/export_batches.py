@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the batches that training would see as safetensors files, for other programs."""
+
+import itertools
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.training_data import TrainingData
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.feature_files import write_features
+
+FOLDER = "batches"
+
+
+class ExportBatches:
+    """Writes the features of the first global batches, a file `batches/NNNNNN.safetensors` each.
+
+    What a file holds says `nemo_vfm.sparse.feature_files`.
+
+    Args:
+        data: of a recommender; it begins as training with the seed of this run would.
+        num_batches: how many files.
+    """
+
+    def __init__(self, *, data: TrainingData, num_batches: int) -> None:
+        if num_batches < 1:
+            raise ValueError(f"num_batches must be at least 1, got {num_batches}")
+        self.data, self.num_batches = data, num_batches
+
+    def run(self, run: Run) -> Outcome:
+        """Write the files that are not there yet; each is whole or absent.
+
+        Raises:
+            UserError: the data gives batches of something else.
+            DataError: the data is damaged.
+        """
+        folder = run.folder / FOLDER
+        first = next(number for number in itertools.count() if not _file(folder, number).exists())
+        if first < self.num_batches:
+            self.data.start(seed=run.seed, first_batch=first)
+            for batch in itertools.islice(self.data.train_dataloader(), self.num_batches - first):
+                _write(folder, batch)
+        written = sum(_file(folder, number).stat().st_size for number in range(self.num_batches))
+        return Outcome(
+            f"{self.num_batches:,} batches, {written / 1e6:,.1f} MB, in {folder}",
+            {"batches": self.num_batches, "bytes": written},
+            did_nothing=first >= self.num_batches,
+        )
+
+
+def _file(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.safetensors"
+
+
+def _write(folder: Path, batch: object) -> None:
+    if not isinstance(batch, FeatureBatch):
+        raise UserError(
+            f"the data gives {type(batch).__name__}, which has no features; give data of a recommender, such as "
+            "nemo_vfm.recsys.feature_table_data.FeatureTableData"
+        )
+    write_features(_file(folder, batch.index), batch.features, batch.groups)

@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads some row groups of a table as one large batch, in any order, of which batches are cut.
+
+Shape letters: B samples, F dense features, U unique rows, N values, M samples of the window.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.recsys.feature_table.id_checks import ids_in_range
+from nemo_vfm.recsys.feature_table.stored_rows import StoredRows
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.log_chunk import LogChunk
+from nemo_vfm.sparse.row_deduplication import deduplicated
+
+#: What an id that is no row of its table does: stop the run, or take the weight of its sample.
+OutOfRange = Literal["stop", "weight_0"]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TableWindow:
+    """Samples in the order of training.
+
+    Args:
+        batch: all of them.
+        faults: what is wrong with samples, by their places.
+    """
+
+    batch: FeatureBatch
+    faults: Mapping[int, Fault] = field(default_factory=dict)
+
+    def rows(self, begin: int, end: int) -> tuple[FeatureBatch, list[Fault | None]]:
+        """The samples begin..end, and what is wrong with each."""
+        faults: list[Fault | None] = [None] * (end - begin)
+        for place in [place for place in self.faults if begin <= place < end]:
+            faults[place - begin] = self.faults[place]
+        return self.batch.rows(begin, end), faults
+
+
+@dataclass(frozen=True, slots=True)
+class WindowReader:
+    """What is read of a table, and how.
+
+    Args:
+        table: the table.
+        dense, labels, features: names of what is read.
+        groups: groups of features that batches hold deduplicated, by name.
+        num_rows: of features, the rows of their tables; ids of the others are not checked.
+        out_of_range: see `OutOfRange`.
+    """
+
+    table: FeatureTable
+    dense: Sequence[str]
+    labels: Sequence[str]
+    features: Sequence[str]
+    groups: Mapping[str, Sequence[str]]
+    num_rows: Mapping[str, int]
+    out_of_range: OutOfRange
+
+    def stored(self, row_groups: Sequence[int]) -> StoredRows:
+        """The row groups as they are stored, one after another."""
+        return _joined([self.table.stored(number, self.features) for number in row_groups])
+
+    def window(self, stored: StoredRows, rows_M: Tensor) -> TableWindow:
+        """These samples, in this order.
+
+        Raises:
+            DataError: an id is no row of its table, and `out_of_range` is `stop`.
+        """
+        stored, groups = self._with_groups(stored)
+        samples = stored.samples
+        batch = FeatureBatch(
+            0, samples.ids_B[rows_M], torch.ones(len(rows_M)), self._dense(samples)[rows_M],
+            {name: samples.labels[name][rows_M] for name in self.labels},
+            {name: _selected(rows, rows_M) for name, rows in samples.features.items()},
+            {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
+        )  # fmt: skip
+        return self._checked(batch)
+
+    def _dense(self, samples: LogChunk) -> Tensor:
+        if not self.dense:
+            return torch.zeros(len(samples), 0)
+        return torch.stack([samples.dense[name] for name in self.dense], 1)
+
+    def _with_groups(self, stored: StoredRows) -> tuple[StoredRows, dict[str, DedupedGroup]]:
+        """The groups that are wanted, and the other features with a row a sample.
+
+        A group that is stored is taken as it is. Rows of another are compared, all of the window at once.
+        """
+        same = {frozenset(group.features): group for group in stored.groups.values()}
+        taken = {name: same[frozenset(its)] for name, its in self.groups.items() if frozenset(its) in same}
+        kept = {id(group) for group in taken.values()}
+        features = dict(stored.samples.features)
+        for group in stored.groups.values():
+            features |= {} if id(group) in kept else group.expanded()
+        compared = {name: its for name, its in self.groups.items() if name not in taken}
+        found = deduplicated(features, compared)
+        plain = {name: rows for name, rows in features.items() if not any(name in its for its in compared.values())}
+        samples = replace(stored.samples, features={name: plain[name] for name in self.features if name in plain})
+        return replace(stored, samples=samples), {name: taken.get(name) or found[name] for name in self.groups}
+
+    def _checked(self, batch: FeatureBatch) -> TableWindow:
+        batch, wrong = ids_in_range(batch, self.num_rows)
+        where = str(self.table.folder)
+        faults = {n: Fault(str(int(batch.ids_B[n])), where, message) for n, message in wrong.items()}
+        if faults and self.out_of_range == "stop":
+            raise DataError(
+                f"{next(iter(faults.values()))}. {len(faults):,} of {len(batch):,} samples have such ids. Hash the "
+                "ids into the table, make it larger, or set data.out_of_range=weight_0"
+            )
+        batch.weight_B[list(faults)] = 0
+        return TableWindow(batch, faults)
+
+
+def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
+    """One batch of all samples; rows that two parts have stay apart."""
+    first = parts[0]
+    if len(parts) == 1:
+        return replace(first, index=index)
+    return FeatureBatch(
+        index, torch.cat([part.ids_B for part in parts]), torch.cat([part.weight_B for part in parts]),
+        torch.cat([part.dense_BF for part in parts]),
+        {name: torch.cat([part.labels[name] for part in parts]) for name in first.labels},
+        {name: Jagged.cat([part.features[name] for part in parts]) for name in first.features},
+        {name: _joined_groups([part.groups[name] for part in parts]) for name in first.groups},
+    )  # fmt: skip
+
+
+def _selected(rows: Jagged, rows_M: Tensor) -> Jagged:
+    """These rows. Where each has one value, which is common, that takes a third of the time of other rows."""
+    if rows.weights_N is None and len(rows.values_N) == len(rows) and bool((rows.lengths_B == 1).all()):
+        return Jagged(rows.values_N.index_select(0, rows_M), torch.ones_like(rows_M))
+    return rows.select(rows_M)
+
+
+def _joined(parts: Sequence[StoredRows]) -> StoredRows:
+    groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
+    return StoredRows(LogChunk.cat([part.samples for part in parts]), groups, {})
+
+
+def _joined_groups(groups: Sequence[DedupedGroup]) -> DedupedGroup:
+    begins = itertools.accumulate((group.num_unique for group in groups[:-1]), initial=0)
+    features = {name: Jagged.cat([group.features[name] for group in groups]) for name in groups[0].features}
+    inverses = [group.inverse_B + begin for group, begin in zip(groups, begins, strict=True)]
+    return DedupedGroup(features, torch.cat(inverses))

@@ -1,0 +1,304 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trains on a feature table: global batch g follows from the seed and the number alone.
+
+Shape letter: M samples.
+"""
+
+import copy
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
+from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.loader.batch_source import Loaded
+from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId, held_out
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, joined
+from nemo_vfm.recsys.feature_table.window_cache import WindowCache
+from nemo_vfm.sparse.dedup_groups import choose_groups
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+
+_ROWS = "rows"  # the one part of the read position
+
+
+class FeatureTableData(TrainingData):
+    """Samples of a feature table. Every sample that is not held out comes once an epoch, and batches cross epochs.
+
+    Args:
+        folder: that `FeatureTableWriter` wrote.
+        batch_size: samples of a global batch, over all ranks.
+        order: `clustered` keeps the samples of sessions together, so that groups have few unique rows, and shuffles
+            blocks of sessions; `shuffled` draws samples at random; `log` takes them as they lie.
+        groups: which features batches hold once a unique row: `stored` are the groups of the table; `auto` measures
+            which are worth it on the first row group; `none` repeats all rows; or names and their features.
+        dense, labels, features: which to read; None reads all.
+        num_rows: of features, the rows of their embedding tables; an id that is none is named and counted.
+        out_of_range: such an id stops the run, or its sample keeps its place with weight 0.
+        max_bad_in_a_row: so many such samples one after another stop the run anyway.
+        val_fraction: share of the sessions that is held out, at least 0 and below 1.
+        window_groups: row groups that are read at once and shuffled with each other. Memory grows with it: with
+            `num_workers` three such windows are held.
+        block_rows: about how many samples are in a block of sessions.
+        num_workers: threads that read ahead on each rank; 0 reads when asked.
+        verify: reads all files once at the start and compares them with the hashes in the manifest.
+    """
+
+    def __init__(
+        self,
+        *,
+        folder: Path,
+        batch_size: int,
+        order: Order = "clustered",
+        groups: Literal["auto", "stored", "none"] | Mapping[str, Sequence[str]] = "stored",
+        dense: Sequence[str] | None = None,
+        labels: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        num_rows: Mapping[str, int] | None = None,
+        out_of_range: OutOfRange = "stop",
+        max_bad_in_a_row: int = 1000,
+        val_fraction: float = 0.0,
+        window_groups: int = 4,
+        block_rows: int = 256,
+        num_workers: int = 0,
+        verify: bool = False,
+    ) -> None:
+        if min(batch_size, window_groups, block_rows) < 1 or num_workers < 0 or not 0 <= val_fraction < 1:
+            raise ValueError(
+                f"batch_size ({batch_size}), window_groups ({window_groups}) and block_rows ({block_rows}) must be at "
+                f"least 1, num_workers ({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
+            )
+        self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups
+        self.dense, self.labels, self.features = dense, labels, features
+        self.num_rows, self.out_of_range = dict(num_rows or {}), out_of_range
+        self.val_fraction, self.window_groups, self.block_rows = val_fraction, window_groups, block_rows
+        self.num_workers, self.verify = num_workers, verify
+        self.faults = Faults(max_in_a_row=max_bad_in_a_row)
+        self._begins = self._before = 0
+        self._started: _Started | None = None
+
+    def start(self, *, seed: int, first_batch: int, rank: int = 0, num_ranks: int = 1) -> None:
+        """See `TrainingData.start`.
+
+        Raises:
+            UserError: the folder is no table, lacks a column, or all is held out; or the batch size is not divisible
+                by the number of ranks.
+            DataError: the table is damaged.
+        """
+        if self.batch_size % num_ranks:
+            raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
+        assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
+        reader = self._reader()
+        order = self._order(reader.table, seed)
+        self._started = _Started(reader, order, seed, first_batch, rank, num_ranks)
+        grouped = {name: [*its] for name, its in reader.groups.items()}
+        info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
+
+    def by_number(self) -> "TableBatches":
+        """This rank's batches; once it is started."""
+        opened, share = self._open(), self.batch_size // self._open().num_ranks
+        return TableBatches(
+            opened.reader, opened.order, opened.seed, self.val_fraction, batch_size=self.batch_size, share=share,
+            first=self._before - self._begins * self.batch_size + opened.rank * share, ahead=self.num_workers > 0,
+        )  # fmt: skip
+
+    def train_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.train_dataloader`."""
+        first = self._open().first_batch
+        return Batches(self.by_number(), first=first, num_workers=self.num_workers, faults=self.faults)
+
+    def val_dataloader(self) -> Iterable[Batch]:
+        """See `TrainingData.val_dataloader`: in the order of the table; the last batch may be smaller."""
+        if not self.val_fraction:
+            return []
+        opened = self._open()
+        return _HeldOut(opened.reader, opened.seed, self.val_fraction, self.batch_size)
+
+    def batches_per_epoch(self) -> float:
+        """See `TrainingData.batches_per_epoch`."""
+        return self.num_train_samples() / self.batch_size
+
+    def num_train_samples(self) -> int:
+        """See `TrainingData.num_train_samples`."""
+        return self._open().order.num_samples
+
+    def batch_sizes(self) -> dict[str, int]:
+        """See `HasBatchSizes`."""
+        return {"batch_size": self.batch_size}
+
+    def begins(self) -> int:
+        """See `ResumableData`."""
+        return self._begins
+
+    def position(self, index: int) -> dict[str, ReadPosition]:
+        """See `ResumableData`; all samples are one part."""
+        opened = self._open()
+        how = (opened.seed, self.order, self.val_fraction, self.window_groups, self.block_rows)
+        digest = sha256_text(f"{opened.reader.table.digest} {how}")[:16]
+        place = self._before + (index - self._begins) * self.batch_size
+        return {_ROWS: ReadPosition(place, opened.order.num_samples, digest)}
+
+    def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
+        """See `ResumableData`."""
+        found = copy.copy(self)
+        found._begins, found._before, found._started = first_batch, places[_ROWS], None
+        return found
+
+    def batching(self) -> Json:
+        """See `ResumableData`."""
+        return {"batch_size": self.batch_size}
+
+    def batched(self, batching: Json) -> Self:
+        """See `ResumableData`."""
+        found = copy.copy(self)
+        found.batch_size, found._started = batching["batch_size"], None
+        return found
+
+    def _reader(self) -> WindowReader:
+        table = FeatureTable(local(self.folder, "the folder of the feature table"), cached_row_groups=0)
+        if self.verify:
+            table.verify()
+        schema = table.schema
+        chosen = {
+            kind: _chosen(kind, getattr(self, kind), getattr(schema, kind)) for kind in ("dense", "labels", "features")
+        }
+        _chosen("num_rows", [*self.num_rows], schema.features)
+        groups = self._groups(table, chosen["features"])
+        return WindowReader(
+            table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range
+        )  # fmt: skip
+
+    def _groups(self, table: FeatureTable, features: Sequence[str]) -> Mapping[str, Sequence[str]]:
+        if self.groups == "none":
+            return {}
+        if self.groups == "auto":
+            chunk = table.read(0, table.row_groups[1], features)
+            return choose_groups(chunk.features, chunk.session_B)
+        if self.groups == "stored":
+            found = {name: [one for one in its if one in features] for name, its in table.schema.groups.items()}
+            return {name: its for name, its in found.items() if its}
+        for name, its in self.groups.items():
+            _chosen(f"groups.{name}", its, features)
+        return self.groups
+
+    def _order(self, table: FeatureTable, seed: int) -> RowOrder:
+        borders = table.row_groups
+        sizes = [borders[n + 1] - borders[n] for n in range(len(borders) - 1)]
+        if self.val_fraction:
+            sizes = [int((~held_out(table.sessions(n), seed, self.val_fraction)).sum()) for n in range(len(sizes))]
+        if not sum(sizes):
+            raise UserError(f"all samples of {self.folder} are held out; lower val_fraction {self.val_fraction:g}")
+        if self.val_fraction and sum(sizes) == table.num_rows:
+            warn(f"no session of {self.folder} is held out; raise val_fraction {self.val_fraction:g}")
+        return RowOrder(
+            sizes, seed=seed, order=self.order, window_groups=self.window_groups, block_rows=self.block_rows
+        )
+
+    def _open(self) -> "_Started":
+        if self._started is None:
+            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+        return self._started
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """What follows from the table, the seed and the rank."""
+
+    reader: WindowReader
+    order: RowOrder
+    seed: int
+    first_batch: int
+    rank: int
+    num_ranks: int
+
+
+class TableBatches:
+    """Global batch g, or this rank's slice of it, by its number.
+
+    Args:
+        reader: reads windows.
+        order: which samples.
+        seed: of what is held out.
+        val_fraction: see `FeatureTableData`.
+        batch_size: samples of a global batch.
+        share: samples of this rank's slice.
+        first: where this rank's slice of batch 0 begins, or would.
+        ahead: whether the next window is read while one is used.
+    """
+
+    def __init__(
+        self, reader: WindowReader, order: RowOrder, seed: int, val_fraction: float, *, batch_size: int, share: int,
+        first: int, ahead: bool,
+    ) -> None:  # fmt: skip
+        self._reader, self._order, self._seed, self._val_fraction = reader, order, seed, val_fraction
+        self._batch_size, self._share, self._first = batch_size, share, first
+        self._windows = WindowCache(self._read, order.following if ahead else None)
+
+    def __getitem__(self, index: int) -> Loaded:
+        spans = self._order.spans(self._first + index * self._batch_size, self._share)
+        parts = [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
+        return joined([batch for batch, _ in parts], index), list(itertools.chain(*(faults for _, faults in parts)))
+
+    def is_light(self) -> bool:
+        """See `ByNumber.is_light`: threads read ahead, since batches are cut of what is in memory."""
+        return True
+
+    def max_bytes(self) -> int:
+        """See `ByNumber.max_bytes`: about what the table's mean sample fills."""
+        manifest = self._reader.table.manifest
+        values = sum(manifest.values[name].plain for name in self._reader.features) / manifest.num_rows
+        columns = 3 + len(self._reader.dense) + len(self._reader.labels) + len(self._reader.features)
+        return round(8 * (values + columns) * self._share)
+
+    def _read(self, window: WindowId) -> TableWindow:
+        stored = self._reader.stored(self._order.row_groups(window))
+        session_B = stored.samples.session_B
+        kept_M = _kept(session_B, self._seed, self._val_fraction, is_held_out=False)
+        return self._reader.window(stored, self._order.arranged(window, kept_M, session_B))
+
+
+class _HeldOut:
+    """The same batches at every iteration."""
+
+    def __init__(self, reader: WindowReader, seed: int, val_fraction: float, batch_size: int) -> None:
+        self._reader, self._seed, self._val_fraction, self._batch_size = reader, seed, val_fraction, batch_size
+
+    def __iter__(self) -> Iterator[Batch]:
+        index, rest = 0, list[FeatureBatch]()
+        for number in range(len(self._reader.table.row_groups) - 1):
+            rest.append(self._of_row_group(number))
+            while sum(map(len, rest)) >= self._batch_size:
+                whole = joined(rest, index)
+                yield whole.rows(0, self._batch_size)
+                index, rest = index + 1, [whole.rows(self._batch_size, len(whole))]
+        if sum(map(len, rest)):
+            yield joined(rest, index)
+
+    def _of_row_group(self, number: int) -> FeatureBatch:
+        stored = self._reader.stored([number])
+        rows_M = _kept(stored.samples.session_B, self._seed, self._val_fraction, is_held_out=True)
+        return self._reader.window(stored, rows_M).batch
+
+
+def _kept(session_B: Tensor, seed: int, fraction: float, *, is_held_out: bool) -> Tensor:
+    return (held_out(session_B, seed, fraction) == is_held_out).nonzero().squeeze(1)
+
+
+def _chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
+    if names is None:
+        return tuple(known)
+    if unknown := [name for name in names if name not in known]:
+        raise UserError(f"{what} names {unknown[0]}, which the feature table does not have; it has {', '.join(known)}")
+    return tuple(names)

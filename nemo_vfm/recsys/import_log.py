@@ -1,0 +1,237 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a log of somebody's into a feature table, in bounded memory and with every row accounted for."""
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
+from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
+from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
+from nemo_vfm.recsys.log_import.hashed_ids import IdMap
+from nemo_vfm.recsys.log_import.import_counts import ImportCounts
+from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
+from nemo_vfm.recsys.log_import.row_sampling import KeepBy, RowSampling
+from nemo_vfm.recsys.sources.log_reading import ImportSource
+from nemo_vfm.recsys.sources.text_blocks import sizes_of
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+_LEAST_MEMORY = 1 << 20
+
+
+class ImportLog:
+    """Writes the samples of a log to `table/`, a feature table (docs/import_logs.md).
+
+    A log with sessions is clustered by them, in order of time, by way of files in `spill/`, which take as much room as
+    the samples; one without keeps its order. Killed at any moment and started again, it goes on and comes to the same
+    bytes. `ledger.json` says in = kept + dropped + failed, in rows; `bad_rows.jsonl` has file, line and reason of the
+    first 1,000 rows that are no samples.
+
+    Args:
+        source: the log.
+        ids: which row of its table an id has; None keeps the log's own ids.
+        groups: features that change together, by name; None takes the source's own.
+        windows: features of groups whose rows shift; None takes the source's own.
+        memory_bytes: that the samples may take while they are clustered; Python, the file that is being read and a row
+            group of the table come on top, about 500 MB.
+        keep_fraction: of the sessions or samples that stays in the table.
+        keep_by: what is drawn: whole sessions, or samples one by one.
+        on_bad_row: stop at the first row that is no sample, or drop such rows and count them.
+        rows_per_part: samples of a file of the table; after a kill, at most so many are written once more.
+        rows_per_group: samples of a row group.
+    """
+
+    def __init__(
+        self,
+        *,
+        source: ImportSource,
+        ids: IdMap | None,
+        groups: Mapping[str, Sequence[str]] | None = None,
+        windows: Sequence[str] | None = None,
+        memory_bytes: int = 256 << 20,
+        keep_fraction: float = 1.0,
+        keep_by: KeepBy = "session",
+        on_bad_row: OnBadRow = "stop",
+        rows_per_part: int = 1 << 20,
+        rows_per_group: int = 1 << 16,
+    ) -> None:
+        if not 0 < keep_fraction <= 1 or memory_bytes < _LEAST_MEMORY:
+            raise ValueError(
+                f"keep_fraction ({keep_fraction}) must be above 0 and at most 1, and memory_bytes ({memory_bytes:,}) "
+                f"at least {_LEAST_MEMORY:,}"
+            )
+        schema = source.schema()
+        self.source, self.ids, self.memory_bytes = source, ids, memory_bytes
+        self.schema = replace(
+            schema,
+            groups=schema.groups if groups is None else groups,
+            windows=schema.windows if windows is None else windows,
+        )
+        self.keep_fraction, self.keep_by, self.on_bad_row = keep_fraction, keep_by, on_bad_row
+        self.rows_per_part, self.rows_per_group = rows_per_part, rows_per_group
+        self._writer(Path())  # a wrong number of rows is refused here
+
+    def run(self, run: Run) -> Outcome:
+        """Import what is not imported yet; the second time it does nothing.
+
+        Raises:
+            UserError: a file is missing or of another kind, or a bucket of sessions does not fit into the memory.
+            DataError: a file is damaged, or a row is bad and stops.
+            NothingKept: no row is a sample that stays.
+        """
+        places, plan = _Places(run.folder), self._plan(run)
+        if _read(places.plan) == plan and (places.table / NAME).is_file():
+            places.remove_state()
+            return self._outcome(places, did_nothing=True)
+        self._begin(places, plan)
+        writer = self._writer(places.table)
+        counts = (self._in_order if self.source.sessions() == "none" else self._clustered)(run, places, writer)
+        self._account(places, counts)
+        writer.finish()
+        places.remove_state()
+        return self._outcome(places, did_nothing=False)
+
+    def _writer(self, folder: Path) -> FeatureTableWriter:
+        return FeatureTableWriter(
+            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group
+        )
+
+    def _plan(self, run: Run) -> Json:
+        """All that the table follows from."""
+        settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
+        rules = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        paths = self.source.files()
+        files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
+        return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
+
+    def _begin(self, places: "_Places", plan: Json) -> None:
+        before = _read(places.plan)
+        if before is not None and before != plan:
+            warn(f"the log or the settings are not those that {places.folder} was started with; it is imported again")
+        if before != plan:
+            places.remove_state()
+            shutil.rmtree(places.table, ignore_errors=True)
+        places.sweep()
+        write_json(places.plan, plan)
+
+    def _sampling(self, run: Run) -> RowSampling | None:
+        return None if self.keep_fraction == 1 else RowSampling(self.keep_fraction, self.keep_by, run.seed)
+
+    def _in_order(self, run: Run, places: "_Places", writer: FeatureTableWriter) -> ImportCounts:
+        """Write samples as they are read. After each part, note a place to go on from that is before its end."""
+        done, state = writer.resume(), state_of(_read(places.progress))
+        state = state if state.counts.kept <= done else IntakeState()
+        for chunk, after in self._read_from(state, self._sampling(run)):
+            skipped = done - state.counts.kept
+            for unwritten in without_first([chunk], max(0, skipped)):
+                writer.add(unwritten)
+            if after.counts.kept // self.rows_per_part > state.counts.kept // self.rows_per_part:
+                write_json(places.progress, state.json())
+            state = after
+        return state.counts
+
+    def _clustered(self, run: Run, places: "_Places", writer: FeatureTableWriter) -> ImportCounts:
+        """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
+        sampling, cut = self._sampling(run), self.source.sessions() == "cut"
+        sort = SessionSort(places.spill, self.memory_bytes)
+        reading = self._read_from(state_of(sort.state()), None if cut else sampling)
+        sort.fill((chunk, state.json()) for chunk, state in reading)
+        counts = state_of(sort.state()).counts
+        chunks = self._completed(sort, counts, sampling if cut else None)
+        for chunk in without_first(chunks, writer.resume()):
+            writer.add(chunk)
+        return counts
+
+    def _completed(self, sort: SessionSort, counts: ImportCounts, sampling: RowSampling | None) -> Iterator[LogChunk]:
+        with bar("write", counts.kept, 0, "rows") as line:
+            for chunk in sort.sorted_chunks():
+                done = self.source.completed(chunk)
+                yield done if sampling is None else sampling.kept(done, counts.dropped)
+                line.advance(len(chunk))
+
+    def _read_from(self, state: IntakeState, sampling: RowSampling | None) -> Iterator[tuple[LogChunk, IntakeState]]:
+        intake = LogIntake(self.source, self.ids, sampling, self.on_bad_row)
+        with bar("read", 100, round(100 * state.share), "%") as line:
+            for chunk, after in intake.chunks(state):
+                yield chunk, after
+                line.advance(100 * (after.share - state.share), f"{after.counts.total:,} rows")
+                state = after
+
+    def _account(self, places: "_Places", counts: ImportCounts) -> None:
+        """The ledger is there before the table is whole."""
+        write_json(places.ledger, {"rows": counts.column()})
+        lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in counts.listed]
+        write_text(places.bad_rows, "".join(lines))
+        for reason, count in sorted(counts.failed.items()):
+            warn(f"{count:,} of {counts.total:,} rows are no samples: {reason}; see bad_rows.jsonl")
+        if not counts.kept:
+            raise NothingKept(f"none of {counts.total:,} rows is in the table: {json.dumps(counts.column())}")
+
+    def _outcome(self, places: "_Places", *, did_nothing: bool) -> Outcome:
+        manifest, rows = read_manifest(places.table), read_json(places.ledger)["rows"]
+        dropped, failed = (sum(rows[side].values()) for side in ("dropped", "failed"))
+        assert manifest.num_rows == rows["kept"] == rows["in"] - dropped - failed, f"rows do not add up: {rows}"
+        figures = {"in": rows["in"], "kept": rows["kept"], "dropped": dropped, "failed": failed}
+        text = f"{manifest.num_rows:,} samples of {manifest.sessions:,} sessions in {places.table}"
+        said = f"{text}; {rows['in']:,} rows in, {dropped:,} dropped, {failed:,} failed"
+        return Outcome(said, {**figures, "sessions": manifest.sessions}, did_nothing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where everything is in a run folder."""
+
+    folder: Path
+
+    @property
+    def table(self) -> Path:
+        return self.folder / "table"
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger.json"
+
+    @property
+    def plan(self) -> Path:
+        return self.folder / "plan.json"
+
+    @property
+    def spill(self) -> Path:
+        return self.folder / "spill"
+
+    @property
+    def progress(self) -> Path:
+        return self.folder / "progress.json"
+
+    @property
+    def bad_rows(self) -> Path:
+        return self.folder / "bad_rows.jsonl"
+
+    def sweep(self) -> None:
+        """Delete what a run that was killed left half-written; see core/storage/files.py."""
+        ours = (self.ledger, self.plan, self.progress, self.bad_rows)
+        found = [path for one in ours for path in self.folder.glob(f".{one.stem}.*.tmp{one.suffix}")]
+        for path in [*found, *self.table.rglob(".*.tmp*")]:
+            path.unlink(missing_ok=True)
+
+    def remove_state(self) -> None:
+        """Delete what only an unfinished import needs."""
+        shutil.rmtree(self.spill, ignore_errors=True)
+        for path in (self.progress, self.table / UNFINISHED):
+            path.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Json:
+    try:
+        found: Json = read_json(path)
+    except (OSError, ValueError):
+        return None
+    return found

@@ -1,0 +1,236 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a log of sessions and writes it as a feature table, and if asked as plain shards."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from nemo_vfm.core.bounds import require_between
+from nemo_vfm.core.log import Bar, bar, warn
+from nemo_vfm.core.storage.files import read_json, write_json
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.recsys.feature_table.row_order import held_out
+from nemo_vfm.recsys.feature_table.table_manifest import NAME
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticModel, LogisticRegression
+from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
+from nemo_vfm.recsys.sessions.log_statistics import LogStatistics
+from nemo_vfm.recsys.sessions.random_stream import RandomStream
+from nemo_vfm.recsys.sessions.session_log import SessionLog
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+_MEASURED_SAMPLES = 1 << 22  # bounds the memory of an AUC
+_PLAN, _RESULT, _TABLE, _LOGISTIC = "plan.json", "sessions.json", "table", "logistic.safetensors"
+
+
+class MakeSessions:
+    """Writes `table/`, clustered by session and ordered by time, `ledger.json`, and at last `sessions.json`.
+
+    `sessions.json` has the settings and what was measured: S, d of each group, the teacher's AUC (of all samples and of
+    both sides of `val_fraction`). A killed run goes on after the last whole part, and comes to the same bytes.
+
+    Args:
+        log: the log to make.
+        val_fraction: share of the sessions that `FeatureTableData` will hold out, where its seed is that of this run.
+            They are in the table, too.
+        shards: how many plain logs to write to `shards/`, too: in the order of time, without groups; 0 writes none.
+        shard_by: which shard a sample goes to: that of its session, or any.
+        logistic: fits logistic regression on what is not held out, and keeps what scores best on what is, in
+            `logistic.safetensors`; None fits none.
+        rows_per_group: samples of a row group.
+        rows_per_part: samples of a file, a multiple of `rows_per_group`.
+        zstd_level: of all columns.
+    """
+
+    def __init__(
+        self,
+        *,
+        log: SessionLog,
+        val_fraction: float = 0.0,
+        shards: int = 0,
+        shard_by: Literal["session", "random"] = "session",
+        logistic: LogisticRegression | None = None,
+        rows_per_group: int = 1 << 16,
+        rows_per_part: int = 1 << 20,
+        zstd_level: int = 3,
+    ) -> None:
+        require_between(0, 0.999, val_fraction=val_fraction)
+        require_between(0, 10_000, shards=shards)
+        require_between(1, 22, zstd_level=zstd_level)
+        if rows_per_group < 1 or rows_per_part < 1 or rows_per_part % rows_per_group:
+            raise ValueError(f"rows_per_part {rows_per_part} must be a multiple of rows_per_group {rows_per_group}")
+        if logistic is not None and (log.teacher is None or not val_fraction):
+            raise ValueError("logistic needs labels and samples to compare on; give log.teacher and val_fraction")
+        self.log, self.val_fraction, self.shards, self.shard_by = log, val_fraction, shards, shard_by
+        self.logistic, self.rows_per_group, self.rows_per_part = logistic, rows_per_group, rows_per_part
+        self.zstd_level = zstd_level
+
+    def run(self, run: Run) -> Outcome:
+        """Write what is missing; the second time it does nothing."""
+        work = _Making(self, self.log.seeded(run.seed), run)
+        plan = work.plan()
+        before = _read_or_none(run.folder / _PLAN)
+        if before == plan and (result := _read_or_none(run.folder / _RESULT)) is not None:
+            return _outcome(result, did_nothing=True)
+        if before not in (None, plan):
+            warn(f"{run.folder} holds a log of other settings; it is made again")
+            work.clear()
+        write_json(run.folder / _PLAN, plan)
+        return _outcome(work.finish(plan), did_nothing=False)
+
+
+class _Making:
+    """One run of the job."""
+
+    def __init__(self, job: MakeSessions, log: SessionLog, run: Run) -> None:
+        self.job, self.log, self.folder, self.seed = job, log, run.folder, run.seed
+
+    def plan(self) -> Json:
+        """All that the result follows from."""
+        return {**_settings(self.job), "log": _settings(self.log), "seed": self.seed}
+
+    def clear(self) -> None:
+        """Take away what other settings gave."""
+        for name in ("table", "shards"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+        for name in (_RESULT, _LOGISTIC, "ledger.json"):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def finish(self, plan: Json) -> Json:
+        """Write everything, and `sessions.json` last."""
+        count = self.log.num_samples
+        with bar("make sessions", count * (1 + (self.job.shards > 0))) as line:
+            result = {"settings": plan, "samples": count, "measured": self._table(line)}
+            if self.job.shards:
+                self._shards(line)
+        if self.job.logistic is not None:
+            result["logistic"] = self._logistic(self.job.logistic)
+        write_json(self.folder / "ledger.json", {"rows": {"in": count, "kept": count, "dropped": {}, "failed": {}}})
+        write_json(self.folder / _RESULT, result)
+        return result
+
+    def _table(self, line: Bar) -> Json:
+        """The table, and what is measured of it: on resuming, too, of its first samples."""
+        writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
+        end, step = self.log.num_samples, self.log.chunk_samples
+        written, measured = end if writer is None else writer.resume(), self._statistics()
+        for at in range(0, end, step):
+            last = min(at + step, end)
+            if at < _MEASURED_SAMPLES or last > written:
+                chunk = self.log.samples(at, last, clustered=True)
+            if at < _MEASURED_SAMPLES:
+                measured.add(chunk, held_out(chunk.session_B, self.seed, self.job.val_fraction))
+            if writer is not None and last > written:
+                writer.add(chunk.rows(max(written - at, 0), len(chunk)))
+            line.advance(last - at)
+        if writer is not None:
+            writer.finish()
+        return measured.json()
+
+    def _statistics(self) -> LogStatistics:
+        return LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
+
+    def _side(self, chunk: LogChunk, side: str) -> LogChunk:
+        is_held_out_B = held_out(chunk.session_B, self.seed, self.job.val_fraction)
+        return chunk.select((is_held_out_B == (side == "held_out")).nonzero()[:, 0])
+
+    def _shards(self, line: Bar) -> None:
+        """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
+        schema = TableSchema(self.log.dense, self.log.schema().labels, self.log.schema().features)
+        folders = [self.folder / "shards" / f"{number:05d}" for number in range(self.job.shards)]
+        writers = [self._writer(folder, schema, clustered=False) for folder in folders]
+        written = [0 if writer is None else writer.resume() for writer in writers]
+        for chunk in self.log.log_chunks():
+            line.advance(len(chunk))
+            for number, rows in self._by_shard(chunk):
+                writer, done = writers[number], min(written[number], len(rows))
+                written[number] -= done
+                if writer is not None and len(rows) > done:
+                    writer.add(rows.rows(done, len(rows)))
+        for writer in writers:
+            if writer is not None:
+                writer.finish()
+
+    def _by_shard(self, chunk: LogChunk) -> Iterator[tuple[int, LogChunk]]:
+        keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
+        shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
+        for number in torch.unique(shard_B).tolist():
+            yield number, chunk.select((shard_B == number).nonzero()[:, 0])
+
+    def _writer(self, folder: Path, schema: TableSchema, *, clustered: bool) -> FeatureTableWriter | None:
+        """None where the table is finished."""
+        if (folder / NAME).is_file():
+            return None
+        return FeatureTableWriter(
+            folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
+            zstd_level=self.job.zstd_level, clustered=clustered,
+        )  # fmt: skip
+
+    def _logistic(self, regression: LogisticRegression) -> Json:
+        """The fit of the ridge that is best for it: the comparison is to be fair to logistic regression."""
+        fitted, auc = LogisticModel({}, torch.zeros(0), torch.zeros(1)), dict[float, float]()
+        for ridge, model in regression.fits(self._samples(), self.log.rows()):
+            auc[ridge] = self._auc(model, "held_out")
+            fitted = model if auc[ridge] == max(auc.values()) else fitted
+        fitted.save(self.folder / _LOGISTIC)
+        best = max(auc, key=lambda ridge: auc[ridge])
+        return {"ridge": best, "auc": {"train": self._auc(fitted, "train"), "held_out": auc[best]}}
+
+    def _auc(self, model: LogisticModel, side: str) -> float:
+        """Expected under the teacher's probabilities, which is less noisy than of the clicks."""
+        scores, teacher = [], []
+        for chunk in self._of_side(side):
+            scores.append(model.score(chunk.features, _dense(chunk)))
+            teacher.append(chunk.labels["teacher"])
+        return ScoreRanks(torch.cat(scores)).expected_auc(torch.cat(teacher))
+
+    def _samples(self) -> Iterator[LabelledSamples]:
+        for chunk in self._of_side("train"):
+            yield LabelledSamples(chunk.features, _dense(chunk), chunk.labels["click"])
+
+    def _of_side(self, side: str) -> Iterator[LogChunk]:
+        for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
+            yield self._side(chunk, side)
+
+
+def _dense(chunk: LogChunk) -> torch.Tensor:
+    return torch.stack([*chunk.dense.values()], 1) if chunk.dense else torch.empty(len(chunk), 0)
+
+
+def _settings(value: object) -> Json:
+    """What a component was built from, by name."""
+    if isinstance(value, dict):
+        return {name: _settings(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_settings(one) for one in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    return {"class": type(value).__name__} | {
+        name: _settings(one) for name, one in vars(value).items() if not name.startswith("_")
+    }
+
+
+def _read_or_none(path: Path) -> Json:
+    return read_json(path) if path.is_file() else None
+
+
+def _outcome(result: Json, *, did_nothing: bool) -> Outcome:
+    measured = result["measured"]
+    figures = {"rows": result["samples"], "samples_per_session": measured["samples_per_session"]}
+    text = f"{result['samples']:,} samples, {measured['samples_per_session']:.2f} a session"
+    if teacher := measured["teacher"].get("held_out") or measured["teacher"].get("all"):
+        figures["teacher_auc"] = teacher["auc"]
+        text += f"; AUC of the teacher {teacher['auc']:.4f}"
+    if "logistic" in result:
+        figures["logistic_auc"] = result["logistic"]["auc"]["held_out"]
+        text += f", of logistic regression {figures['logistic_auc']:.4f}"
+    return Outcome(text, figures, did_nothing)

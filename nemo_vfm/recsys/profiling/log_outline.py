@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads which log it is, how many samples it has and when they were logged, before it is measured.
+
+Shape letters: B samples, W time windows.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
+
+
+@dataclass(frozen=True)
+class LogOutline:
+    """What is known of a log without its features.
+
+    Args:
+        data_hash: tells this log from others.
+        samples: how many it has.
+        first_time: the earliest, in the source's unit.
+        last_time: the latest.
+    """
+
+    data_hash: str
+    samples: int
+    first_time: int
+    last_time: int
+
+    def window_edges(self, windows: int) -> list[int]:
+        """Where windows of equal duration begin, and where the last one ends: W + 1 times."""
+        span = self.last_time - self.first_time + 1
+        return [self.first_time + span * window // windows for window in range(windows + 1)]
+
+
+def outline(source: LogSource) -> LogOutline:
+    """Read a log once; of a feature table only sample numbers, sessions and times.
+
+    The hash of a feature table is that of its manifest. That of another log is of all columns, and does not depend on
+    how the log is cut into chunks.
+
+    Raises:
+        NothingKept: it has no samples.
+    """
+    stored, samples, times = isinstance(source, FeatureTable), 0, list[int]()
+    hashes: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)
+    for chunk in filter(len, _chunks(source)):
+        samples += len(chunk)
+        times = [min([*times, int(chunk.time_B.min())]), max([*times, int(chunk.time_B.max())])]
+        for name, column in () if stored else _columns(chunk):
+            hashes[name].update(column.contiguous().numpy().data)
+    if not samples:
+        raise NothingKept("the log has no samples, so there is nothing to profile; check where it is read from.")
+    found = sha256_text("\n".join(f"{name} {hashed.hexdigest()}" for name, hashed in sorted(hashes.items())))
+    return LogOutline(source.digest if isinstance(source, FeatureTable) else found, samples, *times)
+
+
+def data_hash(source: LogSource) -> str:
+    """Tells a log from others; see `outline`."""
+    return source.digest if isinstance(source, FeatureTable) else outline(source).data_hash
+
+
+def windows_of(time_B: Tensor, edges: list[int]) -> Tensor:
+    """The window of each sample: int64, B."""
+    return torch.bucketize(time_B, torch.tensor(edges[1:-1], dtype=torch.int64), right=True)
+
+
+def _chunks(source: LogSource) -> Iterator[LogChunk]:
+    if isinstance(source, FeatureTable):
+        return (source.read(begin, end, features=()) for begin, end in pairwise(source.row_groups))
+    return source.log_chunks()
+
+
+def _columns(chunk: LogChunk) -> Iterator[tuple[str, Tensor]]:
+    yield from (("sample", chunk.ids_B), ("session", chunk.session_B), ("time", chunk.time_B))
+    yield from ((f"dense/{name}", column) for name, column in chunk.dense.items())
+    yield from ((f"label/{name}", column) for name, column in chunk.labels.items())
+    for name, feature in chunk.features.items():
+        yield from ((f"values/{name}", feature.values_N), (f"lengths/{name}", feature.lengths_B))
+        if feature.weights_N is not None:
+            yield f"weights/{name}", feature.weights_N

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Converts columns of Arrow of many types to sessions, times, numbers and ids.
+
+Shape letters: L rows of the batch, N values.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.sparse.jagged import Jagged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrowRows:
+    """Rows of a Parquet file. Columns are converted when asked for; rows that do not convert are refused.
+
+    Args:
+        rows: all of the batch.
+        batch: a `pyarrow.RecordBatch`.
+    """
+
+    rows: LogRows
+    batch: Any
+
+    def keys(self, name: str) -> Tensor:
+        """Integers, hashes of strings, dates or times: int64, (L,). A null is refused.
+
+        Raises:
+            UserError: the column is of another type.
+        """
+        column = self._column(name)
+        self.rows.refuse(_nulls(column), f"{name} is null")
+        return torch.from_numpy(_integers(column, self._said(name, column)))
+
+    def numbers(self, name: str, *, required: bool) -> Tensor:
+        """Numbers or booleans: float32, (L,). A null is NaN; where it is required, NaN is refused.
+
+        Raises:
+            UserError: the column is of another type.
+        """
+        import pyarrow as pa
+        import pyarrow.types as types
+
+        column = self._column(name)
+        kind = column.type
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
+            raise UserError(f"{self._said(name, column)}, and numbers or booleans were expected")
+        column = column.cast(pa.uint8()) if types.is_boolean(kind) else column
+        found = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False).astype(np.float32)
+        if required:
+            self.rows.refuse(np.isnan(found), f"{name} is null or NaN")
+        return torch.from_numpy(found)
+
+    def ids(self, name: str) -> Jagged:
+        """Ids, alone or in lists, integers or hashes of strings; an empty row for null.
+
+        Raises:
+            UserError: the column is of another type.
+        """
+        column = self._column(name)
+        valid_L = ~_nulls(column)
+        if not hasattr(column, "flatten") or not hasattr(column, "value_lengths"):
+            values = _integers(column.drop_null(), self._said(name, column))
+            return Jagged(torch.from_numpy(values), torch.from_numpy(valid_L.astype(np.int64)))
+        lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+        values = column.flatten()
+        if values.null_count:
+            owners = np.repeat(np.arange(len(lengths)), lengths)
+            self.rows.refuse(np.unique(owners[_nulls(values)]), f"{name} has a null in its list")
+        return Jagged(torch.from_numpy(_integers(values, self._said(name, column))), torch.from_numpy(lengths))
+
+    def _column(self, name: str) -> Any:
+        column = self.batch.column(name)
+        return column.dictionary_decode() if hasattr(column, "dictionary_decode") else column
+
+    def _said(self, name: str, column: Any) -> str:
+        return f"column {name} of {self.rows.file} is of the type {column.type}"
+
+
+def _nulls(column: Any) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _integers(column: Any, said: str) -> NDArray[np.int64]:
+    """0 for null; an unsigned number beyond int64 is the number with the same bits."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.types as types
+
+    kind = column.type
+    if hasattr(column, "dictionary_decode"):
+        column, kind = column.dictionary_decode(), kind.value_type
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+        return _string_hashes(column)
+    if types.is_temporal(kind):
+        column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())
+    elif not types.is_integer(kind):
+        raise UserError(f"{said}, and integers or strings were expected; a list may hold them, but no further lists")
+    numbers = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
+    return np.asarray(numbers.astype(np.int64))
+
+
+def _string_hashes(column: Any) -> NDArray[np.int64]:
+    """The same number for the same text on any machine: the first 64 bits of its BLAKE2b."""
+    import pyarrow as pa
+
+    encoded = column.cast(pa.large_binary()).dictionary_encode()
+    texts = encoded.dictionary.to_pylist()
+    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    hashes = np.append(np.frombuffer(digests, "<i8"), 0)
+    return np.asarray(hashes[encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)], np.int64)

@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the click logs of Criteo: 40 columns separated by tabs."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, parse
+from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.text_blocks import TextFiles
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+LABEL = "click"
+DENSE = tuple(f"I{number}" for number in range(1, 14))
+FEATURES = tuple(f"C{number}" for number in range(1, 27))
+
+
+class CriteoTsv:
+    """Criteo's logs, Kaggle's of a week or the terabyte of 24 days: a label, 13 integers, 26 hexadecimal ids.
+
+    Any cell but the label may be empty: a number is then NaN, a feature an empty row. There are no sessions and no
+    times; each sample is a session of its own, and its time is its number.
+
+    Args:
+        paths: the files, in order; those that end in .gz are unpacked.
+        log1p: integers x become ln(1 + max(x, 0)), as DLRM trains on them.
+    """
+
+    def __init__(self, *, paths: Sequence[Path], log1p: bool = True) -> None:
+        if not paths:
+            raise ValueError("paths is empty; name the files of the log, in order")
+        self.paths, self.log1p = tuple(Path(path) for path in paths), log1p
+
+    def files(self) -> Sequence[Path]:
+        """See `ImportSource`."""
+        return self.paths
+
+    def schema(self) -> TableSchema:
+        """Label click, dense I1 to I13, features C1 to C26, no groups."""
+        return TableSchema(dense=DENSE, labels=(LABEL,), features=FEATURES)
+
+    def sessions(self) -> Sessions:
+        """None."""
+        return "none"
+
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """See `ImportSource`."""
+        for block in TextFiles(self.paths).blocks(begin):
+            cells = parse(block, (LABEL, *DENSE, *FEATURES), "\t")
+            yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """As it is."""
+        return chunk
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`; DataError where a row is bad."""
+        return samples(self)
+
+    def _chunk(self, cells: DelimitedRows) -> LogChunk:
+        label, present = cells.whole_numbers(LABEL)
+        cells.rows.refuse(~(present & (label >> 1 == 0)), "the label is neither 0 nor 1")
+        ids = torch.from_numpy(cells.rows.numbers_L)
+        return LogChunk(
+            ids, ids, ids,
+            {name: self._dense(*cells.whole_numbers(name)) for name in DENSE},
+            {LABEL: torch.from_numpy(label.astype(np.float32))},
+            {name: cells.hexadecimal(name) for name in FEATURES},
+        )  # fmt: skip
+
+    def _dense(self, numbers: NDArray[np.int64], present: NDArray[np.bool_]) -> Tensor:
+        found = numbers.astype(np.float32)
+        if self.log1p:
+            found = np.log1p(np.maximum(found, 0))
+        found[~present] = np.nan
+        return torch.from_numpy(found)

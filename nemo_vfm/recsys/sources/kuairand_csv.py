@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the logs of KuaiRand, and gives each sample the videos that its user has clicked before."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.click_histories import clicks_before, sessions_by_gap
+from nemo_vfm.recsys.sources.delimited_rows import DelimitedRows, jagged_of, parse
+from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.text_blocks import TextFiles
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+#: Of `log_standard_*.csv` and `log_random_*.csv`, in KuaiRand-Pure, -1K and -27K alike.
+HEADER = (
+    "user_id,video_id,date,hourmin,time_ms,is_click,is_like,is_follow,is_comment,is_forward,is_hate,long_view,"
+    "play_time_ms,duration_ms,profile_stay_time,comment_stay_time,is_profile_enter,is_rand,tab"
+)
+COLUMNS = tuple(HEADER.split(","))
+HISTORY = "history"
+
+
+class KuaiRandCsv:
+    """KuaiRand's logs of videos that were shown. All columns are whole numbers, and those that are used must be there.
+
+    Read by itself, all samples of a user are one session. `ImportLog` has them in order of time; it then cuts them
+    where nothing was shown for a while, and adds the feature `history`: the last videos that were clicked before, the
+    newest last. Times are in ms.
+
+    Args:
+        paths: the files, in order; those that end in .gz are unpacked.
+        labels: columns to train on; is_click must be among them where there is a history.
+        features: columns of ids.
+        dense: columns of numbers.
+        history: how many videos; 0 makes none.
+        gap_minutes: a session ends where a user is shown nothing for longer.
+        log1p: numbers x become ln(1 + max(x, 0)).
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: Sequence[Path],
+        labels: Sequence[str] = ("is_click", "long_view"),
+        features: Sequence[str] = ("user_id", "video_id", "tab"),
+        dense: Sequence[str] = ("duration_ms",),
+        history: int = 50,
+        gap_minutes: float = 30.0,
+        log1p: bool = True,
+    ) -> None:
+        if not paths:
+            raise ValueError("paths is empty; name the files of the log, in order")
+        if unknown := [name for name in (*labels, *features, *dense) if name not in COLUMNS]:
+            raise ValueError(f"KuaiRand has no column {unknown[0]}; it has {', '.join(COLUMNS)}")
+        if history < 0 or gap_minutes <= 0:
+            raise ValueError(f"history ({history}) is 0 or more, and gap_minutes ({gap_minutes}) above 0")
+        if history and not ("is_click" in labels and "video_id" in features):
+            raise ValueError("a history needs is_click among labels and video_id among features; or set history to 0")
+        self.paths, self.labels, self.features = tuple(Path(path) for path in paths), tuple(labels), tuple(features)
+        self.dense, self.history, self.gap_minutes, self.log1p = tuple(dense), history, gap_minutes, log1p
+
+    def files(self) -> Sequence[Path]:
+        """See `ImportSource`."""
+        return self.paths
+
+    def schema(self) -> TableSchema:
+        """The history is a group of its own, stored as windows; so is the user."""
+        groups = {"user": ["user_id"]} if "user_id" in self.features else {}
+        if not self.history:
+            return TableSchema(self.dense, self.labels, self.features, groups)
+        return TableSchema(
+            self.dense, self.labels, (*self.features, HISTORY), {**groups, HISTORY: [HISTORY]}, [HISTORY]
+        )
+
+    def sessions(self) -> Sessions:
+        """Cut of what was shown to a user."""
+        return "cut"
+
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """See `ImportSource`."""
+        for block in TextFiles(self.paths, HEADER).blocks(begin):
+            cells = parse(block, COLUMNS, ",")
+            yield cells.rows.read_chunk(self._chunk(cells), block.end, block.share)
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """Cut users into sessions, and add histories."""
+        users_B, times_B = chunk.session_B, chunk.time_B
+        session_B = sessions_by_gap(users_B, times_B, chunk.ids_B, round(self.gap_minutes * 60_000))
+        if not self.history:
+            return replace(chunk, session_B=session_B)
+        clicked_B, videos = chunk.labels["is_click"] > 0, chunk.features["video_id"]
+        history = clicks_before(users_B, times_B, clicked_B, videos, self.history)
+        return replace(chunk, session_B=session_B, features={**chunk.features, HISTORY: history})
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`; DataError where a row is bad."""
+        return samples(self)
+
+    def _chunk(self, cells: DelimitedRows) -> LogChunk:
+        wanted = dict.fromkeys(("user_id", "time_ms", *self.labels, *self.features, *self.dense))
+        columns = {name: self._column(cells, name) for name in wanted}
+        return LogChunk(
+            torch.from_numpy(cells.rows.numbers_L), columns["user_id"], columns["time_ms"],
+            {name: self._number(columns[name]) for name in self.dense},
+            {name: columns[name].float() for name in self.labels},
+            {name: jagged_of(columns[name].numpy(), np.ones(len(columns[name]), bool)) for name in self.features},
+        )  # fmt: skip
+
+    def _column(self, cells: DelimitedRows, name: str) -> Tensor:
+        numbers, present = cells.whole_numbers(name)
+        cells.rows.refuse(~present, f"{name} is missing")
+        return torch.from_numpy(numbers.copy())
+
+    def _number(self, column: Tensor) -> Tensor:
+        return column.float().clamp(min=0).log1p() if self.log1p else column.float()

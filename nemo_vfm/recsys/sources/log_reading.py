@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Declares sources that can be read from any place on, with every bad row named by file and line.
+
+Shape letters: B samples.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+#: None: samples keep their order. Given: they are clustered by session, in order of time. Cut: they are clustered by
+#: what the source reads as session, such as the user, and `ImportSource.completed` then cuts the sessions.
+Sessions = Literal["none", "given", "cut"]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A place between two rows of a log of several files.
+
+    Args:
+        file: the number of the file among the source's.
+        offset: what of it lies before: bytes of a text file, unpacked; rows of a Parquet file.
+        line: lines before it in this file.
+        row: rows before it in all files, bad ones included. The next sample has this number.
+    """
+
+    file: int = 0
+    offset: int = 0
+    line: int = 0
+    row: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that is no sample.
+
+    Args:
+        file: its path.
+        line: from 1, the header included; of a Parquet file the row, from 1.
+        reason: one of a few texts, so that rows can be counted by it.
+    """
+
+    file: str
+    line: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.file}, line {self.line}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ReadChunk:
+    """Some rows of a log, one after another.
+
+    Args:
+        chunk: those that are samples.
+        file: that they are from.
+        lines_B: the line of each, see `BadRow`.
+        bad: those that are no samples, by line.
+        end: where to go on.
+        share: of the input's bytes up to there.
+    """
+
+    chunk: LogChunk
+    file: str
+    lines_B: NDArray[np.int64]
+    bad: tuple[BadRow, ...]
+    end: LogPosition
+    share: float
+
+    @property
+    def num_rows(self) -> int:
+        """All rows, bad ones included."""
+        return len(self.chunk) + len(self.bad)
+
+
+@runtime_checkable
+class ImportSource(Protocol):
+    """A log of somebody's."""
+
+    def files(self) -> Sequence[Path]:
+        """In the order in which they are read."""
+        ...
+
+    def schema(self) -> TableSchema:
+        """The columns of its samples, and which features belong together."""
+        ...
+
+    def sessions(self) -> Sessions:
+        """Whether its samples have sessions; see `Sessions`."""
+        ...
+
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin.
+
+        Raises:
+            UserError: a file is missing, or is of another kind.
+            DataError: a file is damaged.
+        """
+        ...
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """The samples as the table gets them, once all samples of a session are in the chunk, in order of time."""
+        ...
+
+
+def samples(source: ImportSource) -> Iterator[LogChunk]:
+    """The samples of a source that has no bad row.
+
+    Raises:
+        DataError: a row is bad.
+    """
+    for read in source.read(LogPosition()):
+        if read.bad:
+            raise DataError(f"{read.bad[0]}. ImportLog with on_bad_row: drop leaves such rows out and counts them.")
+        yield read.chunk

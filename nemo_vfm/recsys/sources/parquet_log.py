@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads logs from Parquet files with any names of columns, a batch of a row group at a time."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.arrow_values import ArrowRows
+from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.text_blocks import sizes_of
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_BUFFER_BYTES = 1 << 20
+_BATCH_ROWS = 1 << 15
+
+
+class ParquetLog:
+    """Anybody's log in Parquet, a row a sample.
+
+    Ids are integers or strings, alone or in lists; of a string its 64-bit hash is the id. A null is an empty row of a
+    feature or NaN of a number; a row without session, time or label is no sample, nor is one with a null in a list.
+
+    Args:
+        paths: the files, in order.
+        session: column of integers or strings; None if the log has no sessions, each sample is then its own.
+        time: column of integers, dates or timestamps, in whose unit they stay; None where rows stand in order of time.
+        labels: columns of numbers or booleans.
+        features: columns of ids.
+        dense: columns of numbers.
+        log1p: dense numbers x become ln(1 + max(x, 0)).
+    """
+
+    def __init__(
+        self,
+        *,
+        paths: Sequence[Path],
+        session: str | None,
+        time: str | None,
+        labels: Sequence[str],
+        features: Sequence[str],
+        dense: Sequence[str] = (),
+        log1p: bool = False,
+    ) -> None:
+        if not paths:
+            raise ValueError("paths is empty; name the files of the log, in order")
+        self.paths, self.session, self.time = tuple(Path(path) for path in paths), session, time
+        self.labels, self.features, self.dense, self.log1p = tuple(labels), tuple(features), tuple(dense), log1p
+        self.schema()
+
+    def files(self) -> Sequence[Path]:
+        """See `ImportSource`."""
+        return self.paths
+
+    def schema(self) -> TableSchema:
+        """The named columns, no groups."""
+        return TableSchema(self.dense, self.labels, self.features)
+
+    def sessions(self) -> Sessions:
+        """Those of the column, if there is one."""
+        return "none" if self.session is None else "given"
+
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """See `ImportSource`."""
+        sizes = sizes_of(self.paths)
+        for number in range(begin.file, len(self.paths)):
+            at = begin if number == begin.file else LogPosition(number, row=begin.row)
+            for rows, end, part in self._batches(at):
+                share = (sum(sizes[:number]) + part * sizes[number]) / max(1, sum(sizes))
+                yield rows.rows.read_chunk(self._chunk(rows), end, share)
+                begin = end
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """As it is."""
+        return chunk
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`; DataError where a row is bad."""
+        return samples(self)
+
+    def _batches(self, at: LogPosition) -> Iterator[tuple[ArrowRows, LogPosition, float]]:
+        """From a place in one file on: rows, where they end, and the share of the file's rows up to there."""
+        path = self.paths[at.file]
+        names = [name for name in (self.session, self.time) if name] + [*self.labels, *self.features, *self.dense]
+        for batch, share in _record_batches(path, list(dict.fromkeys(names)), at.offset):
+            rows = np.arange(len(batch))
+            numbers = LogRows(str(path), rows + at.line + 1, rows + at.row)
+            at = LogPosition(at.file, at.offset + len(batch), at.line + len(batch), at.row + len(batch))
+            yield ArrowRows(numbers, batch), at, share
+
+    def _chunk(self, rows: ArrowRows) -> LogChunk:
+        ids = torch.from_numpy(rows.rows.numbers_L)
+        dense = {name: rows.numbers(name, required=False) for name in self.dense}
+        return LogChunk(
+            ids,
+            ids if self.session is None else rows.keys(self.session),
+            ids if self.time is None else rows.keys(self.time),
+            {name: column.clamp(min=0).log1p() if self.log1p else column for name, column in dense.items()},
+            {name: rows.numbers(name, required=True) for name in self.labels},
+            {name: rows.ids(name) for name in self.features},
+        )
+
+
+def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tuple["pa.RecordBatch", float]]:
+    """The rows of a file after the first `skipped`, and with each batch the share of rows up to its end."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    done = 0
+    try:
+        # Without buffers of its own, the reader holds the whole of each column of a row group.
+        with pq.ParquetFile(path, buffer_size=_BUFFER_BYTES, pre_buffer=False) as file:
+            _require_columns(path, names, file.schema_arrow.names)
+            for group in range(file.num_row_groups):
+                rows = file.metadata.row_group(group).num_rows
+                if done + rows <= skipped:
+                    done += rows
+                    continue
+                for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=names, use_threads=False):
+                    unread = batch.slice(max(0, skipped - done))
+                    done += len(batch)
+                    if len(unread):
+                        yield unread, done / file.metadata.num_rows
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path} cannot be read beyond row {done}: {error}. Was it copied whole?") from error
+
+
+def _require_columns(path: Path, names: list[str], there: list[str]) -> None:
+    if missing := [name for name in names if name not in there]:
+        raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(there)}")

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads text files, plain or in gzip, in blocks of whole lines that begin at any line."""
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import opened
+from nemo_vfm.recsys.sources.log_reading import LogPosition
+
+#: Text that is parsed at once, about 35,000 rows of Criteo. Where a block ends follows from where it begins.
+BLOCK_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """Whole lines of a file; the header is never among them.
+
+    Args:
+        file: its path.
+        text: without a carriage return but at ends of lines.
+        num_lines: how many.
+        end: where to go on.
+        share: of all files' bytes, as they are on disk, up to there.
+    """
+
+    file: str
+    text: bytes
+    num_lines: int
+    end: LogPosition
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TextFiles:
+    """Text files in order.
+
+    Args:
+        paths: those that end in .gz are unpacked.
+        header: the first line of each file, where they have one.
+    """
+
+    paths: Sequence[Path]
+    header: str = ""
+
+    def blocks(self, begin: LogPosition) -> Iterator[TextBlock]:
+        """All lines from `begin` on.
+
+        Raises:
+            UserError: a file is missing or has another header.
+            DataError: a file is damaged, or a line is longer than a block.
+        """
+        sizes = sizes_of(self.paths)
+        for number in range(begin.file, len(self.paths)):
+            at = begin if number == begin.file else LogPosition(number, row=begin.row)
+            with opened(self.paths[number]) as raw:
+                for text, end in self._texts(raw, at):
+                    done = sum(sizes[:number]) + min(raw.tell(), sizes[number])
+                    lines = end.line - max(at.line, len(self.header) > 0)
+                    yield TextBlock(str(self.paths[number]), text, lines, end, done / max(1, sum(sizes)))
+                    at = begin = end
+
+    def _texts(self, raw: BinaryIO, at: LogPosition) -> Iterator[tuple[bytes, LogPosition]]:
+        path = self.paths[at.file]
+        file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+        with _damage(path, at):
+            if self.header:
+                at = max(at, self._header_end(file, path, at), key=lambda one: one.offset)
+            file.seek(at.offset)
+        rest = b""
+        while True:
+            with _damage(path, at):
+                text = rest + file.read(BLOCK_BYTES - len(rest))
+            if not text:
+                return
+            cut = text.rfind(b"\n") + 1 if len(text) == BLOCK_BYTES else len(text)
+            if not cut:
+                raise DataError(f"line {at.line + 1} of {path} is longer than {BLOCK_BYTES:,} bytes; is it text?")
+            text, rest = text[:cut], text[cut:]
+            lines = text.count(b"\n") + (not text.endswith(b"\n"))
+            at = LogPosition(at.file, at.offset + cut, at.line + lines, at.row + lines)
+            yield _without_lone_returns(text), at
+
+    def _header_end(self, file: BinaryIO, path: Path, at: LogPosition) -> LogPosition:
+        line = file.readline(BLOCK_BYTES)
+        found = line.decode("utf-8-sig", "replace").strip()
+        if found != self.header:
+            raise UserError(f"{path} begins with {found[:200]!r}, and {self.header!r} was expected")
+        return LogPosition(at.file, len(line), 1, at.row)
+
+
+def sizes_of(paths: Sequence[Path]) -> list[int]:
+    """Bytes of each file.
+
+    Raises:
+        UserError: one is missing.
+    """
+    for path in paths:
+        if not path.is_file():
+            raise UserError(f"there is no file {path}; paths names the files of the log, in their order")
+    return [path.stat().st_size for path in paths]
+
+
+@contextmanager
+def _damage(path: Path, at: LogPosition) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, EOFError, zlib.error) as error:  # gzip's own error is an OSError
+        raise DataError(f"{path} cannot be read beyond line {at.line}: {error}. Was it copied whole?") from error
+
+
+def _without_lone_returns(text: bytes) -> bytes:
+    """Arrow ends a line at each carriage return: what follows would be counted as further lines."""
+    if b"\r" not in text:
+        return text
+    return re.sub(rb"\r(?!\n)", b"\x01", text)

@@ -1,0 +1,79 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Plots observed against predicted probabilities of held-out samples, and tabulates how well they are ranked."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from nemo_vfm.report.chart import Line, grid, line_chart
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, listing, mapping, number, words
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 7
+BUDGET_MB = 0.0
+OPEN_CHARTS = 4
+_MEASURES = {"auc": "AUC", "normalised_entropy": "normalised entropy", "calibration": "calibration",
+             "log_loss": "log loss", "ece": "calibration error"}  # fmt: skip
+
+_BODY = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">label</th><th scope="col" class="n">samples</th>
+{% for name in names %}<th scope="col" class="n">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.label }}</th><td class="n">{{ row.samples }}</td>
+{% for value in row.figures %}<td class="n">{{ value }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{{ charts }}
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step whose task ranks samples."""
+    for step, found in run.each("validation.json"):
+        labels = {clean(str(name), 60): mapping(measured) for name, measured in mapping(found.get("labels")).items()}
+        if not labels:
+            continue
+        charts = [chart for name, measured in labels.items() for chart in _chart(name, measured)]
+        values = {"names": _MEASURES.values(), "rows": [_row(*item) for item in labels.items()],
+                  "charts": grid(charts, OPEN_CHARTS)}  # fmt: skip
+        lead = (
+            f"Held-out samples after step {exact(number(found.get('step')))}. Calibration is predicted over observed "
+            "clicks, and normalised entropy below 1 is better than predicting their mean. Each dot of a chart is a "
+            "tenth of the samples; on the line they came as often as predicted."
+        )
+        yield Section("Ranking and calibration", fragment(_BODY, values), lead, step.name, _cards(labels))
+
+
+def _row(label: str, measured: Mapping[str, Any]) -> dict[str, Any]:
+    values = [_digits(number(measured.get(key))) for key in _MEASURES]
+    return {"label": words(label), "samples": exact(number(measured.get("weight"))), "figures": values}
+
+
+def _chart(label: str, measured: Mapping[str, Any]) -> Iterator[Markup]:
+    pairs = [(number(mapping(one).get("predicted")), number(mapping(one).get("observed")))
+             for one in listing(measured.get("reliability"))]  # fmt: skip
+    points = sorted((x, y) for x, y in pairs if x is not None and y is not None)
+    if points:
+        low, high = points[0][0], points[-1][0]
+        lines = [Line("as predicted", [(low, low), (high, high)], "b"), Line("observed", points, "a", "dots")]
+        yield line_chart(f"Reliability: {words(label)}", lines, x_label="predicted probability", zero=True)
+
+
+def _cards(labels: Mapping[str, Mapping[str, Any]]) -> tuple[Card, ...]:
+    name, measured = next(iter(labels.items()))
+    auc, entropy = (number(measured.get(key)) for key in ("auc", "normalised_entropy"))
+    if auc is None:
+        return ()
+    label = "AUC" if len(labels) == 1 else f"AUC of {words(name)}"
+    return (Card(label, _digits(auc), f"normalised entropy {_digits(entropy)}"),)
+
+
+def _digits(value: float | None) -> str:
+    """Four: models of clicks differ in the third or fourth."""
+    return "–" if value is None else f"{value:.4f}"

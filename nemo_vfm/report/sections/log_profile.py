@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tabulates the profile of a log: dedupe factors, features, rows of tables and their drift, with a curve a table."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from nemo_vfm.report.chart import Line, Point, grid, line_chart
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, figure, listing, mapping, number
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 12
+BUDGET_MB = 0.0
+MAX_ROWS, OPEN_CHARTS = 40, 6
+
+_BODY = """
+{% for title, headings, rows in tables if rows %}
+<h3>{{ title }}</h3>
+<div class="scroll"><table class="counts">
+<thead><tr>
+{% for heading in headings %}
+<th scope="col"{% if not loop.first %} class="n"{% endif %}>{{ heading }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row[0] }}</th>{% for cell in row[1:] %}<td class="n">{{ cell }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+{% endfor %}
+{{ charts }}
+"""
+_GROUPS = ("group", "unchanged", "factor predicted", "factor measured")
+_FEATURES = ("feature", "coverage", "mean length", "longest", "distinct ids", "unchanged", "factor predicted")
+_TABLES = (
+    "table", "rows", "looked up", "by the formula", "ids that collide", "hold 50 %", "hold 90 %", "hold 99 %",
+    "lookups a row and batch",
+)  # fmt: skip
+_DRIFT = ("table", "distance", "at random", "hot set stays", "at random")
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that profiled a log."""
+    for step, found in run.each("profile.json"):
+        groups, features, tables = (mapping(found.get(part)) for part in ("groups", "features", "tables"))
+        if not features:
+            continue
+        parts = [
+            ("Groups that repeat inside of sessions", _GROUPS, _rows(run, groups, _group)),
+            ("Features", _FEATURES, _rows(run, features, _feature)),
+            ("Rows of tables", _TABLES, _rows(run, tables, _table)),
+            ("Drift from one time window to the next", _DRIFT, _rows(run, tables, _drift)),
+        ]
+        charts = [chart for name, table in tables.items() for chart in _charts(clean(name, 60), mapping(table))]
+        values = {"tables": parts, "charts": grid(charts, OPEN_CHARTS) if charts else ""}
+        yield Section("Profile of the log", fragment(_BODY, values), _lead(found), step.name, _cards(found, groups))
+
+
+def _lead(found: Mapping[str, Any]) -> str:
+    samples, of = number(found.get("samples")), number(mapping(found.get("data")).get("samples"))
+    confidence = 100 * (number(found.get("confidence")) or 0.0)
+    return (
+        f"Measured on {exact(samples)} of {exact(of)} samples; ± is half an interval of {figure(confidence)} %. "
+        f"A factor is how many samples share a stored row: predicted from samples a session and the share of unchanged "
+        f"samples, measured in batches of {exact(number(found.get('batch_size')))}."
+    )
+
+
+def _cards(found: Mapping[str, Any], groups: Mapping[str, Any]) -> tuple[Card, ...]:
+    cards = [Card("samples a session", _value(found.get("samples_per_session")), f"{exact(_sessions(found))} sessions")]
+    factors = {name: number(mapping(mapping(group).get("measured")).get("value")) for name, group in groups.items()}
+    best = max(factors, key=lambda name: factors[name] or 0.0, default=None)
+    if best is not None:
+        cards.append(Card("highest dedupe factor", figure(factors[best]), f"group {clean(best, 40)}"))
+    return tuple(cards)
+
+
+def _sessions(found: Mapping[str, Any]) -> float | None:
+    return number(mapping(found.get("sessions")).get("value"))
+
+
+def _rows(run: RunFolder, found: Mapping[str, Any], row: Any) -> list[list[str]]:
+    if len(found) > MAX_ROWS:
+        run.note(f"Only the first {MAX_ROWS} of {len(found):,} rows are shown; profile.json has all.")
+    return [[clean(name, 60), *row(mapping(one))] for name, one in list(found.items())[:MAX_ROWS]]
+
+
+def _group(group: Mapping[str, Any]) -> list[str]:
+    return [_percent(group.get("unchanged")), _estimate(group.get("predicted")), _estimate(group.get("measured"))]
+
+
+def _feature(feature: Mapping[str, Any]) -> list[str]:
+    length = mapping(feature.get("length"))
+    return [
+        _percent(feature.get("coverage")), _estimate(length.get("mean")), exact(number(length.get("max"))),
+        _estimate(feature.get("distinct")), _percent(feature.get("unchanged")), _estimate(feature.get("factor")),
+    ]  # fmt: skip
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    after, rows = mapping(table.get("after")), listing(mapping(table.get("icdf")).get("value"))
+    held = [exact(number(rows[percent])) if percent < len(rows) else "–" for percent in (50, 90, 99)]
+    counts = [
+        number(one) for one in (table.get("rows"), *map(after.get, ("occupied", "expected_occupied", "collided")))
+    ]
+    return [*(figure(one if one is None else float(round(one))) for one in counts), *held,
+            _estimate(mapping(table.get("reuse")).get("mean"))]  # fmt: skip
+
+
+def _drift(table: Mapping[str, Any]) -> list[str]:
+    found = mapping(table.get("drift"))
+    at_random = mapping(found.get("at_random"))
+    return [_range(part.get(what)) for what in ("distance", "hot_set_stays") for part in (found, at_random)]
+
+
+def _range(values: Any) -> str:
+    """The least and the largest of several numbers."""
+    finite = [one for one in map(number, listing(values)) if one is not None]
+    if not finite:
+        return "–"
+    low, high = f"{min(finite):.2f}", f"{max(finite):.2f}"
+    return low if low == high else f"{low} to {high}"
+
+
+def _charts(name: str, table: Mapping[str, Any]) -> Iterator[Markup]:
+    found, rows = mapping(table.get("icdf")), number(table.get("rows"))
+    low, value, high = (_points(listing(found.get(end))) for end in ("low", "value", "high"))
+    lines = [Line("rows that hold this share", value)]
+    if low != high:
+        lines += [Line("interval", low, style="faint"), Line("", high, style="faint")]
+    if len(value) > 1:
+        yield line_chart(f"{name}, {figure(rows)} rows", lines, x_label="% of the lookups", log_y=True)
+
+
+def _points(rows: Sequence[Any]) -> list[Point]:
+    """A logarithmic axis has no place for 0 rows."""
+    return [(float(percent), row) for percent, one in enumerate(rows) if (row := number(one))]
+
+
+def _value(estimate: Any) -> str:
+    return figure(number(mapping(estimate).get("value")))
+
+
+def _estimate(estimate: Any, scale: float = 1.0) -> str:
+    """A figure, and half of its interval where that has a width."""
+    value, low, high = (number(mapping(estimate).get(end)) for end in ("value", "low", "high"))
+    if value is None:
+        return "–"
+    half = (high - low) / 2 * scale if low is not None and high is not None else 0.0
+    digits = max(0, 2 - len(str(int(abs(value * scale)))) + 1)
+    return f"{value * scale:,.{digits}f}" + (f" ± {half:.1g}" if half else "")
+
+
+def _percent(estimate: Any) -> str:
+    found = _estimate(estimate, 100.0)
+    return found if found == "–" else f"{found} %"

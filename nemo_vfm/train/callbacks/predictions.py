@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes what a trained model predicts for each held-out sample to predictions.parquet."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from nemo_vfm.core import log, ranks
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.types.task import ScoresSamples
+from nemo_vfm.parallel.ranks.consensus import everyone_says
+from nemo_vfm.train.train_state import TrainState
+from nemo_vfm.train.validation_batches import evaluated, speaks_for_slice
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+_PART = ".predictions-{}.parquet"
+
+
+class WritePredictions:
+    """Writes `predictions.parquet` at the end of a run, with the averaged weights if there are any.
+
+    It has a row for each held-out sample that counts, in the order of the data however many ranks there are, and the
+    columns that the task names: of `Click` its id, session, label and predicted probability, and further labels of the
+    data. Samples of weight 0, bad ones or ones without an observed label, are left out.
+    """
+
+    def on_start(self, fit: TrainState) -> None:
+        """Refuse what could only fail at the end.
+
+        Raises:
+            UserError: the task scores no samples.
+        """
+        if not isinstance(fit.task, ScoresSamples):
+            raise UserError(
+                f"{type(fit.task).__name__} gives no scores of samples, so there are no predictions to write; remove "
+                "this callback, or use a task such as nemo_vfm.recsys.click.Click"
+            )
+
+    def on_step(self, fit: TrainState) -> None:
+        """At the end: each slice writes its batches to a file of its own, and the first rank joins them."""
+        if not (fit.finished or fit.ended_early):
+            return
+        assert isinstance(fit.task, ScoresSamples)
+        _write_part(fit, fit.task)
+        everyone_says("wrote its part")
+        if ranks.is_first():
+            _join(fit.run.folder, fit.plan.data)
+
+
+def _write_part(fit: TrainState, task: ScoresSamples) -> None:
+    """A row group for each batch of this rank's slice."""
+    import pyarrow.parquet as pq
+
+    path, speaks = fit.run.folder / _PART.format(fit.data_rank), speaks_for_slice(fit)
+    if speaks:
+        path.unlink(missing_ok=True)
+    writer = None
+    try:
+        for _, _, prepared in evaluated(fit):
+            if speaks:
+                table = _table(task.columns(prepared), prepared.weight_B > 0)
+                writer = writer or pq.ParquetWriter(path, table.schema)
+                writer.write_table(table, row_group_size=max(1, len(table)))
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _table(columns: dict[str, Tensor], counted_B: Tensor) -> "pa.Table":
+    import pyarrow as pa
+
+    return pa.table({name: column[counted_B].cpu().numpy() for name, column in columns.items()})
+
+
+def _join(folder: Path, num_slices: int) -> None:
+    """One file of all parts, batch after batch, each of which is read alone; then the parts go."""
+    import pyarrow.parquet as pq
+
+    parts = [path for n in range(num_slices) if (path := folder / _PART.format(n)).is_file()]
+    if not parts:
+        log.warn("nothing is held out, so there are no predictions to write; hold samples out")
+        return
+    files = [pq.ParquetFile(path) for path in parts]
+    with (
+        atomic_path(folder / "predictions.parquet") as temporary,
+        pq.ParquetWriter(temporary, files[0].schema_arrow) as writer,
+    ):
+        for table in _in_order(files):
+            writer.write_table(table)
+    for path in folder.glob(_PART.format("*")):
+        path.unlink()
+
+
+def _in_order(files: "list[pq.ParquetFile]") -> "Iterator[pa.Table]":
+    """Batch n is the next one of file n modulo their number."""
+    for number in range(sum(file.num_row_groups for file in files)):
+        yield files[number % len(files)].read_row_group(number // len(files))

@@ -1,0 +1,31 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluates the held-out batches, each on the ranks of one slice."""
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+from torch import Tensor
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.types.task import ModelInputs
+from nemo_vfm.train.train_state import TrainState
+
+
+def evaluated(fit: TrainState) -> Iterator[tuple[int, Tensor, ModelInputs]]:
+    """(number, losses_B, inputs) of each batch of this rank's slice, with the averaged weights if there are any.
+
+    Every rank must go to the end: the others may need this rank's part of the weights.
+    """
+    with fit.ema.applied(fit.model) if fit.ema else nullcontext():
+        count, last = 0, None
+        for count, last in enumerate(fit.data.val_dataloader(), 1):
+            if (count - 1) % fit.plan.data == fit.data_rank:
+                yield count - 1, *fit.engine.evaluate(last)
+        if last is not None and 0 < count % fit.plan.data <= fit.data_rank:
+            fit.engine.evaluate(last)  # for nothing but the others
+
+
+def speaks_for_slice(fit: TrainState) -> bool:
+    """Whether this is the first rank of its slice: all of a slice evaluate the same batches."""
+    return all(fit.plan.data_rank(rank) != fit.data_rank for rank in range(ranks.rank()))

@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that exported files hold the batches of training, and that an interrupted export goes on to the same bytes."""
+
+import itertools
+
+import pytest
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.recsys.export_batches import ExportBatches
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.recsys.feature_table_data import FeatureTableData
+from nemo_vfm.sparse.feature_files import read_features
+from tests.support.session_chunk import SCHEMA, equal_rows, session_chunk
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("export") / "table"
+    writer = FeatureTableWriter(folder, SCHEMA)
+    writer.add(session_chunk(40))
+    writer.finish()
+    return folder
+
+
+def export(table, folder, num_batches=4):
+    data = FeatureTableData(folder=table, batch_size=16)
+    return ExportBatches(data=data, num_batches=num_batches).run(Run(folder, seed=3))
+
+
+def test_files_hold_the_batches_of_training(table, tmp_path):
+    assert export(table, tmp_path).figures["batches"] == 4
+    data = FeatureTableData(folder=table, batch_size=16)
+    data.start(seed=3, first_batch=0)
+    files = sorted((tmp_path / "batches").iterdir())
+    assert [file.name for file in files] == [f"{number:06d}.safetensors" for number in range(4)]
+    for file, batch in zip(files, itertools.islice(data.train_dataloader(), 4), strict=True):
+        features, groups = read_features(file)
+        assert features.keys() == {"item"} and groups.keys() == {"user", "recent"}
+        assert equal_rows(features["item"], batch.features["item"])
+        for name, group in groups.items():
+            assert group.inverse_B.equal(batch.groups[name].inverse_B)
+            assert all(equal_rows(rows, batch.groups[name].features[one]) for one, rows in group.features.items())
+
+
+def test_an_interrupted_export_goes_on_to_the_same_bytes(table, tmp_path):
+    export(table, tmp_path / "whole")
+    export(table, tmp_path / "cut")
+    (tmp_path / "cut/batches/000002.safetensors").unlink()
+    assert not export(table, tmp_path / "cut").did_nothing and export(table, tmp_path / "cut").did_nothing
+    for file in (tmp_path / "whole/batches").iterdir():
+        assert file.read_bytes() == (tmp_path / "cut/batches" / file.name).read_bytes()
+
+
+class Nothing:
+    def start(self, *, seed, first_batch, rank=0, num_ranks=1):
+        pass
+
+    def train_dataloader(self):
+        return itertools.repeat("a batch")
+
+
+def test_batches_without_features_are_refused(tmp_path):
+    with pytest.raises(UserError, match="the data gives str, which has no features"):
+        ExportBatches(data=Nothing(), num_batches=1).run(Run(tmp_path))
+    with pytest.raises(ValueError, match="num_batches must be at least 1"):
+        ExportBatches(data=Nothing(), num_batches=0)

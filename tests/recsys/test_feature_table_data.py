@@ -1,0 +1,182 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that batches of a feature table follow from the seed and their number, on any ranks, and lose no sample."""
+
+import dataclasses
+import itertools
+
+import pytest
+import torch
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.training_data import HasBatchSizes, ResumableData
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.recsys.feature_table_data import FeatureTableData
+from nemo_vfm.sparse.jagged import Jagged
+from tests.support.session_chunk import SCHEMA, equal_rows, session_chunk
+
+CHUNK = session_chunk(160, seed=1)
+SESSION_OF = dict(zip(CHUNK.ids_B.tolist(), CHUNK.session_B.tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "table"
+    writer = FeatureTableWriter(path, SCHEMA, rows_per_part=256, rows_per_group=64)
+    writer.add(CHUNK)
+    writer.finish()
+    return path
+
+
+def started(folder, first_batch=0, rank=0, num_ranks=1, **options):
+    options = {"batch_size": 32, "window_groups": 3, "block_rows": 20, **options}
+    data = FeatureTableData(folder=folder, **options)
+    data.start(seed=5, first_batch=first_batch, rank=rank, num_ranks=num_ranks)
+    return data
+
+
+def batches(data, count):
+    return [*itertools.islice(data.train_dataloader(), count)]
+
+
+def ids(found):
+    return [number for batch in found for number in batch.ids_B.tolist()]
+
+
+def equal_batches(a, b):
+    """Whether two batches without groups hold the same, in the same order."""
+    columns = ("index", "ids_B", "weight_B", "dense_BF")
+    same = all(torch.equal(torch.as_tensor(getattr(a, n)), torch.as_tensor(getattr(b, n))) for n in columns)
+    same = same and all(torch.equal(label, b.labels[name]) for name, label in a.labels.items())
+    same = same and a.features.keys() == b.features.keys() and a.labels.keys() == b.labels.keys()
+    return same and all(equal_rows(rows, b.features[name]) for name, rows in a.features.items())
+
+
+@pytest.mark.parametrize("order", ["clustered", "shuffled", "log"])
+def test_every_sample_comes_once_an_epoch_and_no_session_is_on_both_sides(folder, order):
+    data = started(folder, order=order, val_fraction=0.3)
+    assert isinstance(data, ResumableData) and isinstance(data, HasBatchSizes)
+    samples = data.num_train_samples()
+    seen = ids(batches(data, round(2 * data.batches_per_epoch()) + 2))
+    held = ids(data.val_dataloader())
+    first, second = seen[:samples], seen[samples : 2 * samples]
+    assert sorted(first) == sorted(second) and sorted([*first, *held]) == CHUNK.ids_B.tolist()
+    assert not {SESSION_OF[n] for n in first} & {SESSION_OF[n] for n in held}
+    assert 0.15 < len(held) / len(CHUNK) < 0.45 and (first != second) == (order != "log")
+
+
+def test_held_out_batches_are_the_same_at_each_call(folder):
+    data = started(folder, val_fraction=0.3)
+    once, again = [*data.val_dataloader()], [*data.val_dataloader()]
+    assert len(once) > 2 and all(map(equal_batches, *[[b.expanded() for b in found] for found in (once, again)]))
+    assert {len(batch) for batch in once[:-1]} == {32} and [b.index for b in once] == [*range(len(once))]
+    assert not [*started(folder).val_dataloader()]
+
+
+def test_a_batch_holds_what_the_log_has_of_its_samples(folder):
+    for batch in batches(started(folder), 3):
+        assert isinstance(batch, Batch)
+        batch.require_valid()
+        rows = batch.ids_B // 7
+        whole, expected = batch.expanded(), CHUNK.select(rows)
+        assert torch.equal(batch.dense_BF[:, 0], expected.dense["age"])
+        assert all(torch.equal(batch.labels[name], expected.labels[name]) for name in SCHEMA.labels)
+        assert all(equal_rows(whole.features[name], rows) for name, rows in expected.features.items())
+
+
+@pytest.mark.parametrize("order", ["clustered", "shuffled"])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_ranks_have_slices_of_the_same_global_batches_and_resume_at_any(folder, order, num_workers):
+    whole = [batch.expanded() for batch in batches(started(folder, order=order), 60)]
+    for num_ranks, first in ((1, 7), (2, 0), (4, 41)):
+        ranks = [
+            batches(started(folder, first, rank, num_ranks, order=order, num_workers=num_workers), 12)
+            for rank in range(num_ranks)
+        ]
+        share = 32 // num_ranks
+        for place, parts in enumerate(zip(*ranks, strict=True)):
+            for rank, part in enumerate(parts):
+                assert equal_batches(part.expanded(), whole[first + place].rows(rank * share, (rank + 1) * share))
+
+
+@pytest.mark.parametrize("groups", ["stored", "auto", {"mine": ["history", "item"], "user": ["country", "scores"]}])
+@pytest.mark.parametrize("order", ["clustered", "shuffled"])
+def test_groups_change_how_a_batch_is_held_and_not_what_is_in_it(folder, groups, order):
+    plain = batches(started(folder, groups="none", order=order), 20)
+    grouped = batches(started(folder, groups=groups, order=order), 20)
+    assert all(not batch.groups for batch in plain) and all(len(batch.groups) >= 1 for batch in grouped)
+    assert all(equal_batches(a, b.expanded()) for a, b in zip(plain, grouped, strict=True))
+
+
+def test_clustered_batches_have_few_unique_rows(folder):
+    def unique(order):
+        return sum(batch.groups["user"].num_unique for batch in batches(started(folder, order=order), 25))
+
+    assert max(unique("log"), unique("clustered")) < 0.6 * unique("shuffled")
+
+
+def test_another_batch_size_goes_on_at_the_sample_where_it_was_left(folder):
+    data = started(folder)
+    expected = ids(batches(data, 40))
+    position = data.position(10)["rows"]
+    assert position.place == 320 and position.of == len(CHUNK)
+    other = data.batched({"batch_size": 16}).starting(10, {"rows": position.place})
+    other.start(seed=5, first_batch=12)
+    assert other.begins() == 10 and other.batching() == {"batch_size": 16}
+    assert ids(batches(other, 8)) == expected[320 + 32 : 320 + 32 + 128]
+    assert other.position(12)["rows"].place == 352 and other.position(12)["rows"].order == position.order
+    assert started(folder, order="log").position(0)["rows"].order != position.order
+
+
+def with_bad_ids(tmp_path):
+    values = CHUNK.features["country"].values_N.clone()
+    values[:40] += 100
+    item = CHUNK.features["item"]
+    features = {
+        **CHUNK.features, "country": Jagged(values, CHUNK.features["country"].lengths_B),
+        "item": Jagged(item.values_N.remainder(50).index_fill(0, torch.tensor([len(item.values_N) - 1]), -3),
+                       item.lengths_B),
+    }  # fmt: skip
+    writer = FeatureTableWriter(tmp_path / "bad", SCHEMA, rows_per_part=256, rows_per_group=64)
+    writer.add(dataclasses.replace(CHUNK, features=features))
+    writer.finish()
+    return tmp_path / "bad", {*range(40), int(torch.repeat_interleave(item.lengths_B)[-1])}
+
+
+def test_ids_out_of_range_stop_or_take_the_weight_of_their_samples(tmp_path):
+    folder, bad = with_bad_ids(tmp_path)
+    limits = {"country": 9, "item": 50}
+    with pytest.raises(DataError, match=r"country has the id 10\d, and its table has the rows 0 to 8.*40 of 192"):
+        batches(started(folder, order="log", num_rows=limits), 1)
+    data = started(folder, num_rows=limits, out_of_range="weight_0", batch_size=len(CHUNK), groups={"u": ["country"]})
+    (batch,) = batches(data, 1)
+    batch.require_valid(limits)
+    assert {int(n) // 7 for n in batch.ids_B[batch.weight_B == 0]} == bad and len(batch) == len(CHUNK)
+    assert data.faults.by_sample.keys() == {str(7 * n) for n in bad}
+    with pytest.raises(DataError, match="9 bad samples in a row"):
+        limited = {"num_rows": limits, "out_of_range": "weight_0", "max_bad_in_a_row": 9}
+        batches(started(folder, order="log", **limited), 2)
+
+
+def test_only_what_is_named_is_read(folder):
+    data = started(folder, features=["history", "item"], labels=["like"], dense=[])
+    (batch,) = batches(data, 1)
+    assert [*batch.labels] == ["like"] and batch.dense_BF.shape == (32, 0)
+    assert [*batch.features] == ["item"] and [*batch.groups] == ["recent"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"features": ["nothing"]}, "features names nothing"),
+        ({"num_rows": {"nothing": 4}}, "num_rows names nothing"),
+        ({"groups": {"a": ["nothing"]}}, "groups.a names nothing"),
+        ({"num_ranks": 3}, "not divisible by 3 ranks"),
+        ({"val_fraction": 0.999}, "all samples of .* are held out"),
+        ({"batch_size": 0}, "batch_size .0.*at least 1"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(folder, options, message):
+    with pytest.raises((UserError, ValueError), match=message):
+        started(folder, **options)

@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that every row of a log is accounted for, and that kills, memory and blocks change no byte of the table."""
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nemo_vfm.core.errors import DataError, NothingKept
+from nemo_vfm.core.types.job import Job, Run
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.import_log import ImportLog
+from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
+from nemo_vfm.recsys.log_import.row_sampling import RowSampling
+from nemo_vfm.recsys.sources import text_blocks
+from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
+from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.log_chunk import LogChunk
+from tests.support.criteo_files import write_criteo
+from tests.support.killed_import import imports
+from tests.support.kuairand_files import kuairand_rows, write_kuairand
+from tests.support.log_samples import random_log, samples_of
+from tests.support.repository import ROOT
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of Criteo's with some bad rows, and one of KuaiRand's."""
+    folder = tmp_path_factory.mktemp("logs")
+    lines = write_criteo(folder / "criteo.tsv", 4000).read_bytes().splitlines(keepends=True)
+    for place in (0, 1700, 1701, 3999):
+        lines[place] = b"no sample\n"
+    (folder / "criteo.tsv").write_bytes(b"".join(lines))
+    write_kuairand(folder / "kuairand.csv", kuairand_rows(9000, num_users=300))
+    return folder
+
+
+def run(job: ImportLog, folder: Path, seed: int = 0):
+    """Its outcome, once the ledger adds up and the table is as large as it says."""
+    folder.mkdir(parents=True, exist_ok=True)
+    outcome = job.run(Run(folder, seed=seed))
+    rows = json.loads((folder / "ledger.json").read_text())["rows"]
+    assert rows["in"] == rows["kept"] + sum(rows["dropped"].values()) + sum(rows["failed"].values())
+    assert FeatureTable(folder / "table").num_rows == rows["kept"] == outcome.figures["kept"]
+    assert {path.name for path in folder.iterdir()} == {"table", "ledger.json", "plan.json", "bad_rows.jsonl"}
+    return outcome
+
+
+def table(folder: Path) -> LogChunk:
+    read = FeatureTable(folder / "table")
+    read.verify()
+    return LogChunk.cat([*read.log_chunks()])
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def whole(logs, tmp_path_factory) -> dict[str, Path]:
+    """Both, imported without a break."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
+        for name, job in imports(logs).items():
+            run(job, folder / name, seed=1)
+    return {name: folder / name for name in imports(logs)}
+
+
+def test_two_kills_leave_the_bytes_of_a_run_without(logs, whole):
+    draw = random.Random(3)
+    kill(logs, [draw.randrange(10, 60), draw.randrange(30, 60)])
+    assert {name: contents(logs / name) for name in whole} == {name: contents(whole[name]) for name in whole}
+
+
+@pytest.mark.soak
+def test_a_kill_at_any_file_operation_leaves_the_bytes_of_a_run_without(logs, whole):
+    """The second kill hits what the first left behind."""
+    operations = int(kill(logs, []))
+    draw = random.Random(4)
+    for number in range(1, operations, 3):
+        for name in whole:
+            shutil.rmtree(logs / name)
+        kill(logs, [number, draw.randrange(1, 25)])
+        assert {name: contents(logs / name) for name in whole} == {name: contents(whole[name]) for name in whole}
+
+
+def kill(folder: Path, operations: list[int]) -> str:
+    """Run the imports in processes that die at these file operations, and once more to the end."""
+    command = [sys.executable, "-m", "tests.support.killed_import", str(folder), *map(str, operations)]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def test_it_is_a_job_and_does_nothing_the_second_time(logs, whole):
+    job = imports(logs)["criteo"]
+    assert isinstance(job, Job)
+    before = contents(whole["criteo"])
+    assert run(job, whole["criteo"], seed=1).did_nothing and contents(whole["criteo"]) == before
+
+
+def test_rows_are_down_sampled_and_failed_by_name(whole):
+    rows = json.loads((whole["criteo"] / "ledger.json").read_text())["rows"]
+    assert rows["in"] == 4000 and rows["failed"] == {"it does not have 40 columns": 4}
+    assert rows["dropped"].keys() == {"down-sampling"} and rows["dropped"]["down-sampling"] == pytest.approx(
+        800, abs=80
+    )
+    bad = [json.loads(line) for line in (whole["criteo"] / "bad_rows.jsonl").read_text().splitlines()]
+    assert [row["line"] for row in bad] == [1, 1701, 1702, 4000] and bad[0]["file"].endswith("criteo.tsv")
+
+
+def test_criteo_keeps_its_order_and_kuairand_has_whole_sessions_in_order_of_time(whole):
+    criteo, kuairand = table(whole["criteo"]), table(whole["kuairand"])
+    assert (criteo.ids_B.diff() > 0).all()
+    assert len({*kuairand.session_B.tolist()}) == FeatureTable(whole["kuairand"] / "table").manifest.sessions
+    same = kuairand.session_B.diff() == 0
+    assert (kuairand.time_B.diff()[same] >= 0).all() and same.any()
+
+
+def test_the_table_holds_what_the_source_says(logs, whole):
+    """Sessions that stay are whole, with the histories that they had before others were left out."""
+    source = KuaiRandCsv(paths=[logs / "kuairand.csv"], history=5)
+    log = LogChunk.cat([*source.log_chunks()])
+    order = np.lexsort([column.numpy() for column in (log.ids_B, log.time_B, log.session_B)])
+    log = source.completed(log.select(torch.from_numpy(order)))
+    rows = {name: Jagged(hashed(ids.values_N, 1000), ids.lengths_B) for name, ids in log.features.items()}
+    found = table(whole["kuairand"])
+    kept = torch.isin(log.session_B, found.session_B)
+    expected = replace(log, features=rows).select(kept.nonzero().squeeze(1))
+    assert sorted(samples_of(found)) == sorted(samples_of(expected)) and 0.7 < kept.float().mean() < 0.9
+
+
+@pytest.mark.parametrize("by", ["session", "sample"])
+def test_half_of_a_log_is_the_same_half_in_any_order_and_another_by_another_seed(by):
+    log = random_log(4000, sessions=2000)
+    shuffled = log.select(torch.randperm(4000, generator=torch.Generator().manual_seed(0)))
+    kept = [sorted(samples_of(RowSampling(0.5, by, seed).kept(one, Counter())))
+            for seed, one in ((0, log), (0, shuffled), (1, log))]  # fmt: skip
+    assert kept[0] == kept[1] != kept[2] and len(kept[0]) == pytest.approx(2000, abs=150)
+    split = {sample[1] for sample in kept[0]} & {sample[1] for sample in {*samples_of(log)} - {*kept[0]}}
+    assert bool(split) == (by == "sample")
+
+
+def test_ids_are_spread_over_the_rows_of_each_table_and_stay_where_they_are():
+    ids = Jagged(torch.arange(-5000, 5000), torch.ones(10_000, dtype=torch.int64))
+    found = HashedIds(num_rows=100, num_rows_of={"big": 1000}).rows("small", ids).values_N
+    counts = torch.bincount(found, minlength=100)
+    assert len(counts) == 100 and counts.min() > 60 and counts.max() < 140
+    assert int(HashedIds(num_rows=100, num_rows_of={"big": 1000}).rows("big", ids).values_N.max()) == 999
+    golden = 0x9E3779B97F4A7C15  # the first two numbers of SplitMix64 from seed 0 are published
+    published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
+    states = torch.tensor([golden - 2**64, 2 * golden % 2**64])
+    assert hashed(states, 10**9).tolist() == [number % 10**9 for number in published]
+    with pytest.raises(ValueError, match="at least 1, got 0"):
+        HashedIds(num_rows=5, num_rows_of={"a": 0})
+
+
+def test_a_bad_row_stops_an_import_that_is_not_told_to_drop_it(logs, tmp_path):
+    job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None)
+    with pytest.raises(DataError, match=r"criteo.tsv, line 1: it does not have 40 columns. With on_bad_row: drop"):
+        job.run(Run(tmp_path))
+    assert not (tmp_path / "table").exists()
+
+
+def test_a_file_of_another_kind_stops_the_import_in_any_case(tmp_path):
+    (tmp_path / "test.txt").write_text("1\t2\n" * 1000)
+    job = ImportLog(source=CriteoTsv(paths=[tmp_path / "test.txt"]), ids=None, on_bad_row="drop")
+    with pytest.raises(DataError, match=r"none of 1,000 rows from line 1 of .*test.txt on is a sample"):
+        job.run(Run(tmp_path))
+    (tmp_path / "test.txt").write_text("1\t2\n" * 3)
+    with pytest.raises(NothingKept, match="none of 3 rows is in the table"):
+        job.run(Run(tmp_path))
+
+
+def test_a_log_or_settings_that_changed_are_imported_again_and_memory_is_no_such_setting(logs, tmp_path):
+    path = tmp_path / "log.csv"
+    write_kuairand(path, kuairand_rows(100))
+
+    def imported(history: int, memory_bytes: int):
+        job = ImportLog(source=KuaiRandCsv(paths=[path], history=history), ids=None, memory_bytes=memory_bytes)
+        settings = {"source": {"history": history}, "memory_bytes": memory_bytes}
+        (tmp_path / "run").mkdir(exist_ok=True)
+        return job.run(Run(tmp_path / "run", settings))
+
+    assert not imported(3, 1 << 20).did_nothing and imported(3, 1 << 21).did_nothing
+    assert not imported(4, 1 << 20).did_nothing and imported(4, 1 << 20).did_nothing
+    write_kuairand(path, kuairand_rows(101))
+    assert imported(4, 1 << 20).figures["kept"] == 101
+
+
+def test_groups_of_the_recipe_take_the_place_of_the_sources(logs, tmp_path):
+    source = KuaiRandCsv(paths=[logs / "kuairand.csv"])
+    job = ImportLog(source=source, ids=HashedIds(num_rows=50), groups={"all": ["user_id", "history"]}, windows=[])
+    run(job, tmp_path / "run")
+    found = FeatureTable(tmp_path / "run/table")
+    assert found.schema.groups == {"all": ("user_id", "history")} and not found.schema.windows
+    assert max(int(ids.values_N.max()) for ids in table(tmp_path / "run").features.values()) == 49
+
+
+@pytest.mark.parametrize(("settings", "said"), [
+    ({"keep_fraction": 0}, "keep_fraction"), ({"keep_fraction": 1.5}, "keep_fraction"), ({"memory_bytes": 9}, "memory"),
+    ({"groups": {"a": ["b"]}}, "names b"), ({"rows_per_part": 3, "rows_per_group": 2}, "not a multiple"),
+])  # fmt: skip
+def test_settings_that_cannot_be_are_refused_before_a_run(settings, said):
+    with pytest.raises(ValueError, match=said):
+        ImportLog(source=CriteoTsv(paths=[Path("a")]), ids=None, **settings)

@@ -1,0 +1,155 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that held-out samples are ranked, scored and written as a whole, alike on any number of ranks."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.metrics.ranking import ScoreCounts, auc
+from nemo_vfm.recsys.click import Click
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.train.callbacks.predictions import WritePredictions
+from nemo_vfm.train.ema import EMA
+from tests.support import click_log
+from tests.support.click_log import BATCH, HELD_OUT, job, trained
+from tests.support.ranks import on_ranks
+from tests.train.test_job import lines, train
+
+ONE, TWO = {"click": 1.0}, {"click": 1.0, "like": 0.5}
+
+
+def rows(folder: Path) -> dict[str, list]:
+    """Of predictions.parquet, by column."""
+    return pq.read_table(folder / "predictions.parquet").to_pydict()
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with two labels on one process."""
+    folder = tmp_path_factory.mktemp("two")
+    job(TWO).run(Run(folder, seed=1))
+    return folder
+
+
+def by_hand(folder: Path, average: str = "model") -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(logits, labels, weights) of the held-out samples, (N, 2) and (N,), with the last weights."""
+    weights = load_file(folder / f"checkpoints/step-00000008/{average}.safetensors")
+    held_out = click_log.ClickLog().val_dataloader()
+    logits = torch.cat([one.dense_BF @ weights["line.weight"].T + weights["line.bias"] for one in held_out])
+    labels = torch.cat([torch.stack([one.labels["click"], one.labels["like"]], 1) for one in held_out])
+    return logits, labels, torch.cat([one.weight_B for one in held_out])
+
+
+def test_metrics_of_each_label_are_those_of_all_held_out_samples(two: Path) -> None:
+    logits, labels, weight = by_hand(two)
+    last, details = lines(two)[-1], json.loads((two / "validation.json").read_text())
+    assert [line["step"] for line in lines(two) if "val_auc_click" in line] == [4, 8] and details["step"] == 8
+    summed = 0.0
+    for column, name in enumerate(TWO):
+        counts = ScoreCounts.of(logits[:, column], labels[:, column], weight)
+        kept = details["labels"][name]
+        assert last[f"val_auc_{name}"] == kept["auc"] == pytest.approx(counts.auc(), abs=kept["auc_error"] + 1e-9)
+        assert last[f"val_normalised_entropy_{name}"] == pytest.approx(counts.normalised_entropy(), rel=1e-5)
+        assert last[f"val_calibration_{name}"] == pytest.approx(counts.calibration(), rel=1e-5)
+        assert kept["log_loss"] == pytest.approx(counts.log_loss(), rel=1e-5) and kept["weight"] == counts.weight
+        assert sum(one["weight"] for one in kept["reliability"]) == counts.weight
+        summed += TWO[name] * counts.log_loss() * counts.weight
+    assert last["val_loss"] == pytest.approx(summed / details["labels"]["click"]["weight"], rel=1e-5)
+
+
+def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_with_the_metrics(two: Path) -> None:
+    logits, labels, weight = by_hand(two)
+    found, counted = rows(two), weight > 0
+    ids = [1000 * BATCH + n for n in range(BATCH * (HELD_OUT - 1) + 7) if n % BATCH != 3]
+    assert found["id"] == ids and found["session"] == [one // 3 for one in ids]
+    assert [*found] == ["id", "session", "label_click", "score_click", "label_like", "score_like", "teacher"]
+    assert found["score_like"] == pytest.approx(logits[counted, 1].sigmoid().tolist(), rel=1e-5)
+    assert torch.equal(torch.tensor(found["label_like"]).nan_to_num(9), labels[counted, 1].nan_to_num(9))
+    teacher = [float(value) for one in click_log.ClickLog().val_dataloader() for value in one.labels["teacher"]]
+    assert found["teacher"] == [value for value, one in zip(teacher, counted, strict=True) if one]
+    exact = auc(torch.tensor(found["score_click"]), torch.tensor(found["label_click"]))
+    assert lines(two)[-1]["val_auc_click"] == pytest.approx(exact, abs=1e-3)
+    assert not list(two.glob(".predictions*"))
+
+
+def test_predictions_are_made_once_at_the_end(tmp_path: Path) -> None:
+    data = click_log.ClickLog()
+    job(ONE, data=data, validation=None).run(Run(tmp_path, seed=1))
+    assert data.readings == 1 and len(rows(tmp_path)["id"]) == 66
+
+
+def test_one_label_needs_no_suffix_and_every_score_may_be_kept(tmp_path: Path) -> None:
+    average = {"ema": EMA(decay=0.5), "task": Click(labels=ONE, score_step=None)}
+    outcome = job(ONE, **average).run(Run(tmp_path, seed=1))
+    logits, labels, weight = by_hand(tmp_path, "ema")
+    exact = auc(logits[:, 0], labels[:, 0], weight)
+    assert lines(tmp_path)[-1]["val_auc"] == outcome.figures["val_auc"] == pytest.approx(exact, rel=1e-12)
+    assert "auc_error" not in json.loads((tmp_path / "validation.json").read_text())["labels"]["click"]
+    assert [*rows(tmp_path)] == ["id", "session", "label", "score", "like", "teacher"]
+    assert rows(tmp_path)["score"] == pytest.approx(logits[weight > 0, 0].sigmoid().tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("labels", [[0.0], [1.0]])
+def test_a_metric_that_is_not_defined_is_left_out_and_said(
+    labels: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = click_log.batch
+    monkeypatch.setattr(click_log, "batch", lambda index: _with_label(real(index), labels[0]))
+    job(ONE).run(Run(tmp_path, seed=1))
+    last = lines(tmp_path)[-1]
+    assert "val_loss" in last and "val_auc" not in last and "val_normalised_entropy" not in last
+    assert ("val_calibration" in last) == (labels == [1.0])
+
+
+def _with_label(batch, label: float):
+    batch.labels["click"].fill_(label)
+    return batch
+
+
+def test_without_held_out_samples_nothing_is_measured_or_written(tmp_path: Path) -> None:
+    job(ONE, held_out=0).run(Run(tmp_path, seed=1))
+    assert not {"val_auc", "val_loss"} & lines(tmp_path)[-1].keys()
+    assert not (tmp_path / "predictions.parquet").exists() and not (tmp_path / "validation.json").exists()
+
+
+def test_the_best_by_auc_is_the_largest_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    assert SaveCheckpoints(metric="val_auc").keep.mode == SaveCheckpoints(metric="val_auc_click").keep.mode == "max"
+    assert SaveCheckpoints(metric="val_auc", mode="min").keep.mode == "min"
+    assert SaveCheckpoints().keep.mode == SaveCheckpoints(metric="val_normalised_entropy").keep.mode == "min"
+
+
+def test_a_task_that_scores_nothing_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="ToyTask gives no scores of samples"):
+        train("2 steps", callbacks={"predictions": WritePredictions()}).run(Run(tmp_path, seed=1))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_label_with_the_name_of_a_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="the label 'score' of the data has the name of a column"):
+        batch = click_log.batch(0)
+        batch.labels["score"] = batch.labels["teacher"]
+        prepared = (task := Click(labels=ONE)).prepare(batch, seed=0, training=False)
+        prepared.tags |= task.scores(torch.zeros(BATCH, 1), prepared)
+        task.columns(prepared)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("count", [2, 4])
+def test_several_ranks_give_the_metrics_and_predictions_of_one(two: Path, tmp_path: Path, count: int) -> None:
+    on_ranks(count, trained, tmp_path, TWO, count)
+    for ours, theirs in zip(lines(tmp_path), lines(two), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert {name: ours[name] for name in ours if name != "time_s"} == pytest.approx(
+            {name: theirs[name] for name in theirs if name != "time_s"}, rel=1e-5
+        )
+    ours, theirs = rows(tmp_path), rows(two)
+    assert ours["id"] == theirs["id"] and ours["teacher"] == theirs["teacher"]
+    assert ours["score_click"] == pytest.approx(theirs["score_click"], rel=1e-5)
+    assert not list(tmp_path.glob(".predictions*"))
