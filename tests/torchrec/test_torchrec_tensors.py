@@ -5,16 +5,16 @@
 import pytest
 import torch
 
-torchrec = pytest.importorskip("torchrec", reason="TorchRec has an environment of its own: make torchrec")
+from nemo_vfm.models.convert.torchrec_tables import load_torchrec, weights_to_torchrec
+from nemo_vfm.sparse.keyed_jagged import from_keyed_jagged, to_keyed_jagged
+from nemo_vfm.sparse.row_deduplication import deduplicated
+from nemo_vfm.sparse.tables.fused_tables import FusedTables
+from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
+from nemo_vfm.sparse.tables.table_spec import TableSpec
+from tests.support.jagged_rows import lists
+from tests.support.random_features import random_jagged
 
-from nemo_vfm.models.convert.torchrec_tables import load_torchrec, weights_to_torchrec  # noqa: E402
-from nemo_vfm.sparse.keyed_jagged import from_keyed_jagged, to_keyed_jagged  # noqa: E402
-from nemo_vfm.sparse.row_deduplication import deduplicated  # noqa: E402
-from nemo_vfm.sparse.tables.fused_tables import FusedTables  # noqa: E402
-from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad  # noqa: E402
-from nemo_vfm.sparse.tables.table_spec import TableSpec  # noqa: E402
-from tests.support.jagged_rows import lists  # noqa: E402
-from tests.support.random_features import random_jagged  # noqa: E402
+torchrec = pytest.importorskip("torchrec", reason="TorchRec has an environment of its own: make torchrec")
 
 ROWS, WIDTH, BATCH = 4, 8, 30
 FEATURES = ("clicked", "bought", "place", "page")

@@ -49,7 +49,6 @@ class FusedTables(nn.Module):
         device = torch.get_default_device() if device is None else torch.device(device)
         self.tables, self.optimizer, self.step = dict(tables), optimizer, 0
         self._table_of = _table_of_feature(self.tables)
-        self._number_of = {feature: number for number, feature in enumerate(self._table_of)}
         self._storages = [RowStorage(group, optimizer, seed, device) for group in _groups(self.tables)]
         self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
         self._anchor = torch.zeros((), device=device, requires_grad=True)
@@ -193,11 +192,11 @@ class FusedTables(nn.Module):
     ) -> list[FeatureLookup]:
         """In the order of the tables, whatever the order of the batch's features."""
         found = []
-        for name, spec in storage.tables.items():
-            for feature in spec.features:
-                if (jagged := features.get(feature)) is not None:
-                    _require_fit(feature, jagged, spec, places_B)
-                    found.append(FeatureLookup(feature, self._number_of[feature], name, spec.pooling, jagged))
+        for number, (feature, name) in enumerate(storage.features.items()):
+            if (jagged := features.get(feature)) is not None:
+                spec = storage.tables[name]
+                _require_fit(feature, jagged, spec, places_B)
+                found.append(FeatureLookup(feature, number, name, spec.pooling, jagged))
         return found
 
     def _require_known(self, features: Mapping[str, Jagged]) -> None:

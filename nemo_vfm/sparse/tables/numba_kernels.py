@@ -101,7 +101,8 @@ def _compiled(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", install="nemo_vfm[recsys]", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles the kernel {name!r} or loads it; this may take some seconds, once.")
-    return _jitted(numba, {"count": _count, "sort": _sort, "update": _update}[name])
+    kernels: dict[str, Callable[..., Any]] = {"count": _count, "sort": _sort, "update": _update}
+    return _jitted(numba, kernels[name])
 
 
 def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:

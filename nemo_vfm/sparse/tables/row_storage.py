@@ -41,6 +41,8 @@ class RowStorage:
         first = next(iter(self.tables.values()))
         self.width, dtype = first.width, DTYPES[first.dtype]
         self.begins = _begins(self.tables)
+        self.features = {feature: name for name, spec in self.tables.items() for feature in spec.features}
+        self._table_of = list(self.features.values())
         self.num_rows = sum(spec.rows for spec in self.tables.values())
         self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
         shapes = optimizer.state_shapes(self.num_rows, self.width)
@@ -83,15 +85,11 @@ class RowStorage:
         """How many gradients of a feature's lookup wait for the end of the step."""
         return sum(map(len, self._pending))
 
-    def block_keys(self, table: str, ids_N: Tensor) -> Tensor:
-        """Rows of a table, counted from the first row of its block: the same tensor for the first table."""
-        begin = self.begins[table] - self.begins[self._blocks[self._block_of[table]][0]]
-        return ids_N + begin if begin else ids_N
-
-    def add(self, table: str, gradient: PendingGradient) -> None:
+    def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
-        self._pending[self._block_of[table]].append(gradient)
-        self._touched[self._block_of[table]] = None
+        block = self._block_of[self._table_of[gradient.feature]]
+        self._pending[block].append(gradient)
+        self._touched[block] = None
 
     def has_finite_gradients(self) -> bool:
         """Of what waits."""
@@ -118,10 +116,10 @@ class RowStorage:
     def touched(self) -> list[TouchedRows]:
         """The touched rows of what waits, of the blocks where something does."""
         for block, pending in enumerate(self._pending):
-            if self._touched[block] is None and any(len(one.keys_N) for one in pending):
+            if self._touched[block] is None and any(len(one.ids_N) for one in pending):
                 names = self._blocks[block]
                 num_rows = sum(self.tables[name].rows for name in names)
-                self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
+                self._touched[block] = touched_rows(pending, self._begin_of, self.begins[names[0]], num_rows)
         return [one for one in self._touched if one is not None]
 
     def apply(
@@ -138,6 +136,9 @@ class RowStorage:
                 part.sums_UD.mul_(clip_factor)
             self._update(optimizer, part, step)
         self.forget()
+
+    def _begin_of(self, feature: int) -> int:
+        return self.begins[self._table_of[feature]]
 
     def _has_kernel(self, optimizer: RowWiseAdaGrad) -> bool:
         plain = self.rows_RD.dtype == torch.float32 and not optimizer.weight_decay

@@ -26,7 +26,7 @@ class FeatureLookup:
 
     Args:
         feature: its name.
-        number: in the order of the tables.
+        number: in its storage, in the order of the tables.
         table: the name of its table.
         pooling: of its table.
         jagged: ids, lengths and weights.
@@ -126,21 +126,10 @@ def _keep(
     grad_GD = grad_GD.float().contiguous()
     if one.pooling == "mean":
         grad_GD = grad_GD / _divisors(one)
-    ids_N = one.jagged.values_N
+    ids_N, has_places = one.jagged.values_N, order.places_B is not None
     lengths_G = torch.ones_like(ids_N) if one.is_sequence else one.jagged.lengths_B
-    storage.add(
-        one.table,
-        PendingGradient(
-            order.number,
-            one.number,
-            storage.block_keys(one.table, ids_N),
-            lengths_G,
-            weights_N,
-            order.samples(one),
-            order.places_B is not None,
-            grad_GD,
-        ),
-    )
+    samples_G = order.samples(one)
+    storage.add(PendingGradient(order.number, one.number, ids_N, lengths_G, weights_N, samples_G, has_places, grad_GD))
     return _weight_gradient(storage, one, grad_GD) if weighed else None
 
 

@@ -5,7 +5,7 @@
 Shape letters: N values, G bags, D width, U touched rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +25,8 @@ class PendingGradient:
 
     Args:
         call: number of the lookup, in the order of the forward passes of a step.
-        feature: number of the feature, in the order of the tables.
-        keys_N: rows, counted from the first of the block of tables.
+        feature: number of the feature in its storage, in the order of the tables.
+        ids_N: rows of its table.
         lengths_G: values a bag.
         weights_N: of the values, or None for 1.
         samples_G: the sample of each bag, where their order has to be restored.
@@ -36,7 +36,7 @@ class PendingGradient:
 
     call: int
     feature: int
-    keys_N: Tensor
+    ids_N: Tensor
     lengths_G: Tensor
     weights_N: Tensor | None
     samples_G: Tensor | None
@@ -101,7 +101,9 @@ def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
     return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
 
 
-def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: int) -> TouchedRows:
+def touched_rows(
+    pending: Sequence[PendingGradient], begin_of: Callable[[int], int], first_row: int, num_rows: int
+) -> TouchedRows:
     """Bring the values of all lookups in a block of tables into the order of their rows.
 
     Values of one row keep a fixed order: by place in the global batch where places were given, else by call and
@@ -110,6 +112,7 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
 
     Args:
         pending: at least one.
+        begin_of: the number of a feature -> the first row of its table in the storage.
         first_row: of the block in its storage.
         num_rows: of the block.
 
@@ -117,12 +120,18 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
         ValueError: places were given for some lookups and not for others.
     """
     pending = sorted(pending, key=lambda one: (one.call, one.feature))
-    keys_N, samples_G, weights_N = _cat([one.keys_N for one in pending]), _samples(pending), _weights(pending)
+    keys_N = _cat([_counted_from(first_row, one.ids_N, begin_of(one.feature)) for one in pending])
+    samples_G, weights_N = _samples(pending), _weights(pending)
     lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
     rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
     if weights_N is not None and order_N is not None:
         weights_N = weights_N.index_select(0, order_N)
     return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
+
+
+def _counted_from(first_row: int, ids_N: Tensor, begin: int) -> Tensor:
+    """The rows of ids, without a copy for the first table of a block."""
+    return ids_N if begin == first_row else ids_N + (begin - first_row)
 
 
 def _sorted(
@@ -175,7 +184,7 @@ def _weights(pending: Sequence[PendingGradient]) -> Tensor | None:
     """Of all values, 1 where a feature has none; None where no feature has any."""
     if all(one.weights_N is None for one in pending):
         return None
-    return _cat([torch.ones_like(one.keys_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
+    return _cat([torch.ones_like(one.ids_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
                  for one in pending])  # fmt: skip
 
 
