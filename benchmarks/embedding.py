@@ -11,8 +11,8 @@ gradients. Our check of lengths and ids is part of our step. Rounds run A-B-C-A-
 of (time of the faster of both bags / our time), above 1 where we are faster.
 
 over_bags_T: with the kernels that a user here gets. torch_over_bags_26: with those in torch operators alone.
-over_fbgemm_26: over FBGEMM's table-batched CPU operator (exact row-wise AdaGrad), whose ids, offsets and gradients are laid
-out before the step; run it with the Python of `make torchrec`.
+over_fbgemm_26: over FBGEMM's table-batched CPU operator (exact row-wise AdaGrad), whose ids, offsets and gradients
+are laid out before the step; run it with the Python of `make torchrec`.
 CPU seconds are printed as a cross-check of the wall clock, and the bags with Adagrad's `fused=True`, which no ratio
 uses. `--quick` takes a batch of 256.
 """
