@@ -54,7 +54,7 @@ class CompareScores:
         aucs = {name: ScoreRanks(score_B).expected_auc(scores["teacher"]) for name, score_B in scores.items()}
         result = _distances(aucs) | {"samples": len(table)}
         write_json(run.folder / "comparison.json", result)
-        text = f"AUC {aucs['score']:.4f}; the teacher's is {aucs['teacher']:.4f}, logistic regression's {aucs['logistic']:.4f}"
+        text = f"AUC {aucs['score']:.4f}, of the teacher {aucs['teacher']:.4f}, of logistic {aucs['logistic']:.4f}"
         return Outcome(text, result)
 
     def _read(self) -> "pa.Table":
