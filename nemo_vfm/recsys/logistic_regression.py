@@ -5,6 +5,7 @@
 Shape letters: B samples, N values, R rows of all tables.
 """
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ class LogisticRegression:
     """Minimises the summed cross-entropy + ridge/2 |w|^2 (b is free) by L-BFGS, on all samples at once.
 
     Each weight is scaled by the root of the curvature that its number of samples gives, so that rare ids converge as
-    quickly as popular ones. Memory is that of the samples.
+    quickly as popular ones. Memory is that of the samples: 4 bytes an id.
 
     Args:
         ridges: strengths of the penalty to try. 1 / ridge is the variance that weights are expected to have.
@@ -98,7 +99,7 @@ class LogisticRegression:
         Raises:
             ValueError: there are no samples.
         """
-        problem = _Problem(list(parts), rows)
+        problem = _Problem(parts, rows)
         for ridge in self.ridges:
             yield ridge, self._fit(problem, ridge)
 
@@ -120,25 +121,26 @@ class LogisticRegression:
 
 
 class _Part(NamedTuple):
-    """A piece of the samples, with ids counted over the rows of all tables."""
+    """A piece of the samples, with ids counted over the rows of all tables, in int32."""
 
     dense_BF: Tensor
     label_B: Tensor
-    single_FB: Tensor  #: int32, of the features with one id a sample
+    single_FB: Tensor  #: of the features with one id a sample
     others: tuple[Jagged, ...]
 
 
 class _Problem:
     """The mean loss over all samples as a function of the weights: the bias, dense features, rows of all tables."""
 
-    def __init__(self, samples: list[LabelledSamples], rows: Mapping[str, int]) -> None:
-        if not samples:
+    def __init__(self, samples: Iterable[LabelledSamples], rows: Mapping[str, int]) -> None:
+        pieces = iter(samples)
+        if (begin := next(pieces, None)) is None:
             raise ValueError("there are no samples to fit logistic regression on")
-        self.rows, self.num_dense = rows, samples[0].dense_BF.shape[1]
+        self.rows, self.num_dense = rows, begin.dense_BF.shape[1]
         self.first, self.num_weights = {}, 1 + self.num_dense
         for name, count in rows.items():
             self.first[name], self.num_weights = self.num_weights, self.num_weights + count
-        self.parts = [self._part(one) for one in samples]
+        self.parts = [self._part(one) for one in itertools.chain([begin], pieces)]
         self.num_samples = sum(len(part.label_B) for part in self.parts)
         self.curvature_R = self._curvature()
 
@@ -164,13 +166,13 @@ class _Problem:
 
     def _part(self, samples: LabelledSamples) -> _Part:
         shifted = {
-            name: Jagged(samples.features[name].values_N + at, samples.features[name].lengths_B)
+            name: Jagged((samples.features[name].values_N + at).to(torch.int32), samples.features[name].lengths_B)
             for name, at in self.first.items()
         }
         single = [one.values_N for one in shifted.values() if bool((one.lengths_B == 1).all())]
         others = tuple(one for one in shifted.values() if not bool((one.lengths_B == 1).all()))
         empty_FB = torch.empty((0, len(samples.label_B)), dtype=torch.int32)
-        single_FB = torch.stack(single).to(torch.int32) if single else empty_FB
+        single_FB = torch.stack(single) if single else empty_FB
         return _Part(samples.dense_BF.float(), samples.label_B.float(), single_FB, others)
 
     def _logit(self, part: _Part, weight_R: Tensor) -> Tensor:

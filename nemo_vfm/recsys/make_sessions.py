@@ -3,11 +3,12 @@
 """Makes a log of sessions and writes it as a feature table, and if asked as plain shards."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.log import Bar, bar, warn
@@ -126,7 +127,7 @@ class _Making:
             if at < _MEASURED_SAMPLES or last > written:
                 chunk = self.log.samples(at, last, clustered=True)
             if at < _MEASURED_SAMPLES:
-                measured.add(chunk, held_out(chunk.session_B, self.seed, self.job.val_fraction))
+                measured.add(chunk, self._held_out(chunk))
             if writer is not None and last > written:
                 writer.add(chunk.rows(max(written - at, 0), len(chunk)))
             line.advance(last - at)
@@ -136,10 +137,6 @@ class _Making:
 
     def _statistics(self) -> LogStatistics:
         return LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
-
-    def _side(self, chunk: LogChunk, side: str) -> LogChunk:
-        is_held_out_B = held_out(chunk.session_B, self.seed, self.job.val_fraction)
-        return chunk.select((is_held_out_B == (side == "held_out")).nonzero()[:, 0])
 
     def _shards(self, line: Bar) -> None:
         """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
@@ -175,32 +172,39 @@ class _Making:
 
     def _logistic(self, regression: LogisticRegression) -> Json:
         """The fit of the ridge that is best for it: the comparison is to be fair to logistic regression."""
-        fitted, auc = LogisticModel({}, torch.zeros(0), torch.zeros(1)), dict[float, float]()
-        for ridge, model in regression.fits(self._samples(), self.log.rows()):
-            auc[ridge] = self._auc(model, "held_out")
-            fitted = model if auc[ridge] == max(auc.values()) else fitted
-        fitted.save(self.folder / _LOGISTIC)
-        best = max(auc, key=lambda ridge: auc[ridge])
-        return {"ridge": best, "auc": {"train": self._auc(fitted, "train"), "held_out": auc[best]}}
+        trained = (LabelledSamples(one.features, _dense(one), one.labels["click"]) for one in self._trained_on())
+        models = dict(regression.fits(trained, self.log.rows()))
+        aucs = self._aucs(models)
+        best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
+        models[best].save(self.folder / _LOGISTIC)
+        return {"ridge": best, "auc": aucs[best]}
 
-    def _auc(self, model: LogisticModel, side: str) -> float:
-        """Expected under the teacher's probabilities, which is less noisy than of the clicks."""
-        scores, teacher = [], []
-        for chunk in self._of_side(side):
-            scores.append(model.score(chunk.features, _dense(chunk)))
-            teacher.append(chunk.labels["teacher"])
-        return ScoreRanks(torch.cat(scores)).expected_auc(torch.cat(teacher))
-
-    def _samples(self) -> Iterator[LabelledSamples]:
-        for chunk in self._of_side("train"):
-            yield LabelledSamples(chunk.features, _dense(chunk), chunk.labels["click"])
-
-    def _of_side(self, side: str) -> Iterator[LogChunk]:
+    def _trained_on(self) -> Iterator[LogChunk]:
         for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
-            yield self._side(chunk, side)
+            yield chunk.select((~self._held_out(chunk)).nonzero()[:, 0])
+
+    def _aucs(self, models: Mapping[float, LogisticModel]) -> dict[float, dict[str, float]]:
+        """Of each side, expected under the teacher's probabilities, which is less noisy than of the clicks."""
+        scores: dict[float, list[Tensor]] = {ridge: [] for ridge in models}
+        teacher, sides = list[Tensor](), list[Tensor]()
+        for chunk in FeatureTable(self.folder / _TABLE).log_chunks():
+            teacher.append(chunk.labels["teacher"])
+            sides.append(self._held_out(chunk))
+            for ridge, model in models.items():
+                scores[ridge].append(model.score(chunk.features, _dense(chunk)))
+        teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
+        of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
+        return {ridge: _auc_by_side(torch.cat(found), teacher_B, of) for ridge, found in scores.items()}
+
+    def _held_out(self, chunk: LogChunk) -> Tensor:
+        return held_out(chunk.session_B, self.seed, self.job.val_fraction)
 
 
-def _dense(chunk: LogChunk) -> torch.Tensor:
+def _auc_by_side(score_B: Tensor, teacher_B: Tensor, sides: Mapping[str, Tensor]) -> dict[str, float]:
+    return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in sides.items()}
+
+
+def _dense(chunk: LogChunk) -> Tensor:
     return torch.stack([*chunk.dense.values()], 1) if chunk.dense else torch.empty(len(chunk), 0)
 
 

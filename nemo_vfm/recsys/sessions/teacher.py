@@ -83,8 +83,6 @@ class Teacher:
         }
         columns = FittedTeacher(self, hidden, {}).columns(chunk)
         standard = {name: _moments(name, column_B) for name, column_B in columns.items()}
-        terms = FittedTeacher(self, hidden, standard).terms(chunk)
-        standard |= {name: _moments(name, terms[name]) for name in map("*".join, self.pairs)}
         z_B = FittedTeacher(self, hidden, standard).score(chunk)
         return FittedTeacher(self, hidden, standard, *_scaled(z_B, self.auc, self.rate))
 
@@ -101,7 +99,7 @@ class FittedTeacher:
     Args:
         teacher: its settings.
         hidden: of each column, the hidden values of its table's rows, float64.
-        standard: mean and standard deviation of each column and product; without, they stay as they are.
+        standard: mean and standard deviation of each column; without, they stay as they are.
         scale: a.
         bias: b.
     """
@@ -127,12 +125,12 @@ class FittedTeacher:
         return z_B
 
     def terms(self, chunk: LogChunk) -> dict[str, Tensor]:
-        """Columns and products, standardised: float64 (B,) by name."""
+        """Columns, standardised, and products of them: float64 (B,) by name."""
         terms = {name: self._standardised(name, column_B) for name, column_B in self.columns(chunk).items()}
         for pair in self.teacher.pairs:
             product = "*".join(pair)
             first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
-            terms[product] = self._standardised(product, first_B * second_B)
+            terms[product] = first_B * second_B
         return terms
 
     def columns(self, chunk: LogChunk) -> dict[str, Tensor]:
