@@ -7,7 +7,7 @@ Shape letters: L rows of the block that have the right number of columns.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,9 +17,6 @@ from nemo_vfm.recsys.sources.log_reading import BadRow
 from nemo_vfm.recsys.sources.log_rows import LogRows
 from nemo_vfm.recsys.sources.text_blocks import TextBlock
 from nemo_vfm.sparse.jagged import Jagged
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _WHOLE = r"^-?[0-9]{1,18}$"
 _HEX_DIGITS = np.full(256, 255, np.uint8)  # value of a character; 255 where it is no digit
@@ -33,11 +30,11 @@ class DelimitedRows:
 
     Args:
         rows: those with the right number of columns.
-        table: a string a cell, null where it is empty.
+        table: a `pyarrow.Table` with a string a cell, null where it is empty.
     """
 
     rows: LogRows
-    table: "pa.Table"
+    table: Any
 
     def whole_numbers(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Values of a column of integers, 0 where a cell is empty, and whether it has one: (L,) each."""
@@ -70,7 +67,7 @@ class DelimitedRows:
             self.rows.refuse(np.flatnonzero(present)[bad > 0], f"{name} is not hexadecimal")
         return jagged_of(_joined_digits(digits), present)
 
-    def _cells(self, name: str) -> "pa.Array":
+    def _cells(self, name: str) -> Any:
         return self.table.column(name).combine_chunks()
 
 

@@ -10,6 +10,7 @@ import torch
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.recsys.feature_table import clustering
+from nemo_vfm.recsys.feature_table.chunk_tensors import chunk_bytes
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first, write_clustered
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
@@ -32,7 +33,8 @@ def test_sessions_come_whole_and_in_order_of_time_whatever_the_memory(memory, si
     expected = SessionSort(tmp_path / "whole", 1 << 30)
     expected.fill([(log, 0)])
     sort = SessionSort(tmp_path / "spill", memory)
-    sort.fill((chunk, number) for number, chunk in enumerate(cut(log, size)))
+    shuffled = log.select(torch.randperm(600, generator=torch.Generator().manual_seed(0)))
+    sort.fill((chunk, number) for number, chunk in enumerate(cut(shuffled, size)))
     chunks = [*sort.sorted_chunks()]
     found = [sample for chunk in chunks for sample in samples_of(chunk)]
     assert found == [sample for chunk in expected.sorted_chunks() for sample in samples_of(chunk)]
@@ -66,7 +68,7 @@ def test_a_session_that_does_not_fit_says_how_much_memory_would_do(tmp_path):
     with pytest.raises(UserError, match=r"give memory_bytes of at least ([\d,]+)") as said:
         [*sort.sorted_chunks()]
     least = int(str(said.value).rsplit(" ", 1)[1].replace(",", ""))
-    assert len([*SessionSort(tmp_path / "spill", least).sorted_chunks()]) == 1
+    assert len([*SessionSort(tmp_path / "spill", least).sorted_chunks()]) == 1 and least >= 4 * chunk_bytes(log)
 
 
 def test_a_table_written_with_breaks_has_the_bytes_of_one_written_at_once(tmp_path, monkeypatch):
