@@ -38,9 +38,12 @@ DEV_STAMP     := $(VENV)/.dev
 NEMO_VENV  ?= .venv-nemo
 NEMO_STAMP := $(NEMO_VENV)/.nemo
 NEMO_TESTS := tests/nemo tests/config tests/train tests/workflow tests/recipes tests/cli
+# FBGEMM is made for one torch, and installed without what it and TorchRec ask for.
+TORCHREC_VENV  ?= .venv-torchrec
+TORCHREC_STAMP := $(TORCHREC_VENV)/.torchrec
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test test-slow test-cluster soak mutants perf check fix clean torch setup-nemo test-nemo
+.PHONY: help demo setup setup-dev test test-slow test-cluster soak mutants perf check fix clean torch setup-nemo test-nemo torchrec
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +81,10 @@ setup-nemo: $(NEMO_STAMP) ## an environment of its own with nemo-toolkit (2 GB)
 test-nemo: $(NEMO_STAMP) ## NeMo's jobs, and our rooms at the oldest lightning and omegaconf
 	@$(NEMO_VENV)/bin/python -m pytest -m 'not soak' -rs $(NEMO_TESTS) $(PYTEST_ARGS)
 
+# The last result stands in docs/support.md.
+torchrec: $(TORCHREC_STAMP) ## embedding tables and jagged tensors against TorchRec and FBGEMM, in an environment of their own (1 GB)
+	@$(TORCHREC_VENV)/bin/python -m pytest -rs tests/torchrec $(PYTEST_ARGS)
+
 # Every tool speaks, also after another has found something.
 check: $(DEV_STAMP) ## format, lint, types, which room opens which door, Dockerfile, house rules
 	@failed=; run() { echo "-- $$*"; "$(BIN)/$$@" || failed="$$failed $$1"; }; \
@@ -94,7 +101,7 @@ fix: $(DEV_STAMP) ## let the machine format and correct what it can
 	@$(BIN)/ruff format .
 
 clean: ## remove the environment and what builds and tools left; runs/ stays
-	rm -rf $(VENV) $(NEMO_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) $(NEMO_VENV) $(TORCHREC_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 
 # Some `python3.12` on the path is only a launcher that fails, and some Debian Pythons come without venv: so each
 # candidate has to show what it can do, and the first that can is taken.
@@ -130,6 +137,14 @@ $(NEMO_STAMP): setup.py constraints-nemo.txt
 	@echo "Installing nemo_vfm with nemo-toolkit, at the tested versions (several minutes)"
 	@$(NEMO_VENV)/bin/python -m pip --disable-pip-version-check install -q $(PIP_ARGS) -c $(NEMO_VENV)/constraints.txt \
 	  -e '.[nemo]' pytest hypothesis jsonschema
+	@touch $@
+
+$(TORCHREC_STAMP): setup.py constraints.txt constraints-torchrec.txt
+	@$(MAKE) --no-print-directory VENV=$(TORCHREC_VENV) $(TORCHREC_VENV)/constraints.txt
+	@echo "Installing nemo_vfm with TorchRec and FBGEMM, at the tested versions (a minute or two)"
+	@$(TORCHREC_VENV)/bin/python -m pip --disable-pip-version-check install -q $(PIP_ARGS) -c $(TORCHREC_VENV)/constraints.txt \
+	  -e '.[recsys]' pytest hypothesis jsonschema tqdm
+	@$(TORCHREC_VENV)/bin/python -m pip --disable-pip-version-check install -q $(PIP_ARGS) --no-deps -r constraints-torchrec.txt
 	@touch $@
 
 $(RUNTIME_STAMP): setup.py $(CONSTRAINTS)

@@ -11,7 +11,8 @@ gradients. Our check of lengths and ids is part of our step. Rounds run A-B-C-A-
 of (time of the faster of both bags / our time), above 1 where we are faster.
 
 over_bags_T: with the kernels that a user here gets. torch_over_bags_26: with those in torch operators alone.
-over_fbgemm_26: over FBGEMM's table-batched CPU operator (exact row-wise AdaGrad).
+over_fbgemm_26: over FBGEMM's table-batched CPU operator (exact row-wise AdaGrad), whose ids, offsets and gradients
+are laid out before the step; run it with the Python of `make torchrec`.
 CPU seconds are printed as a cross-check of the wall clock, and the bags with Adagrad's `fused=True`, which no ratio
 uses. `--quick` takes a batch of 256.
 """
@@ -79,14 +80,17 @@ def ours(given: Inputs) -> Callable[[], None]:
     return step
 
 
-def in_torch(step: Callable[[], None]) -> Callable[[], None]:
+def in_torch(given: Inputs) -> Callable[[], None]:
     """The same step as where numba is not installed."""
+    without_numba = patch.object(numba_kernels, "usable", lambda tensor: False)
+    with without_numba:
+        step = ours(given)
 
-    def without_numba() -> None:
-        with patch.object(numba_kernels, "usable", lambda tensor: False):
+    def step_without_numba() -> None:
+        with without_numba:
             step()
 
-    return without_numba
+    return step_without_numba
 
 
 def bags(given: Inputs, sparse: bool, fused: bool | None = None) -> Callable[[], None]:
@@ -106,7 +110,7 @@ def bags(given: Inputs, sparse: bool, fused: bool | None = None) -> Callable[[],
 
 
 def fbgemm(given: Inputs) -> Callable[[], None]:
-    """A step of FBGEMM's table-batched embedding on a CPU."""
+    """A step of FBGEMM's table-batched embedding on a CPU, with ids and gradients in one tensor as it wants them."""
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
     from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -118,11 +122,11 @@ def fbgemm(given: Inputs) -> Callable[[], None]:
     tables = SplitTableBatchedEmbeddingBagsCodegen(
         specs, optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD, learning_rate=LR, eps=EPS
     )
-    lengths = torch.full((len(given.ids) * given.batch,), POOLING)
+    ids, grad_BF = torch.cat(given.ids), torch.cat(given.grads, 1)
+    offsets = torch.arange(0, len(ids) + 1, POOLING)
 
     def step() -> None:
-        out_BF = tables(torch.cat(given.ids), nn.functional.pad(lengths.cumsum(0), (1, 0)))
-        out_BF.backward(torch.cat(given.grads, 1))
+        tables(ids, offsets).backward(grad_BF)
 
     return step
 
@@ -132,7 +136,7 @@ def sides(tables: int, batch: int, with_fbgemm: bool) -> dict[str, Side]:
     given = inputs(tables, batch)
     found = {"nemo_vfm": Side(ours(given))}
     if available("numba"):
-        found["nemo_vfm, torch"] = Side(in_torch(ours(given)))
+        found["nemo_vfm, torch"] = Side(in_torch(given))
     found |= {name: Side(bags(given, sparse=name == "bags, sparse")) for name in BAGS}
     found["bags, dense, fused"] = Side(bags(given, sparse=False, fused=True))
     if with_fbgemm:
@@ -186,7 +190,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args()
     batch, has_fbgemm = 256 if args.quick else 2_048, available("fbgemm_gpu")
-    peer = f"fbgemm-gpu {version('fbgemm_gpu')}" if has_fbgemm else "over_fbgemm_26 not measured: no fbgemm-gpu here"
+    peer = (
+        f"fbgemm-gpu-cpu {version('fbgemm_gpu_cpu')}"
+        if has_fbgemm
+        else "over_fbgemm_26 not measured: no fbgemm-gpu here"
+    )
     kernels = f"numba {version('numba')}" if available("numba") else "no numba"
     print(f"torch {version('torch')}, {torch.get_num_threads()} threads, {kernels}, fp32, batch {batch:,}; {peer}")
     figures: dict[str, float] = {}

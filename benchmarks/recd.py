@@ -34,9 +34,9 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
 
-from benchmarks.deduplication import preprocessing, storage, training
-from benchmarks.deduplication.session_data import LogShape, clustered, shuffled, written
-from benchmarks.deduplication.training import Side
+from benchmarks.deduplication import preprocessing, storage, training  # noqa: E402
+from benchmarks.deduplication.session_data import LogShape, clustered, shuffled, written  # noqa: E402
+from benchmarks.deduplication.training import Side  # noqa: E402
 
 HIDDEN = (32, 64, 128, 256)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
 SHARE, EVERY = 0.8, "lookup, pooling and attention"

@@ -5,6 +5,7 @@
 Only the command line and the launcher import this room. No component ever sees a node of a recipe's tree.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -140,6 +141,20 @@ def _examine(
     permissions: Permissions,
     part_at: str | None = None,
     given: Sequence[str] = (),
+) -> tuple[list[Problem], Part, Map]:
+    """Everything that is wrong, what to build, and the resolved tree; `check` and `run` ask five times."""
+    known = (tuple(trust), permissions, part_at, tuple(given), hash(frozenset(os.environ.items())))
+    if known not in composed.examined:
+        found = _examined(composed, trust, permissions, part_at, given)
+        if any(problem.kind == "error" for problem in found[0]):  # such as a class that the user may write meanwhile
+            return found
+        composed.examined[known] = found
+    problems, part, tree = composed.examined[known]
+    return list(problems), part, tree
+
+
+def _examined(
+    composed: Composed, trust: Sequence[str], permissions: Permissions, part_at: str | None, given: Sequence[str]
 ) -> tuple[list[Problem], Part, Map]:
     from nemo_vfm.config.recipe_check import Checker  # it brings pydantic: 60 ms that `list` and `show` need not wait
 

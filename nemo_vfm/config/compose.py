@@ -9,6 +9,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from nemo_vfm.config.emit import to_yaml, with_places
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
@@ -35,11 +36,13 @@ class Composed:
         root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
         path: the recipe's file.
         roots: where ingredients were looked for.
+        examined: what `config.check` and the like have found of it, by what they depend on.
     """
 
     root: Map
     path: Path
     roots: Roots
+    examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def written(self, address: Sequence[str]) -> Mark:
         """Where the value at an address is written, or what is nearest to it."""

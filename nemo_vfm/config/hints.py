@@ -7,6 +7,7 @@ import types
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import InitVar, dataclass
 from enum import Enum
+from functools import cache
 from pathlib import PurePath
 from typing import (
     Annotated,
@@ -76,6 +77,7 @@ class Signature:
     permitted: tuple[str, ...] = ()
 
 
+@cache  # a recipe has many components of a class, and each is looked at several times
 def signature(target: Target) -> Signature:
     """Read the constructor of a class, or a function.
 
@@ -111,6 +113,7 @@ def _key(name: str, hint: Any, required: bool) -> Argument:
     return Argument(name, hint, required, False)
 
 
+@cache
 def returns(target: Target) -> Any:
     """What calling the target gives: the class itself, or a function's return annotation."""
     return target if inspect.isclass(target) else _hints(target).get("return", ANYTHING)
@@ -258,8 +261,13 @@ def lacking(made: Any, hint: Any) -> list[str]:
 def differing(made: Any, hint: Any) -> list[str]:
     """The methods that a class has under the names of a protocol's, and that cannot take what those are given."""
     origin, made = get_origin(hint) or hint, get_origin(made) or made
-    names = _methods(origin) if is_protocol(origin) else []
-    return [name for name in names if _has(made, name) and not _takes(made, getattr(origin, name), name)]
+    return list(_differing(made, origin)) if is_protocol(origin) else []
+
+
+@cache
+def _differing(made: Any, protocol: type) -> tuple[str, ...]:
+    names = _methods(protocol)
+    return tuple(name for name in names if _has(made, name) and not _takes(made, getattr(protocol, name), name))
 
 
 def _takes(made: Any, wanted: Target, name: str) -> bool:
@@ -281,10 +289,11 @@ def _has(made: Any, name: str) -> bool:
     return is_own and callable(getattr(made, name, None))
 
 
-def _methods(protocol: type) -> list[str]:
+@cache
+def _methods(protocol: type) -> tuple[str, ...]:
     homes = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False) and base.__name__ != "Protocol"]
     names = {name for base in homes for name, value in vars(base).items() if inspect.isfunction(value)}
-    return sorted(name for name in names if name == "__call__" or not name.startswith("_"))
+    return tuple(sorted(name for name in names if name == "__call__" or not name.startswith("_")))
 
 
 def in_words(hint: Any) -> str:

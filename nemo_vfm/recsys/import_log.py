@@ -16,6 +16,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
+from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts
 from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
@@ -37,7 +38,8 @@ class ImportLog:
 
     Args:
         source: the log.
-        ids: which row of its table an id has; None keeps the log's own ids.
+        ids: which row of its table an id has; `FrequentIds` counts the ids of the whole log first, and leaves
+            `vocabulary.safetensors`. None keeps the log's own ids.
         groups: features that change together, by name; None takes the source's own.
         windows: features of groups whose rows shift; None takes the source's own.
         memory_bytes: that the samples may take while they are clustered; Python, the file that is being read and a row
@@ -53,7 +55,7 @@ class ImportLog:
         self,
         *,
         source: ImportSource,
-        ids: IdMap | None,
+        ids: IdMap | FrequentIds | None,
         groups: Mapping[str, Sequence[str]] | None = None,
         windows: Sequence[str] | None = None,
         memory_bytes: int = 256 << 20,
@@ -93,7 +95,9 @@ class ImportLog:
             return self._outcome(places, did_nothing=True)
         self._begin(places, plan)
         writer = self._writer(places.table)
-        counts = (self._in_order if self.source.sessions() == "none" else self._clustered)(run, places, writer)
+        sampling = None if self.keep_fraction == 1 else RowSampling(self.keep_fraction, self.keep_by, run.seed)
+        write = self._in_order if self.source.sessions() == "none" else self._clustered
+        counts = write(places, writer, self._id_map(places), sampling)
         self._account(places, counts)
         writer.finish()
         places.remove_state()
@@ -118,18 +122,27 @@ class ImportLog:
             warn(f"the log or the settings are not those that {places.folder} was started with; it is imported again")
         if before != plan:
             places.remove_state()
+            places.vocabulary.unlink(missing_ok=True)
             shutil.rmtree(places.table, ignore_errors=True)
         places.sweep()
         write_json(places.plan, plan)
 
-    def _sampling(self, run: Run) -> RowSampling | None:
-        return None if self.keep_fraction == 1 else RowSampling(self.keep_fraction, self.keep_by, run.seed)
+    def _id_map(self, places: "_Places") -> IdMap | None:
+        """Where ids are counted first, that is done once; killed before its end, it begins anew."""
+        if not isinstance(self.ids, FrequentIds):
+            return self.ids
+        if not places.vocabulary.is_file():
+            reading = self._read_from(IntakeState(), LogIntake(self.source, None, None, self.on_bad_row), "count ids")
+            self.ids.vocabulary(chunk for chunk, _ in reading).write(places.vocabulary)
+        return read_vocabulary(places.vocabulary)
 
-    def _in_order(self, run: Run, places: "_Places", writer: FeatureTableWriter) -> ImportCounts:
+    def _in_order(
+        self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
+    ) -> ImportCounts:
         """Write samples as they are read. After each part, note a place to go on from that is before its end."""
         done, state = writer.resume(), state_of(_read(places.progress))
         state = state if state.counts.kept <= done else IntakeState()
-        for chunk, after in self._read_from(state, self._sampling(run)):
+        for chunk, after in self._read_from(state, LogIntake(self.source, ids, sampling, self.on_bad_row)):
             skipped = done - state.counts.kept
             for unwritten in without_first([chunk], max(0, skipped)):
                 writer.add(unwritten)
@@ -138,11 +151,13 @@ class ImportLog:
             state = after
         return state.counts
 
-    def _clustered(self, run: Run, places: "_Places", writer: FeatureTableWriter) -> ImportCounts:
+    def _clustered(
+        self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
+    ) -> ImportCounts:
         """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
-        sampling, cut = self._sampling(run), self.source.sessions() == "cut"
-        sort = SessionSort(places.spill, self.memory_bytes)
-        reading = self._read_from(state_of(sort.state()), None if cut else sampling)
+        cut, sort = self.source.sessions() == "cut", SessionSort(places.spill, self.memory_bytes)
+        intake = LogIntake(self.source, ids, None if cut else sampling, self.on_bad_row)
+        reading = self._read_from(state_of(sort.state()), intake)
         sort.fill((chunk, state.json()) for chunk, state in reading)
         counts = state_of(sort.state()).counts
         chunks = self._completed(sort, counts, sampling if cut else None)
@@ -157,9 +172,10 @@ class ImportLog:
                 yield done if sampling is None else sampling.kept(done, counts.dropped)
                 line.advance(len(chunk))
 
-    def _read_from(self, state: IntakeState, sampling: RowSampling | None) -> Iterator[tuple[LogChunk, IntakeState]]:
-        intake = LogIntake(self.source, self.ids, sampling, self.on_bad_row)
-        with bar("read", 100, round(100 * state.share), "%") as line:
+    def _read_from(
+        self, state: IntakeState, intake: LogIntake, title: str = "read"
+    ) -> Iterator[tuple[LogChunk, IntakeState]]:
+        with bar(title, 100, round(100 * state.share), "%") as line:
             for chunk, after in intake.chunks(state):
                 yield chunk, after
                 line.advance(100 * (after.share - state.share), f"{after.counts.total:,} rows")
@@ -212,12 +228,16 @@ class _Places:
         return self.folder / "progress.json"
 
     @property
+    def vocabulary(self) -> Path:
+        return self.folder / "vocabulary.safetensors"
+
+    @property
     def bad_rows(self) -> Path:
         return self.folder / "bad_rows.jsonl"
 
     def sweep(self) -> None:
         """Delete what a run that was killed left half-written; see core/storage/files.py."""
-        ours = (self.ledger, self.plan, self.progress, self.bad_rows)
+        ours = (self.ledger, self.plan, self.progress, self.bad_rows, self.vocabulary)
         found = [path for one in ours for path in self.folder.glob(f".{one.stem}.*.tmp{one.suffix}")]
         for path in [*found, *self.table.rglob(".*.tmp*")]:
             path.unlink(missing_ok=True)

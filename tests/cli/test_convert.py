@@ -7,19 +7,33 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from nemo_vfm.cli.conversion import convert_child
+from nemo_vfm.cli.verbs import convert
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file
+from tests.support import preloaded
 from tests.support.dcp_files import made
 from tests.support.foreign_files import CONFIG, Touch, nemo, saved
 from tests.support.recipe_folder import ROOT
 
 STATE = {"w": torch.arange(6.0).reshape(2, 3), "tied": torch.ones(2).to(torch.bfloat16)}
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Let the process that reads be a copy of one that has imported torch already; the first tests start it afresh."""
+
+    def run(words, *, env, timeout, **_):
+        return preloaded.run(words, env=env, timeout=timeout, cwd=Path.cwd())
+
+    monkeypatch.setattr(convert, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
 def test_an_archive_becomes_a_folder_of_safetensors_and_json(kitchen, capfd):
@@ -51,7 +65,7 @@ def test_a_hostile_file_leaves_a_sentence_and_nothing_else(kitchen, capfd):
     [({"w": torch.zeros(2, dtype=torch.complex128)}, "complex128"), ({"w\ud800": torch.zeros(2)}, "surrogates")],
     ids=["dtype", "name"],
 )
-def test_what_safetensors_cannot_hold_is_a_sentence(kitchen, capfd, weights, words):
+def test_what_safetensors_cannot_hold_is_a_sentence(kitchen, capfd, forked, weights, words):
     (kitchen.folder / "odd.pt").write_bytes(saved(weights))
     assert kitchen.main("convert", "odd.pt", "out") == 1
     said = capfd.readouterr().err
@@ -111,7 +125,7 @@ def test_limits_only_ever_shrink(size):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
-def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(kitchen, capfd):
+def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(kitchen, capfd, forked):
     (kitchen.folder / "one.pt").write_bytes(saved({"w": torch.ones(3)}))
     (kitchen.folder / "-odd.pt").write_bytes(b"no weights")
     assert kitchen.main("convert", "one.pt", "one") == 0
@@ -137,7 +151,7 @@ def test_a_checkpoint_of_ours_becomes_one_file_and_nothing_is_overwritten(kitche
     assert sorted(path.name for path in kitchen.folder.iterdir()) == ["out", "own", "run"]
 
 
-def test_a_distributed_checkpoint_becomes_one_file_and_the_rest_is_named(kitchen, capfd):
+def test_a_distributed_checkpoint_becomes_one_file_and_the_rest_is_named(kitchen, capfd, forked):
     state = {"module.a": torch.ones(2, 3), "module.b": torch.randn(4), "optimizer.exp_avg.a": torch.zeros(2, 3)}
     folder = made(state, (2,), {"step": b"x"}).write(kitchen.folder / "ckpt/weights").parent
     assert kitchen.main("convert", "ckpt", "out") == 0

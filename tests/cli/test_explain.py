@@ -248,6 +248,7 @@ def test_defaults_are_written_as_a_recipe_writes_them():
     assert node_of(float("inf")) is None and node_of(object()) is None
 
 
+@pytest.mark.slow  # a process that imports all but lightning
 def test_looking_at_everything_does_not_import_lightning():
     verb = "import sys\nfrom nemo_vfm.cli.main import main\nmain(['explain', '--json'])\n"
     code = f"{verb}sys.exit('lightning' in sys.modules)"

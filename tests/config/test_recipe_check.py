@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nemo_vfm.config import RecipeError, build, check
+from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types.factory import Factory
 from tests.support import parts
@@ -268,3 +269,29 @@ def test_yaml_of_another_framework_is_led_to_migrate(kitchen):
     assert "`nemo-vfm migrate FILE`" in kitchen.problems("trainer: {max_steps: 3}\nmodel: {}\n")
     assert "`nemo-vfm migrate FILE`" in kitchen.problems("_target_: nemo_automodel.Train\nstep_scheduler: {}\n")
     assert "migrate" not in kitchen.problems("_targt_: @.Wide\n")
+
+
+def test_a_right_recipe_is_examined_once_and_a_wrong_one_each_time(kitchen, monkeypatch):
+    """The class that a wrong one names may be there the next time."""
+    examined = []
+    root = Checker.root
+    monkeypatch.setattr(Checker, "root", lambda self, node: examined.append(node) or root(self, node))
+    for text, times in ((WIDE, 1), (WIDE + "count: ???\n", 1), (WIDE + "conut: 1\n", 3)):
+        examined.clear()
+        composed = kitchen.compose(text)
+        found = [[problem.kind for problem in check(composed, TRUST)] for _ in range(3)]
+        assert len(examined) == times and found[0] == found[1] == found[2]
+
+
+def test_a_composed_recipe_is_built_with_what_the_environment_says_now(kitchen, monkeypatch):
+    composed = kitchen.compose(WIDE + "name: ${env:PLACE}\n")
+    for place in ("here", "there"):
+        monkeypatch.setenv("PLACE", place)
+        assert build(composed, TRUST).name == place
+
+
+def test_what_is_built_twice_of_one_composed_recipe_is_two_objects(kitchen):
+    composed = kitchen.compose(WIDE)
+    assert build(composed, TRUST) is not build(composed, TRUST)
+    check(composed, TRUST).append(None)
+    assert check(composed, TRUST) == []

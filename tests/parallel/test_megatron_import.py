@@ -4,7 +4,6 @@
 
 import json
 import re
-import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 CHECK = """
@@ -51,7 +51,7 @@ def with_an_engine() -> list[str]:
 
 def test_every_recipe_is_checked_with_it_and_none_imports_it() -> None:
     command = [sys.executable, "-c", CHECK, *with_an_engine()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    done = preloaded.run(command)
     statuses, imported = json.loads(done.stdout.splitlines()[-1])
     assert not imported
     said = " ".join((done.stdout + done.stderr).split())

@@ -10,7 +10,7 @@ import torch
 
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.plan.static_memory import state_of
+from nemo_vfm.parallel.plan.static_memory import on_meta, state_of
 from tests.support.layouts import cosmos, own, started
 from tests.support.ranks import on_ranks
 
@@ -60,3 +60,21 @@ def test_one_device_keeps_all_and_shards_a_part():
     assert whole["weights"] == 4 * count
     assert state_of(cosmos, adam, ParallelPlan(replicate=4))[1] == whole
     assert state_of(cosmos, adam, ParallelPlan(shard=4))[1]["weights"] < 0.27 * whole["weights"]
+
+
+def test_a_factory_is_asked_once_and_other_factories_by_themselves():
+    asked = []
+
+    def factory():
+        asked.append(1)
+        return torch.nn.Linear(2, 3)
+
+    def other():
+        return torch.nn.Linear(3, 4)
+
+    built = on_meta(factory)
+    assert on_meta(other).in_features == 3 and on_meta(factory) is built
+    assert len(asked) == 1 and built.weight.is_meta
+    for _ in range(8):
+        on_meta(lambda: torch.nn.Linear(1, 1))
+    assert on_meta(factory) is not built, "no more than eight are kept"

@@ -21,8 +21,10 @@ from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.text.tokenize import TokenizeText
 from tests.support.coloured import NAMES, coloured_shards
+from tests.support.criteo_files import write_criteo
 from tests.support.encoders import labelled_clips, tiny_clip, tiny_head
 from tests.support.films import pan, texture, write_film
+from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.repository import ROOT
 from tests.support.session_chunk import SCHEMA, session_chunk
 
@@ -248,6 +250,12 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             ],
             lambda _: request.getfixturevalue("feature_table"),
         ),
+        ("nemo_vfm.recsys.sources.criteo_tsv.CriteoTsv", "paths"): lambda _: [
+            str(write_criteo(tmp_path / "criteo.tsv", 500))
+        ],
+        ("nemo_vfm.recsys.sources.kuairand_csv.KuaiRandCsv", "paths"): lambda _: [
+            str(write_kuairand(tmp_path / "kuairand.csv", kuairand_rows(500)))
+        ],
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [
             str(next(request.getfixturevalue("media").glob("*.mp4")))

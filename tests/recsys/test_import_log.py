@@ -19,14 +19,17 @@ from nemo_vfm.core.errors import DataError, NothingKept
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.import_log import ImportLog
+from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
 from nemo_vfm.recsys.log_import.row_sampling import RowSampling
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
+from nemo_vfm.recsys.sources.log_reading import LogPosition
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.criteo_files import write_criteo
+from tests.support.jagged_rows import lists
 from tests.support.killed_import import imports
 from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.log_samples import random_log, samples_of
@@ -52,7 +55,9 @@ def run(job: ImportLog, folder: Path, seed: int = 0):
     rows = json.loads((folder / "ledger.json").read_text())["rows"]
     assert rows["in"] == rows["kept"] + sum(rows["dropped"].values()) + sum(rows["failed"].values())
     assert FeatureTable(folder / "table").num_rows == rows["kept"] == outcome.figures["kept"]
-    assert {path.name for path in folder.iterdir()} == {"table", "ledger.json", "plan.json", "bad_rows.jsonl"}
+    assert {path.name for path in folder.iterdir()} - {"vocabulary.safetensors"} == {
+        "table", "ledger.json", "plan.json", "bad_rows.jsonl"
+    }  # fmt: skip
     return outcome
 
 
@@ -139,6 +144,18 @@ def test_the_table_holds_what_the_source_says(logs, whole):
     kept = torch.isin(log.session_B, found.session_B)
     expected = replace(log, features=rows).select(kept.nonzero().squeeze(1))
     assert sorted(samples_of(found)) == sorted(samples_of(expected)) and 0.7 < kept.float().mean() < 0.9
+
+
+def test_ids_are_counted_over_the_whole_log_before_they_get_rows(logs, whole):
+    reads = [read.chunk for read in CriteoTsv(paths=[logs / "criteo.tsv"]).read(LogPosition())]
+    log, found = LogChunk.cat(reads), table(whole["criteo"])
+    log = log.select(torch.isin(log.ids_B, found.ids_B).nonzero().squeeze(1))
+    vocabulary = FrequentIds(num_rows=500).vocabulary(reads)
+    for name, ids in log.features.items():
+        assert lists(found.features[name]) == lists(vocabulary.rows(name, ids))
+    assert (
+        read_vocabulary(whole["criteo"] / "vocabulary.safetensors").ids["C1"].tolist() == vocabulary.ids["C1"].tolist()
+    )
 
 
 @pytest.mark.parametrize("by", ["session", "sample"])

@@ -32,7 +32,7 @@ ImportLog(source=source, ids=HashedIds(num_rows=1_000_000)).run(Run(Path(sys.arg
 
 
 def imported(log: Path, folder: Path, kill_at_part: int | None = None) -> tuple[float, float]:
-    """Import in a process of its own, which dies once so many parts are there: its peak RSS in GB, and its CPU seconds."""
+    """Import in a process of its own, which dies once so many parts are there: its peak RSS in GB and CPU seconds."""
     folder.mkdir(exist_ok=True)
     process = subprocess.Popen([sys.executable, "-c", _CODE, str(log), str(folder)], cwd=ROOT)
     while kill_at_part is not None and len([*folder.glob("table/part-*")]) < kill_at_part:

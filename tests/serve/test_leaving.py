@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.repository import ROOT
 from tests.support.served_http import Running
 
@@ -56,8 +56,7 @@ class Process:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "SERVE_KEY": KEY, "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "nemo_vfm", "serve", str(folder), "--port", "0", "--precision", "fp32",
                    "--room-gb", "0.01", *words]  # fmt: skip
-        with output.open("wb") as file:
-            self.process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
+        self.process = preloaded.Started(command, err=output, env=environment)
         wait_for(lambda: b"/v1" in output.read_bytes() or self.process.poll() is not None)
         assert self.process.poll() is None, output.read_text()
         self.port = int(output.read_text().split("127.0.0.1:")[1].split("/")[0])
@@ -82,7 +81,7 @@ def test_sigterm_lets_answers_out_takes_no_more_and_ends(folder: tuple[Path, Any
         assert server.begin(FOREVER, "sk-wrong").getresponse().status == 401
         running = server.begin(FOREVER, KEY)
         wait_for(lambda: server.live() == 4)
-        server.process.send_signal(signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGTERM)
         wait_for(lambda: server.live() == -1)  # /health says 503, too
         late = server.begin(FOREVER, KEY).getresponse()
         assert late.status == 503 and late.getheader("Retry-After")
@@ -104,9 +103,9 @@ def test_the_second_signal_ends_at_once(folder: tuple[Path, Any], tmp_path: Path
     try:
         running = server.begin(FOREVER | {"n": 64})
         wait_for(lambda: server.live() == 64)
-        server.process.send_signal(signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGTERM)
         wait_for(lambda: server.live() == -1)
-        server.process.send_signal(signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGTERM)
         with suppress(http.client.HTTPException, ConnectionError):
             assert running.getresponse().status == 500
         assert server.process.wait(60) == 0

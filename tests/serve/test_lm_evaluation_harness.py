@@ -66,6 +66,7 @@ def direct(server: Running, model: Any) -> list[list[float]]:
     return found
 
 
+@pytest.mark.slow  # the start of the harness alone takes 10 s
 @pytest.mark.skipif(find_spec("tenacity") is None, reason="lm_eval[api] is not installed (it comes with the extra dev)")
 def test_choices_are_those_of_direct_scoring(server: Running, folder: tuple[Path, Any], tmp_path: Path) -> None:
     expected = direct(server, folder[1])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.recsys.import_log import ImportLog
+from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
@@ -26,11 +27,13 @@ _EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 
 def imports(folder: Path) -> dict[str, ImportLog]:
     """A log that keeps its order, and one that is clustered, each of several parts and blocks."""
-    rules = {"ids": HashedIds(num_rows=1000), "on_bad_row": "drop", "keep_fraction": 0.8,
+    rules = {"on_bad_row": "drop", "keep_fraction": 0.8,
              "rows_per_part": 1024, "rows_per_group": 512, "memory_bytes": 1 << 20}  # fmt: skip
     return {
-        "criteo": ImportLog(source=CriteoTsv(paths=[folder / "criteo.tsv"]), **rules),
-        "kuairand": ImportLog(source=KuaiRandCsv(paths=[folder / "kuairand.csv"], history=5), **rules),
+        "criteo": ImportLog(source=CriteoTsv(paths=[folder / "criteo.tsv"]), ids=FrequentIds(num_rows=500), **rules),
+        "kuairand": ImportLog(
+            source=KuaiRandCsv(paths=[folder / "kuairand.csv"], history=5), ids=HashedIds(num_rows=1000), **rules
+        ),
     }
 
 

@@ -98,7 +98,7 @@ def node_of(value: object) -> Node | None:
 
 def _component(value: object) -> Map | None:
     """A default that is a component, such as `Precision()`: its class, and the arguments it keeps."""
-    kind = type(value)
+    kind: Any = type(value)
     if not kind.__module__.startswith("nemo_vfm.") or isinstance(value, _NoDefault):
         return None
     try:

@@ -56,10 +56,10 @@ class HstuLayers(nn.Module):
         x_RTD = layout.padded(history.values_N)
         place_T = torch.arange(layout.longest, device=x_RTD.device)
         apart_TT = place_T[:, None] - place_T
-        seen_RTT = (apart_TT >= 0) & layout.mask_RT[:, None]
+        seen_TT = apart_TT >= 0  # padding comes behind all items of its row, so it is masked, too
         buckets_RTT = None if times is None else time_buckets(layout.padded(times.values_N))
         for layer in self.layers:
-            x_RTD = layer(x_RTD, apart_TT.clamp(min=0), buckets_RTT, seen_RTT, places)
+            x_RTD = layer(x_RTD, apart_TT.clamp(min=0), buckets_RTT, seen_TT, places)
         last_R = (layout.lengths_R - 1).clamp(min=0)
         last_RD = x_RTD[torch.arange(len(last_R), device=last_R.device), last_R]
         return last_RD.masked_fill((layout.lengths_R == 0)[:, None], 0)
@@ -94,7 +94,7 @@ class _Layer(nn.Module):
         self.dropout = SampleDropout(dropout, f"{layer}")
 
     def forward(
-        self, x_RTD: Tensor, apart_TT: Tensor, buckets_RTT: Tensor | None, seen_RTT: Tensor, places: DropoutPlaces
+        self, x_RTD: Tensor, apart_TT: Tensor, buckets_RTT: Tensor | None, seen_TT: Tensor, places: DropoutPlaces
     ) -> Tensor:
         projected = F.silu(self.uvqk(self.input_norm(x_RTD)))
         u, v, q, k_RTHE = projected.view(*x_RTD.shape[:2], 4, self.heads, -1).unbind(2)
@@ -102,7 +102,7 @@ class _Layer(nn.Module):
         if self.time_bias is not None and buckets_RTT is not None:
             bias = bias + self.time_bias[buckets_RTT]
         scores_RHTT = q.transpose(1, 2) @ k_RTHE.permute(0, 2, 3, 1) + bias.view(-1, 1, *bias.shape[-2:])
-        weights_RHTT = F.silu(scores_RHTT).masked_fill(~seen_RTT[:, None], 0) / self.longest
+        weights_RHTT = F.silu(scores_RHTT).masked_fill(~seen_TT, 0) / self.longest
         looked_RTD = (weights_RHTT.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2).flatten(2)
         gated_RTD = self.output_norm(looked_RTD) * u.flatten(2)
         update_RTD: Tensor = self.out(self.dropout(gated_RTD, places))

@@ -23,6 +23,7 @@ from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, bu
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.tables.table_updates import require_data_parallel
 
@@ -166,11 +167,9 @@ def plan_notes(num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module])
         notes.append(f"this recipe trains on {plan}, so {idle} of {num_gpus} GPUs would be idle")
     elif idle < 0:
         notes.append(f"the plan is for {plan.world} devices ({plan}), but there are {num_gpus}, so it would not start")
-    with torch.device("meta"):
-        built = model()
     try:
-        require_data_parallel(built, plan)
-        apply_parallelism.require_divisible(built, plan)
+        require_data_parallel(on_meta(model), plan)
+        apply_parallelism.require_divisible(on_meta(model), plan)
     except UserError as error:
         notes.append(f"it would not start: {error}")
     return notes

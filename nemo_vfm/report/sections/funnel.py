@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws ledger.json as a funnel, from input to kept: of files, clips and seconds, or of rows and requests."""
+"""Draws ledger.json as a funnel, from input to kept: of files, clips and seconds, of rows and requests, or of rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -75,8 +75,13 @@ def _section(run: RunFolder, step: Step, ledger: Mapping[str, Any]) -> Section:
     body = fragment(_TABLE, {"measures": measures, "rows": rows})
     lead = "Input, what each rule dropped, and what was kept. The grey bar is what remains after each row."
     lead += _sound(mapping(ledger.get("audio")))
-    title = "From candidates to rows" if "rows" in parts else "From files to clips"
-    return Section(title, body, lead, step.name, _cards(parts))
+    return Section(_title(parts), body, lead, step.name, _cards(parts))
+
+
+def _title(parts: Mapping[str, Mapping[str, Any]]) -> str:
+    if "requests" in parts:
+        return "From candidates to rows"
+    return "From rows to samples" if "rows" in parts else "From files to clips"
 
 
 def _sound(audio: Mapping[str, Any]) -> str:

@@ -15,7 +15,7 @@ from nemo_vfm.sparse.tables import row_kernels
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
 from nemo_vfm.sparse.tables.row_storage import RowStorage
-from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, pooled, sequences
+from nemo_vfm.sparse.tables.table_lookup import CallOrder, FeatureLookup, look_up
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 
@@ -53,7 +53,8 @@ class FusedTables(nn.Module):
         self._storage_of = {name: storage for storage in self._storages for name in storage.tables}
         self._anchor = torch.zeros((), device=device, requires_grad=True)
         self._calls = 0
-        row_kernels.announce(str(device))
+        if device.type != "meta":
+            row_kernels.announce(str(device))
 
     def lookup(self, features: Mapping[str, Jagged], places_B: Tensor | None = None) -> dict[str, Tensor]:
         """The vectors of these features, fp32: (B, width) where pooled, (N, width) as a sequence.
@@ -73,9 +74,8 @@ class FusedTables(nn.Module):
         out: dict[str, Tensor] = {}
         for storage in self._storages:
             order = CallOrder(self._calls, places_B is not None or _is_shared(storage), places_B)
-            for pooling, look_up in (("pooled", pooled), ("sequence", sequences)):
-                if wanted := self._wanted(storage, features, pooling == "sequence", places_B):
-                    out |= look_up(storage, wanted, order, self._anchor)
+            if wanted := self._wanted(storage, features, places_B):
+                out |= look_up(storage, wanted, order, self._anchor)
         return {feature: out[feature] for feature in features}
 
     @property
@@ -189,17 +189,15 @@ class FusedTables(nn.Module):
         return self
 
     def _wanted(
-        self, storage: RowStorage, features: Mapping[str, Jagged], sequence: bool, places_B: Tensor | None
+        self, storage: RowStorage, features: Mapping[str, Jagged], places_B: Tensor | None
     ) -> list[FeatureLookup]:
         """In the order of the tables, whatever the order of the batch's features."""
         found = []
-        for name, spec in storage.tables.items():
-            for feature in spec.features if (spec.pooling == "sequence") == sequence else ():
-                if (jagged := features.get(feature)) is not None:
-                    _require_fit(feature, jagged, spec, places_B)
-                    found.append(
-                        FeatureLookup(feature, storage.begins[name], storage.blocks[name], jagged, spec.pooling)
-                    )
+        for number, (feature, name) in enumerate(storage.features.items()):
+            if (jagged := features.get(feature)) is not None:
+                spec = storage.tables[name]
+                _require_fit(feature, jagged, spec, places_B)
+                found.append(FeatureLookup(feature, number, name, spec.pooling, jagged))
         return found
 
     def _require_known(self, features: Mapping[str, Jagged]) -> None:
@@ -262,7 +260,7 @@ def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor
 def _looks_valid(jagged: Jagged, rows: int) -> bool:
     """Two passes over the ids instead of five."""
     count, weights = len(jagged.values_N), jagged.weights_N
-    fit = int(jagged.lengths_B.sum()) == count and (weights is None or len(weights) == count)
+    fit = int(jagged.offsets[-1]) == count and (weights is None or len(weights) == count)
     if not fit or not len(jagged):
         return False
     low, high = jagged.values_N.aminmax() if count else (0, 0)

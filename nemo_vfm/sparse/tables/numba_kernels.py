@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sorts values by row and updates rows by row-wise AdaGrad in one pass each, compiled by numba when first called.
+"""Sorts values by row and updates rows by row-wise AdaGrad, compiled by numba when first called.
 
 Shape letters: R rows of a block, N values, G bags, D width, U touched rows.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,8 +18,13 @@ from torch import Tensor
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import available, require
 
-_ROWS_A_VALUE = 4  # the counting sort passes over all rows: with more rows a value, torch's sort is used
-_LANES = 16  # sums of squares side by side, in an order that no compiler or machine changes
+_ROWS_A_VALUE = 4  # the counting sort passes over all rows: with more rows a value, the radix sort is faster
+_BITS = 11  # of a row's number that one pass of the sort looks at: its counts stay in the nearest cache
+_DIGITS, _KEY_SHIFT = 1 << _BITS, 32
+_BLOCKS_A_THREAD = 4  # with fewer blocks a thread, each block is cut for all threads
+
+# Rows that rise, their offsets (U + 1), the bag of each value, weights of the values or None for 1, gradients of bags.
+Block = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor]
 
 
 def usable(tensor: Tensor) -> bool:
@@ -27,46 +33,67 @@ def usable(tensor: Tensor) -> bool:
 
 
 def sorts(keys_N: Tensor, num_rows: int) -> bool:
-    """Whether `sorted_bags` is the faster sort for these values."""
-    return usable(keys_N) and num_rows <= _ROWS_A_VALUE * len(keys_N)
+    """Whether `sorted_by_row` can sort these values."""
+    return usable(keys_N) and max(num_rows, len(keys_N)) < 1 << _KEY_SHIFT - 1
 
 
-def sorted_bags(keys_N: Tensor, lengths_G: Tensor, first_row: int, num_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Touched rows counted from `first_row`, their offsets (U + 1), and the bag of each value, row after row.
+def sorted_by_row(
+    keys_N: Tensor, offsets: Tensor, order_G: Tensor | None, num_rows: int, with_places: bool = False
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Touched rows, their offsets (U + 1), and the bag and, where asked for, the place of each value, row after row.
 
-    A stable counting sort: values of one row stay in the order of the bags.
+    Values of one row stay in the order of the bags.
+
+    Args:
+        keys_N: rows, at least 0 and below `num_rows`.
+        offsets: where each bag begins, and at last N.
+        order_G: the order of the bags, or None where they are in order.
     """
-    rows_U, bags_N = torch.empty(num_rows, dtype=torch.int64), torch.empty_like(keys_N)
-    offsets, ends = torch.zeros(num_rows + 1, dtype=torch.int64), torch.zeros(num_rows + 1, dtype=torch.int64)
-    arrays = [one.numpy() for one in (keys_N, lengths_G, ends, rows_U, offsets, bags_N)]
-    touched = _compiled("sort")(*arrays, first_row)
-    return rows_U[:touched].clone(), offsets[: touched + 1].clone(), bags_N
+    count, few = len(keys_N), num_rows <= _ROWS_A_VALUE * len(keys_N)
+    order_G = torch.empty(0, dtype=torch.int64) if order_G is None else order_G
+    bags_N, places_N = torch.empty_like(keys_N), torch.empty(count if with_places or not few else 0, dtype=torch.int64)
+    rows_U, bounds = (torch.zeros(min(count, num_rows) + 1, dtype=torch.int64) for _ in range(2))
+    tensors = [keys_N, offsets, order_G, bags_N, places_N, rows_U, bounds]
+    tensors += [torch.zeros(1 + (num_rows if few else _DIGITS), dtype=torch.int64)]
+    tensors += [] if few else [torch.empty_like(keys_N)]
+    arrays = [one.numpy() for one in tensors]
+    touched = _compiled("count")(*arrays) if few else _compiled("sort")(*arrays, num_rows)
+    return rows_U[:touched], bounds[: touched + 1], bags_N, places_N if with_places else None
 
 
 def update_row_wise(
-    rows_RD: Tensor, sum_R: Tensor, rows_U: Tensor, offsets: Tensor, bags_N: Tensor, weights_N: Tensor | None,
-    grads_GD: Tensor, numbers: tuple[float, float, float, float],
-) -> None:  # fmt: skip
+    rows_RD: Tensor, sum_R: Tensor, blocks: Sequence[Block], numbers: tuple[float, float, float, float]
+) -> None:
     """m_r += mean_k G_rk^2; w_r -= lr / (sqrt(m_r) + eps) G_r, each row by one thread.
 
     Args:
         rows_RD: fp32.
-        weights_N: of the values, or None for 1: the bits of weights of 1.
+        blocks: of different rows.
         numbers: what gradients are divided by, what they are multiplied by, lr, eps.
     """
-    weights = torch.empty(0) if weights_N is None else weights_N
-    settings = torch.tensor([*numbers, 1.0, rows_RD.shape[1]], dtype=torch.float32)
-    tensors = (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD, settings)
-    arrays, kernel, threads = [one.detach().numpy() for one in tensors], _compiled("update"), torch.get_num_threads()
-
-    def part(begin: int, end: int) -> None:
-        kernel(*arrays, torch.empty(rows_RD.shape[1]).numpy(), torch.empty(_LANES).numpy(), begin, end)
-
-    bounds = [len(rows_U) * thread // threads for thread in range(threads + 1)]
+    divisor, clip, lr, eps = numbers
+    settings = torch.tensor([clip / divisor, lr, eps, 1.0, rows_RD.shape[1]], dtype=torch.float32)
+    threads = torch.get_num_threads()
+    parts = threads if len(blocks) < _BLOCKS_A_THREAD * threads else 1
+    calls = [call for block in blocks for call in _calls(rows_RD, sum_R, block, settings, parts)]
     if threads == 1:
-        return part(*bounds)
+        for call in calls:
+            call()
+        return
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(part, bounds[:-1], bounds[1:]))
+        for result in [pool.submit(call) for call in calls]:
+            result.result()
+
+
+def _calls(rows_RD: Tensor, sum_R: Tensor, block: Block, settings: Tensor, parts: int) -> Iterator[Callable[[], None]]:
+    """What updates a part of a block's rows each."""
+    rows_U, offsets, bags_N, weights_N, grads_GD = block
+    weights = torch.empty(0) if weights_N is None else weights_N
+    tensors = (rows_RD, sum_R, rows_U, offsets, bags_N, weights, grads_GD, settings)
+    arrays, kernel = [one.detach().numpy() for one in tensors], _compiled("update")
+    bounds = [len(rows_U) * part // parts for part in range(parts + 1)]
+    for begin, end in pairwise(bounds):
+        yield partial(kernel, *arrays, torch.empty(rows_RD.shape[1]).numpy(), begin, end)
 
 
 @cache
@@ -74,68 +101,134 @@ def _compiled(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", install="nemo_vfm[recsys]", purpose="The numba kernels of embedding tables")
     info(f"Embedding tables: numba compiles the kernel {name!r} or loads it; this may take some seconds, once.")
-    return _jitted(numba, _sort if name == "sort" else _update)
+    kernels: dict[str, Callable[..., Any]] = {"count": _count, "sort": _sort, "update": _update}
+    return _jitted(numba, kernels[name])
 
 
 def _jitted(numba: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Division as in numpy: a check for zero in every loop would keep it from being vectorised."""
+    options = {"nogil": True, "error_model": "numpy"}
     try:
-        compiled: Callable[..., Any] = numba.njit(function, nogil=True, cache=True)
+        compiled: Callable[..., Any] = numba.njit(function, cache=True, **options)
     except RuntimeError:  # no folder to keep it in
-        compiled = numba.njit(function, nogil=True)
+        compiled = numba.njit(function, **options)
     return compiled
 
 
-def _sort(
-    keys_N: Any, lengths_G: Any, ends: Any, rows_U: Any, offsets: Any, bags_N: Any, first_row: int
+def _count(
+    keys_N: Any, offsets: Any, order_G: Any, bags_N: Any, places_N: Any, rows_U: Any, bounds: Any, ends: Any
 ) -> int:  # fmt: skip
-    """Fill the last three; how many rows are touched."""
+    """A counting sort; how many rows are touched."""
     for n in range(len(keys_N)):
-        ends[keys_N[n] - first_row + 1] += 1
-    touched = n = 0
-    for row in range(len(rows_U)):
+        ends[keys_N[n] + 1] += 1
+    touched = 0
+    for row in range(len(ends) - 1):
         count = ends[row + 1]
         ends[row + 1] += ends[row]
         if count:
             rows_U[touched] = row
             touched += 1
-            offsets[touched] = ends[row + 1]
-    for bag in range(len(lengths_G)):
-        for _ in range(lengths_G[bag]):
-            row = keys_N[n] - first_row
+            bounds[touched] = ends[row + 1]
+    for i in range(len(offsets) - 1):
+        bag = order_G[i] if len(order_G) else i
+        for n in range(offsets[bag], offsets[bag + 1]):
+            row = keys_N[n]
             bags_N[ends[row]] = bag
+            if len(places_N):
+                places_N[ends[row]] = n
             ends[row] += 1
-            n += 1
+    return touched
+
+
+def _sort(
+    keys_N: Any, offsets: Any, order_G: Any, bags_N: Any, places_N: Any, rows_U: Any, bounds: Any, ends: Any,
+    spare_N: Any, num_rows: int,
+) -> int:  # fmt: skip
+    """A radix sort; how many rows are touched. Key and place are one number, so that a pass moves both at once.
+
+    Loops in place of slices, which take four seconds more to compile.
+    """
+    source_N, target_N = places_N, spare_N
+    m = 0
+    for i in range(len(offsets) - 1):
+        bag = order_G[i] if len(order_G) else i
+        for n in range(offsets[bag], offsets[bag + 1]):
+            source_N[m] = keys_N[n] << _KEY_SHIFT | n
+            m += 1
+    shift = _KEY_SHIFT
+    while (num_rows - 1) >> (shift - _KEY_SHIFT):
+        for digit in range(len(ends)):
+            ends[digit] = 0
+        for n in range(len(source_N)):
+            ends[(source_N[n] >> shift & _DIGITS - 1) + 1] += 1
+        for digit in range(_DIGITS):
+            ends[digit + 1] += ends[digit]
+        for n in range(len(source_N)):
+            digit = source_N[n] >> shift & _DIGITS - 1
+            target_N[ends[digit]] = source_N[n]
+            ends[digit] += 1
+        source_N, target_N = target_N, source_N
+        shift += _BITS
+    for bag in range(len(offsets) - 1):
+        for n in range(offsets[bag], offsets[bag + 1]):
+            target_N[n] = bag
+    touched, last = 0, -1
+    for n in range(len(source_N)):
+        row, place = source_N[n] >> _KEY_SHIFT, source_N[n] & (1 << _KEY_SHIFT) - 1
+        if row != last:
+            rows_U[touched] = last = row
+            bounds[touched] = n
+            touched += 1
+        bags_N[n] = target_N[place]
+        source_N[n] = place
+    for n in range(len(source_N)):
+        places_N[n] = source_N[n]
+    bounds[touched] = len(source_N)
     return touched
 
 
 def _update(
     rows_RD: Any, sum_R: Any, rows_U: Any, offsets: Any, bags_N: Any, weights_N: Any, grads_GD: Any,
-    settings: Any, grad_D: Any, lanes: Any, begin: int, end: int,
+    settings: Any, grad_D: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
-    """The constants 1 and D come as fp32 in `settings`: literals would raise the arithmetic to fp64."""
-    divisor, clip, lr = settings[0], settings[1], settings[2]
-    eps, one, width = settings[3], settings[4], settings[5]
-    whole = len(grad_D) - len(grad_D) % _LANES
+    """Values two by two, in their order: half as many passes over the sum.
+
+    The constants 1 and D come as fp32 in `settings`: literals would raise the arithmetic to fp64. Elements are read by
+    two indices: a view of a row would cost a count of references each.
+    """
+    scale, lr, eps, one, width = settings[0], settings[1], settings[2], settings[3], settings[4]
+    first_weight = second_weight = one
+    whole = len(grad_D) - len(grad_D) % 4
     for u in range(begin, end):
-        grad_D[:] = 0
-        for n in range(offsets[u], offsets[u + 1]):
-            bag_D = grads_GD[bags_N[n]]
-            weight = weights_N[n] if len(weights_N) else one
+        n = offsets[u]
+        first = bags_N[n]
+        if len(weights_N):
+            first_weight = weights_N[n]
+        odd = (offsets[u + 1] - n) % 2
+        if odd:
             for k in range(len(grad_D)):
-                grad_D[k] += weight * bag_D[k]
+                grad_D[k] = first_weight * grads_GD[first, k]
+        else:
+            for k in range(len(grad_D)):
+                grad_D[k] = 0
+        for n in range(offsets[u] + odd, offsets[u + 1], 2):
+            first, second = bags_N[n], bags_N[n + 1]
+            if len(weights_N):
+                first_weight, second_weight = weights_N[n], weights_N[n + 1]
+            for k in range(len(grad_D)):
+                grad_D[k] = grad_D[k] + first_weight * grads_GD[first, k] + second_weight * grads_GD[second, k]
         for k in range(len(grad_D)):
-            grad_D[k] = grad_D[k] / divisor * clip
-        lanes[:] = 0
-        for k in range(0, whole, _LANES):
-            for lane in range(_LANES):
-                lanes[lane] += grad_D[k + lane] * grad_D[k + lane]
+            grad_D[k] *= scale
+        a = b = c = d = one - one
+        for k in range(0, whole, 4):
+            a += grad_D[k] * grad_D[k]
+            b += grad_D[k + 1] * grad_D[k + 1]
+            c += grad_D[k + 2] * grad_D[k + 2]
+            d += grad_D[k + 3] * grad_D[k + 3]
         for k in range(whole, len(grad_D)):
-            lanes[k - whole] += grad_D[k] * grad_D[k]
-        squares = lanes[0]
-        for lane in range(1, _LANES):
-            squares += lanes[lane]
-        row_D = rows_RD[rows_U[u]]
-        sum_R[rows_U[u]] += squares / width
-        factor = one / (math.sqrt(sum_R[rows_U[u]]) + eps) * lr
+            a += grad_D[k] * grad_D[k]
+        row = rows_U[u]
+        sum_R[row] += (a + b + c + d) / width
+        factor = one / (math.sqrt(sum_R[row]) + eps) * lr
         for k in range(len(grad_D)):
-            row_D[k] -= grad_D[k] * factor
+            rows_RD[row, k] -= grad_D[k] * factor

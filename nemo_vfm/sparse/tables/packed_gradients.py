@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nemo_vfm.sparse.tables.touched_rows import BagLookup, BlockSpan, PendingGradient
+from nemo_vfm.sparse.tables.touched_rows import PendingGradient
 
-_HEADER = 6  # numbers of each gradient: block, call, values, bags, has weights, how samples are known
+_HEADER = 6  # numbers of each gradient: call, feature, values, bags, has weights, how samples are known
 _CALLS_OF_A_RANK = 1 << 16
 _NO_SAMPLES, _OWN_SAMPLES, _PLACES = range(3)
 
@@ -23,7 +23,7 @@ class PackedGradients:
     """Gradients of any number of lookups.
 
     Args:
-        integers_I: int64: how many gradients, a header each, then of each its keys, lengths and samples.
+        integers_I: int64: how many gradients, a header each, then of each its ids, lengths and samples.
         floats_F: fp32: of each its weights and the gradients of its bags.
     """
 
@@ -32,13 +32,16 @@ class PackedGradients:
 
 
 def pack(gradients: Sequence[PendingGradient], device: torch.device) -> PackedGradients:
-    """Each gradient is of one block of tables."""
+    """The same on all ranks, however each divides its tables into blocks.
+
+    Raises:
+        ValueError: a step has too many lookups.
+    """
     headers = [number for one in gradients for number in _header(one)]
     integers, floats = [torch.tensor([len(gradients), *headers], device=device)], [torch.empty(0, device=device)]
     for one in gradients:
-        lookup = one.lookup
-        integers += [lookup.keys_N, lookup.lengths_G, *([] if lookup.samples_G is None else [lookup.samples_G])]
-        floats += [*([] if lookup.weights_N is None else [lookup.weights_N]), one.grads_GD.flatten()]
+        integers += [one.ids_N, one.lengths_G, *([] if one.samples_G is None else [one.samples_G])]
+        floats += [*([] if one.weights_N is None else [one.weights_N]), one.grads_GD.flatten()]
     return PackedGradients(torch.cat(integers), torch.cat(floats))
 
 
@@ -52,17 +55,17 @@ def unpack(packed: PackedGradients, width: int, rank: int) -> Iterator[PendingGr
     count = int(packed.integers_I[0])
     headers = packed.integers_I[1 : 1 + count * _HEADER].view(count, _HEADER).tolist()
     integers, floats = _Reader(packed.integers_I, 1 + count * _HEADER), _Reader(packed.floats_F, 0)
-    for block, number, values, bags, weighted, samples in headers:
-        lookup = BagLookup(
-            rank * _CALLS_OF_A_RANK + number,
+    for call, feature, values, bags, weighted, samples in headers:
+        yield PendingGradient(
+            rank * _CALLS_OF_A_RANK + call,
+            feature,
             integers.take(values),
             integers.take(bags),
             floats.take(values) if weighted else None,
             None if samples == _NO_SAMPLES else integers.take(bags),
             samples == _PLACES,
-            (BlockSpan(block, slice(0, values), slice(0, bags)),),
+            floats.take(bags * width).view(bags, width),
         )
-        yield PendingGradient(lookup, floats.take(bags * width).view(bags, width))
 
 
 class _Reader:
@@ -78,9 +81,7 @@ class _Reader:
 
 
 def _header(one: PendingGradient) -> tuple[int, ...]:
-    lookup = one.lookup
-    if lookup.number >= _CALLS_OF_A_RANK:
-        raise ValueError(f"a step has {lookup.number} lookups, and ranks can exchange {_CALLS_OF_A_RANK - 1} at most")
-    samples = _NO_SAMPLES if lookup.samples_G is None else _PLACES if lookup.has_places else _OWN_SAMPLES
-    numbers = len(lookup.keys_N), len(lookup.lengths_G), int(lookup.weights_N is not None), samples
-    return lookup.spans[0].block, lookup.number, *numbers
+    if one.call >= _CALLS_OF_A_RANK:
+        raise ValueError(f"a step has {one.call} lookups, and ranks can exchange {_CALLS_OF_A_RANK - 1} at most")
+    samples = _NO_SAMPLES if one.samples_G is None else _PLACES if one.has_places else _OWN_SAMPLES
+    return one.call, one.feature, len(one.ids_N), len(one.lengths_G), int(one.weights_N is not None), samples

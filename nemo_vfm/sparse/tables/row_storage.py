@@ -20,7 +20,8 @@ from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
 from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14
-_ROWS_OF_A_BLOCK = torch.iinfo(torch.int16).max
+_ROWS_OF_A_BLOCK = 1 << 13
+_ROWS_OF_A_BLOCK_IN_TORCH = torch.iinfo(torch.int16).max
 
 
 class RowStorage:
@@ -40,14 +41,12 @@ class RowStorage:
         first = next(iter(self.tables.values()))
         self.width, dtype = first.width, DTYPES[first.dtype]
         self.begins = _begins(self.tables)
+        self.features = {feature: name for name, spec in self.tables.items() for feature in spec.features}
+        self._table_of = list(self.features.values())
         self.num_rows = sum(spec.rows for spec in self.tables.values())
         self.rows_RD = torch.empty(self.num_rows, self.width, dtype=dtype, device=device)
         shapes = optimizer.state_shapes(self.num_rows, self.width)
         self.state = {name: torch.zeros(shape, device=device) for name, shape in shapes.items()}
-        self.blocks = _blocks(self.tables)
-        num_blocks = 1 + max(self.blocks.values())
-        self._pending: list[list[PendingGradient]] = [[] for _ in range(num_blocks)]
-        self._touched: list[TouchedRows | None] = [None] * num_blocks
         self._seed = seed
         self._place(device)
         for name, spec in self.tables.items() if device.type != "meta" else ():
@@ -69,26 +68,28 @@ class RowStorage:
             n: torch.zeros_like(one, device=device) if made else one.to(device) for n, one in self.state.items()
         }
         self._place(device)
-        self.forget()
         for name, spec in self.tables.items() if made else ():
             self._initialize(name, spec)
 
     def _place(self, device: torch.device) -> None:
-        """Small tensors that computations on the rows need beside them."""
+        """Everything that depends on the device of the rows; nothing waits then."""
+        self._blocks = _blocks(self.tables, _rows_of_a_block(self.rows_RD))
+        self._block_of = {name: block for block, names in enumerate(self._blocks) for name in names}
+        self.forget()
         salts = [counter_hash.signed_salt(counter_hash.name_salt(self._seed, name)) for name in self.tables]
         self._salts_T = torch.tensor(salts, device=device)
         self._begins_T = torch.tensor(list(self.begins.values()), device=device)
 
     @property
     def pending(self) -> int:
-        """How many gradients of a lookup in a block of tables wait for the end of the step."""
+        """How many gradients of a feature's lookup wait for the end of the step."""
         return sum(map(len, self._pending))
 
     def add(self, gradient: PendingGradient) -> None:
         """Keep it until the step is applied."""
-        for span in gradient.lookup.spans:
-            self._pending[span.block].append(gradient.of_block(span))
-            self._touched[span.block] = None
+        block = self._block_of[self._table_of[gradient.feature]]
+        self._pending[block].append(gradient)
+        self._touched[block] = None
 
     def has_finite_gradients(self) -> bool:
         """Of what waits."""
@@ -109,16 +110,16 @@ class RowStorage:
 
     def forget(self) -> None:
         """Drop what waits."""
-        self._pending = [[] for _ in self._pending]
-        self._touched = [None] * len(self._touched)
+        self._pending: list[list[PendingGradient]] = [[] for _ in self._blocks]
+        self._touched: list[TouchedRows | None] = [None] * len(self._blocks)
 
     def touched(self) -> list[TouchedRows]:
         """The touched rows of what waits, of the blocks where something does."""
         for block, pending in enumerate(self._pending):
-            if self._touched[block] is None and any(len(one.lookup.keys_N) for one in pending):
-                names = [name for name, own in self.blocks.items() if own == block]
+            if self._touched[block] is None and any(len(one.ids_N) for one in pending):
+                names = self._blocks[block]
                 num_rows = sum(self.tables[name].rows for name in names)
-                self._touched[block] = touched_rows(pending, self.begins[names[0]], num_rows)
+                self._touched[block] = touched_rows(pending, self._begin_of, self.begins[names[0]], num_rows)
         return [one for one in self._touched if one is not None]
 
     def apply(
@@ -136,23 +137,18 @@ class RowStorage:
             self._update(optimizer, part, step)
         self.forget()
 
+    def _begin_of(self, feature: int) -> int:
+        return self.begins[self._table_of[feature]]
+
     def _has_kernel(self, optimizer: RowWiseAdaGrad) -> bool:
         plain = self.rows_RD.dtype == torch.float32 and not optimizer.weight_decay
         return plain and numba_kernels.usable(self.rows_RD)
 
     def _update_row_wise(self, optimizer: RowWiseAdaGrad, divisor: float, clip_factor: float) -> None:
-        numbers = divisor, clip_factor, optimizer.lr, optimizer.eps
-        for one in self.touched():
-            numba_kernels.update_row_wise(
-                self.rows_RD,
-                self.state["sum"],
-                one.rows_U,
-                one.offsets,
-                one.bags_N,
-                one.weights_N,
-                one.grads_GD,
-                numbers,
-            )
+        numbers, sum_R = (divisor, clip_factor, optimizer.lr, optimizer.eps), self.state["sum"]
+        found = self.touched()
+        arrays = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in found]
+        numba_kernels.update_row_wise(self.rows_RD, sum_R, arrays, numbers)
 
     def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
         state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
@@ -189,16 +185,24 @@ def _begins(tables: Mapping[str, TableSpec]) -> dict[str, int]:
     return begins
 
 
-def _blocks(tables: Mapping[str, TableSpec]) -> dict[str, int]:
-    """The block of each table. Gradients are sorted and summed block by block, so that they stay in the cache.
+def _rows_of_a_block(rows_RD: Tensor) -> int:
+    """Torch's sort of less than 32,768 values is not its radix sort, and many times as slow: there, larger blocks."""
+    return _ROWS_OF_A_BLOCK if numba_kernels.usable(rows_RD) else _ROWS_OF_A_BLOCK_IN_TORCH
 
-    Neighbours make a block while int16 can number its rows; a larger table is one of its own.
+
+def _blocks(tables: Mapping[str, TableSpec], most_rows: int) -> list[list[str]]:
+    """Names of tables whose gradients are sorted and summed together: few enough that they stay in the cache.
+
+    Neighbours of few rows make a block, so that small tables cost fewer calls; a larger table is one of its own, and
+    its gradients are used where they lie.
     """
-    blocks, block, rows = {}, 0, 0
+    blocks: list[list[str]] = [[]]
+    rows = 0
     for name, spec in tables.items():
-        if rows and rows + spec.rows > _ROWS_OF_A_BLOCK:
-            block, rows = block + 1, 0
-        blocks[name] = block
+        if rows and rows + spec.rows > most_rows:
+            blocks.append([])
+            rows = 0
+        blocks[-1].append(name)
         rows += spec.rows
     return blocks
 

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums the gradients of each touched row over all lookups of a step, in the order of the samples.
 
-Shape letters: N values of all lookups, G bags of all lookups, D width, U touched rows.
+Shape letters: N values, G bags, D width, U touched rows.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,53 +20,28 @@ _NUMBERS_AT_ONCE, _ROWS_AT_ONCE = 1 << 18, 1 << 14
 
 
 @dataclass(frozen=True)
-class BagLookup:
-    """What one lookup read, and where its gradients belong.
+class PendingGradient:
+    """The gradients of one feature's bags in one lookup, until the step is applied.
 
     Args:
-        number: of the call, in the order of the forward passes of a step.
-        keys_N: rows of the storage.
+        call: number of the lookup, in the order of the forward passes of a step.
+        feature: number of the feature in its storage, in the order of the tables.
+        ids_N: rows of its table.
         lengths_G: values a bag.
         weights_N: of the values, or None for 1.
         samples_G: the sample of each bag, where their order has to be restored.
         has_places: whether `samples_G` are places in the global batch.
-        spans: the values and bags of each block of tables, in their order.
+        grads_GD: fp32.
     """
 
-    number: int
-    keys_N: Tensor
+    call: int
+    feature: int
+    ids_N: Tensor
     lengths_G: Tensor
     weights_N: Tensor | None
     samples_G: Tensor | None
     has_places: bool
-    spans: tuple["BlockSpan", ...]
-
-
-@dataclass(frozen=True)
-class BlockSpan:
-    """Which values and bags of a lookup belong to one block of tables."""
-
-    block: int
-    values: slice
-    bags: slice
-
-
-@dataclass(frozen=True)
-class PendingGradient:
-    """The gradient of a lookup's bags, fp32 (G, D), until the step is applied."""
-
-    lookup: BagLookup
     grads_GD: Tensor
-
-    def of_block(self, span: BlockSpan) -> "PendingGradient":
-        """The part of one block of tables, as views."""
-        one, values, bags = self.lookup, span.values, span.bags
-        weights_N = None if one.weights_N is None else one.weights_N[values]
-        samples_G = None if one.samples_G is None else one.samples_G[bags]
-        part = BagLookup(
-            one.number, one.keys_N[values], one.lengths_G[bags], weights_N, samples_G, one.has_places, (span,)
-        )
-        return PendingGradient(part, self.grads_GD[bags])
 
 
 @dataclass(frozen=True)
@@ -126,8 +101,10 @@ def _filled_offsets(places_U: Tensor, bounds: Tensor, count: int) -> Tensor:
     return offsets.index_copy_(0, places_U + 1, bounds.diff()).cumsum_(0)
 
 
-def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: int) -> TouchedRows:
-    """Bring the values of all lookups into the order of their rows.
+def touched_rows(
+    pending: Sequence[PendingGradient], begin_of: Callable[[int], int], first_row: int, num_rows: int
+) -> TouchedRows:
+    """Bring the values of all lookups in a block of tables into the order of their rows.
 
     Values of one row keep a fixed order: by place in the global batch where places were given, else by call and
     sample; then by feature, in the order of the tables; then as they come in the sample. Floating-point sums depend on
@@ -135,30 +112,39 @@ def touched_rows(pending: Sequence[PendingGradient], first_row: int, num_rows: i
 
     Args:
         pending: at least one.
-        first_row: of the storage that they may touch.
-        num_rows: how many.
+        begin_of: the number of a feature -> the first row of its table in the storage.
+        first_row: of the block in its storage.
+        num_rows: of the block.
 
     Raises:
         ValueError: places were given for some lookups and not for others.
     """
-    pending = sorted(pending, key=lambda one: one.lookup.number)
-    lookups = [one.lookup for one in pending]
-    keys_N, samples_G, weights_N = _cat([lookup.keys_N for lookup in lookups]), _samples(lookups), _weights(lookups)
-    if samples_G is None and weights_N is None and numba_kernels.sorts(keys_N, num_rows):
-        lengths_G = _cat([lookup.lengths_G for lookup in lookups])
-        rows_U, offsets, bags_N = numba_kernels.sorted_bags(keys_N, lengths_G, first_row, num_rows)
-        return TouchedRows(rows_U.add_(first_row), offsets, bags_N, None, _cat([one.grads_GD for one in pending]))
-    keys_N = _narrow(keys_N - first_row, num_rows)
-    bags_N = _bags(lookups)
+    pending = sorted(pending, key=lambda one: (one.call, one.feature))
+    keys_N = _cat([_counted_from(first_row, one.ids_N, begin_of(one.feature)) for one in pending])
+    samples_G, weights_N = _samples(pending), _weights(pending)
+    lengths_G, grads_GD = _cat([one.lengths_G for one in pending]), _cat([one.grads_GD for one in pending])
+    rows_U, offsets, bags_N, order_N = _sorted(keys_N, lengths_G, samples_G, num_rows, weights_N is not None)
+    if weights_N is not None and order_N is not None:
+        weights_N = weights_N.index_select(0, order_N)
+    return TouchedRows(rows_U + first_row, offsets, bags_N, weights_N, grads_GD)
+
+
+def _counted_from(first_row: int, ids_N: Tensor, begin: int) -> Tensor:
+    """The rows of ids, without a copy for the first table of a block."""
+    return ids_N if begin == first_row else ids_N + (begin - first_row)
+
+
+def _sorted(
+    keys_N: Tensor, lengths_G: Tensor, samples_G: Tensor | None, num_rows: int, with_places: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Touched rows, their offsets, and the bag and the place of each value: by row, and by sample inside a row."""
+    if numba_kernels.sorts(keys_N, num_rows):
+        order_G = None if samples_G is None else samples_G.sort(stable=True).indices
+        return numba_kernels.sorted_by_row(keys_N, row_offsets(lengths_G), order_G, num_rows, with_places)
+    keys_N, bags_N = _narrow(keys_N, num_rows), _bags(lengths_G, len(keys_N))
     order_N = _row_order(keys_N, samples_G, bags_N)
     rows_U, counts_U = torch.unique_consecutive(keys_N.index_select(0, order_N), return_counts=True)
-    return TouchedRows(
-        rows_U.long() + first_row,
-        row_offsets(counts_U),
-        bags_N.index_select(0, order_N),
-        None if weights_N is None else weights_N.index_select(0, order_N),
-        _cat([one.grads_GD for one in pending]),
-    )
+    return rows_U.long(), row_offsets(counts_U), bags_N.index_select(0, order_N), order_N
 
 
 def _row_order(keys_N: Tensor, samples_G: Tensor | None, bags_N: Tensor) -> Tensor:
@@ -176,32 +162,30 @@ def _narrow(keys_N: Tensor, num_rows: int) -> Tensor:
     return keys_N.to(smallest)
 
 
-def _bags(lookups: Sequence[BagLookup]) -> Tensor:
-    lengths_G = _cat([lookup.lengths_G for lookup in lookups])
+def _bags(lengths_G: Tensor, num_values: int) -> Tensor:
     bags_G = torch.arange(len(lengths_G), device=lengths_G.device)
-    return torch.repeat_interleave(bags_G, lengths_G, output_size=sum(len(lookup.keys_N) for lookup in lookups))
+    return torch.repeat_interleave(bags_G, lengths_G, output_size=num_values)
 
 
-def _samples(lookups: Sequence[BagLookup]) -> Tensor | None:
+def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:
     """Numbers that rise with the samples, or None where the lookups have that order already."""
-    with_places = [lookup.has_places for lookup in lookups]
-    if any(with_places) and not all(with_places):
+    with_places = {one.call: one.has_places for one in pending}
+    if any(with_places.values()) and not all(with_places.values()):
         raise ValueError(
-            f"{sum(with_places)} of {len(lookups)} lookups of this step were given the places of their samples in the "
-            "global batch; give them to all of them or to none"
+            f"{sum(with_places.values())} of {len(with_places)} lookups of this step were given the places of their "
+            "samples in the global batch; give them to all of them or to none"
         )
-    samples = [one.samples_G if one.has_places else one.samples_G + (one.number << 32)
-               for one in lookups if one.samples_G is not None]  # fmt: skip
+    samples = [one.samples_G if one.has_places else one.samples_G + (one.call << 32)
+               for one in pending if one.samples_G is not None]  # fmt: skip
     return _cat(samples) if samples else None
 
 
-def _weights(lookups: Sequence[BagLookup]) -> Tensor | None:
-    if all(lookup.weights_N is None for lookup in lookups):
+def _weights(pending: Sequence[PendingGradient]) -> Tensor | None:
+    """Of all values, 1 where a feature has none; None where no feature has any."""
+    if all(one.weights_N is None for one in pending):
         return None
-    ones = [torch.ones(len(one.keys_N), device=one.keys_N.device) for one in lookups]
-    return _cat(
-        [one if lookup.weights_N is None else lookup.weights_N for one, lookup in zip(ones, lookups, strict=True)]
-    )
+    return _cat([torch.ones_like(one.ids_N, dtype=torch.float32) if one.weights_N is None else one.weights_N
+                 for one in pending])  # fmt: skip
 
 
 def _cat(tensors: Sequence[Tensor]) -> Tensor:

@@ -18,9 +18,11 @@ from nemo_vfm.models.recommenders.initial_values import draw_weights
 from nemo_vfm.models.recommenders.interest import LocalActivation
 from nemo_vfm.models.recommenders.sample_dropout import DropoutPlaces
 from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import session_batch
 from tests.support.small_recommenders import HISTORY, small
 
+OTHER = {"categories": TableSpec(7, 8, ("categories", "category"), pooling="sequence")}
 LENGTHS = [3, 0, 7, 1]
 PLACES = DropoutPlaces(torch.arange(4), 0)
 
@@ -154,6 +156,8 @@ def test_lengths_that_differ_within_a_history_are_refused():
 @pytest.mark.parametrize(("given", "words"), [
     ({"history": {}}, "history is empty"),
     ({"history": {"history": "items"}}, "history shares no table with items"),
+    ({"tables": {"items": TableSpec(9, 8, ("history", "item")), **OTHER}}, "table items pools the history history"),
+    ({"tables": {"items": TableSpec(9, 4, ("history", "item")), **OTHER}}, "table items has width 4, .* of 8"),
     ({"heads": 3}, "not divisible by 3 heads"),
     ({"dropout": 1.0}, "below 1"),
     ({"longest": 0}, "longest_history must be at least 1"),

@@ -55,9 +55,20 @@ def test_threads_change_no_bit(weighted):
     assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
 
 
-def test_values_of_a_row_stay_in_the_order_of_their_bags():
-    keys_N, lengths_G = torch.tensor([12, 10, 12, 12, 14]), torch.tensor([2, 0, 2, 1])
-    rows_U, offsets, bags_N = numba_kernels.sorted_bags(keys_N, lengths_G, first_row=10, num_rows=6)
-    assert rows_U.tolist() == [0, 2, 4]
-    assert offsets.tolist() == [0, 1, 4, 5]
-    assert bags_N.tolist() == [0, 0, 2, 2, 3]
+@pytest.mark.parametrize("rows", [6, 60])
+def test_values_of_a_row_stay_in_the_order_of_their_bags(rows):
+    keys_N, offsets = torch.tensor([2, 0, 2, 2, 4]), torch.tensor([0, 2, 2, 4, 5])
+    found = numba_kernels.sorted_by_row(keys_N, offsets, None, rows, with_places=True)
+    assert [one.tolist() for one in found] == [[0, 2, 4], [0, 1, 4, 5], [0, 0, 2, 2, 3], [1, 0, 2, 3, 4]]
+    found = numba_kernels.sorted_by_row(keys_N, offsets, torch.tensor([3, 2, 1, 0]), rows, with_places=True)
+    assert [one.tolist() for one in found] == [[0, 2, 4], [0, 1, 4, 5], [0, 2, 2, 0, 3], [1, 2, 3, 0, 4]]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 2048, 12_000, 12_001, 1 << 22, (1 << 22) + 1, (1 << 31) - 1])
+def test_rows_of_any_number_are_sorted_as_by_torch(rows):
+    keys_N = torch.randint(0, rows, (3000,), generator=torch.Generator().manual_seed(rows)) // 3 * 3
+    keys_N[:2] = torch.tensor([rows - 1, 0])
+    rows_U, bounds, bags_N, order_N = numba_kernels.sorted_by_row(keys_N, torch.arange(3001), None, rows, True)
+    assert torch.equal(order_N, keys_N.sort(stable=True).indices) and torch.equal(bags_N, order_N)
+    unique, counts = keys_N.unique(return_counts=True)
+    assert torch.equal(rows_U, unique) and torch.equal(bounds.diff(), counts)

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a trained model on a made log with the teacher that clicked, and with logistic regression.
+
+Shape letter: B samples.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import atomic_path, write_json
+from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.logistic_regression import LogisticModel
+from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_COLUMNS = ("id", "label", "score", "teacher")
+
+
+class CompareScores:
+    """Writes `predictions.parquet` (id, label, score, teacher, logistic) and `comparison.json`.
+
+    An AUC is expected under the teacher's probabilities, which is less noisy than that of the clicks.
+
+    Args:
+        log: folder of a `MakeSessions` run with a logistic regression.
+        predictions: the `predictions.parquet` of a training on its table.
+    """
+
+    def __init__(self, *, log: Path, predictions: Path) -> None:
+        self.log, self.predictions = local(log, "the folder of the log"), local(predictions, "the predictions")
+
+    def run(self, run: Run) -> Outcome:
+        """Score the samples by logistic regression, and compare.
+
+        Raises:
+            UserError: a file is missing, or the log has no logistic regression.
+            DataError: the predictions are of samples that are not in the log.
+        """
+        table = self._read()
+        scores = {name: torch.from_numpy(table[name].to_numpy()) for name in ("score", "teacher")}
+        scores["logistic"] = self._logistic(torch.from_numpy(table["id"].to_numpy()))
+        run.folder.mkdir(parents=True, exist_ok=True)
+        _write(run.folder / "predictions.parquet", table, scores["logistic"])
+        aucs = {name: ScoreRanks(score_B).expected_auc(scores["teacher"]) for name, score_B in scores.items()}
+        result = _distances(aucs) | {"samples": len(table)}
+        write_json(run.folder / "comparison.json", result)
+        text = f"AUC {aucs['score']:.4f}, of the teacher {aucs['teacher']:.4f}, of logistic {aucs['logistic']:.4f}"
+        return Outcome(text, result)
+
+    def _read(self) -> "pa.Table":
+        import pyarrow.parquet as pq
+
+        if not self.predictions.is_file():
+            raise UserError(f"there is no {self.predictions}; add the callback WritePredictions to the training")
+        found = pq.read_table(self.predictions)
+        if lacking := [name for name in _COLUMNS if name not in found.column_names]:
+            raise UserError(
+                f"{self.predictions} has no column {lacking[0]}; train on the table of a log with a teacher"
+            )
+        return found.select(_COLUMNS)
+
+    def _logistic(self, ids_B: Tensor) -> Tensor:
+        """The probability of each of these samples."""
+        path = self.log / "logistic.safetensors"
+        if not path.is_file():
+            raise UserError(f"there is no {path}; set logistic in the recipe that makes the log")
+        model, places = LogisticModel.load(path), ids_B.argsort()
+        sorted_B, found_B = ids_B[places], torch.full((len(ids_B),), torch.nan)
+        for chunk in FeatureTable(self.log / "table").log_chunks():
+            at_B = torch.searchsorted(sorted_B, chunk.ids_B).clamp(max=len(sorted_B) - 1)
+            asked = (sorted_B[at_B] == chunk.ids_B).nonzero()[:, 0]
+            here = chunk.select(asked)
+            dense_BF = torch.stack([*here.dense.values()], 1) if here.dense else torch.empty(len(here), 0)
+            found_B[places[at_B[asked]]] = model.score(here.features, dense_BF).sigmoid()
+        if missing := int(found_B.isnan().sum()):
+            raise DataError(f"{self.predictions} has {missing:,} samples that are not in {self.log / 'table'}")
+        return found_B
+
+
+def _distances(aucs: Mapping[str, float]) -> dict[str, float]:
+    """AUCs, how far the model is from the teacher, and that over how far logistic regression is."""
+    ours, theirs = aucs["teacher"] - aucs["score"], aucs["teacher"] - aucs["logistic"]
+    named = {f"{name}_auc": auc for name, auc in aucs.items()}
+    return named | {"from_teacher": ours, "over_logistic": ours / theirs if theirs else float("inf")}
+
+
+def _write(path: Path, table: "pa.Table", logistic_B: Tensor) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_path(path) as unfinished:
+        pq.write_table(table.append_column("logistic", pa.array(logistic_B.numpy())), unfinished)
