@@ -13,7 +13,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.recsys.feature_table.row_order import held_out
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
-from nemo_vfm.recsys.logistic_regression import LogisticModel, LogisticRegression
+from nemo_vfm.recsys.logistic_regression import LabelledSamples, LogisticModel, LogisticRegression
 from nemo_vfm.recsys.make_sessions import MakeSessions
 from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.id_feature import IdFeature
@@ -80,6 +80,12 @@ def test_what_is_said_of_the_log_is_what_it_is(made: Path):
         teacher = found.labels["teacher"][rows]
         assert said["measured"]["teacher"][side]["auc"] == pytest.approx(ScoreRanks(teacher).expected_auc(teacher))
         assert said["logistic"]["auc"][side] == pytest.approx(ScoreRanks(score[rows]).expected_auc(teacher), abs=1e-6)
+    trained = found.select((~aside).nonzero()[:, 0])
+    parts = [LabelledSamples(trained.features, trained.dense["age"][:, None], trained.labels["click"])]
+    fits = LogisticRegression(ridges=[3.0, 30.0], most_iterations=10).fits(parts, log().rows())
+    scores = {ridge: model.score(found.features, found.dense["age"][:, None])[aside] for ridge, model in fits}
+    best = max(ScoreRanks(score).expected_auc(found.labels["teacher"][aside]) for score in scores.values())
+    assert said["logistic"]["auc"]["held_out"] == pytest.approx(best, abs=1e-4)
     assert said["measured"]["teacher"]["held_out"]["samples"] == int(aside.sum())
     assert 0.55 < said["logistic"]["auc"]["held_out"] < said["measured"]["teacher"]["held_out"]["auc"] - 0.02
     assert json.loads((made / "ledger.json").read_text())["rows"]["kept"] == 3_000
