@@ -15,7 +15,16 @@ from nemo_vfm.config.emit import to_yaml, with_places
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
-from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, did_you_mean, fail, printable, shown_path
+from nemo_vfm.config.recipe_errors import (
+    Mark,
+    RecipeError,
+    Source,
+    did_you_mean,
+    fail,
+    printable,
+    shown_path,
+    some_of,
+)
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.run_dir import run_dir_of
 from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
@@ -132,7 +141,7 @@ def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
     if roots.ingredient(change.path, change.text):
         return True
     if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
-        text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {', '.join(known)}"
+        text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {some_of(known)}"
         raise fail(text + did_you_mean(change.text, known), change.mark, change.path)
     return False
 

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_origin
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
 from nemo_vfm.config.locate import NotLocated, Target
-from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable
+from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
 from nemo_vfm.config.slot_fit import chosen
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
@@ -235,7 +235,7 @@ class Checker:
         slot = path.rpartition(".")[2]
         known = self.choices(slot) if slot else []
         near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
-        there = f"; conf/{slot} holds {', '.join(known)}{near}" if known else ""
+        there = f"; conf/{slot} holds {some_of(known)}{near}" if known else ""
         text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
         return self._say(path, node.mark, text)
 

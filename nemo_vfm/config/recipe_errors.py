@@ -4,7 +4,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -30,6 +30,7 @@ __all__ = [
 
 _WIDTH = 110  # characters of a source line that are shown
 _SHOWN = 50  # problems that are shown; a hostile recipe can have thousands
+_NAMED = 24
 _KNOWN = 300  # names that are searched for the nearest: each takes some microseconds, for every problem
 _LONGEST = 600  # characters of a message, and of a name that is worth a suggestion
 
@@ -119,6 +120,11 @@ class RecipeError(UserError):
 def fail(message: str, mark: Mark, path: str = "") -> RecipeError:
     """An error with one problem, to be raised."""
     return RecipeError([Problem(path, mark, message)])
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Names in a row; of many the first ones and how many more there are, so that what comes behind is still read."""
+    return ", ".join([*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

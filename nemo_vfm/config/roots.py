@@ -9,7 +9,7 @@ from filecmp import cmp
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail
+from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, some_of
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
@@ -69,7 +69,7 @@ class Roots:
         if found := self.ingredient(slot, choice):
             return found
         known, folder = self.choices(slot), f"conf/{slot.rpartition('.')[2]}"
-        there = f"{folder} holds {', '.join(known)}" if known else f"there is no folder {folder}"
+        there = f"{folder} holds {some_of(known)}" if known else f"there is no folder {folder}"
         raise fail(f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}", mark, slot)
 
     def overlay(self, name: str, mark: Mark) -> list[Path]:
@@ -87,7 +87,7 @@ class Roots:
         if found:
             return list(found.values())
         known = sorted({choice.split("/")[0] for choice in self.choices("overlay")})
-        there = f"conf/overlay holds {', '.join(known)}" if known else "there is no folder conf/overlay"
+        there = f"conf/overlay holds {some_of(known)}" if known else "there is no folder conf/overlay"
         raise fail(f"there is no overlay {name}: {there}{did_you_mean(name, known)}", mark)
 
     def is_foreign(self, file: Path) -> bool:

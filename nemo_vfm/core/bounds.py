@@ -7,6 +7,7 @@ MOST_BLOCKS = 1_000
 MOST_WIDTH = 1 << 20
 MOST_HEADS = 1 << 14  # heads, and the width of one
 MOST_VOCAB = 1 << 26
+MOST_ROWS = 1 << 40  # of an embedding table
 MOST_TEXT_TOKENS = 1 << 17  # of a caption
 LEAST_FPS, MOST_FPS = 1e-3, 1_000
 MOST_FRAMES = 100_000

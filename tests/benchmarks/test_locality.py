@@ -17,4 +17,4 @@ def test_a_quick_run_comes_near_every_bin(tmp_path: Path):
     figures = figures_of("locality", "--quick", "--data", str(DATA.resolve()), folder=tmp_path)
     assert set(figures) == {"max_bin_error", "max_access_error", "peak_gb"}
     assert figures["max_bin_error"] < 0.003 and figures["max_access_error"] < 0.02
-    assert 0.05 < figures["peak_gb"] < 2
+    assert figures["peak_gb"] > 0.05  # of this process, which has run other tests

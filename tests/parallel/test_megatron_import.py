@@ -39,7 +39,10 @@ print(json.dumps([statuses, [name for name in sys.modules if name.partition(".")
 
 ZERO_BUBBLE = ParallelPlan(pipeline=2, virtual=2, microbatches=2, schedule="zero_bubble")
 #: Workflows, in which a step has the engine.
-REFUSED = {"recipes/llm/stories.yaml", "recipes/diffusion/train_autoencoder.yaml"}
+REFUSED = {"recipes/llm/stories.yaml", "recipes/diffusion/train_autoencoder.yaml"} | {
+    f"recipes/recommendation/{name}.yaml"
+    for name in ("dcnv2_mlperf", "din_history", "dlrm_criteo", "dlrm_teacher", "hstu_history", "recd_session")
+}
 
 
 def with_an_engine() -> list[str]:

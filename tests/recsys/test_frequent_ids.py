@@ -33,7 +33,7 @@ def test_rows_follow_the_counts_of_all_ids(num_rows, min_count):
     ranked = sorted((one for one in counts if counts[one] >= min_count), key=lambda one: (-counts[one], one))
     row_of = {one: row for row, one in enumerate(ranked[: num_rows - 1], 1)}
     unknown = [10**9, -(10**9), 1]
-    rows = found.rows("item", chunk_of(np.array([*ids.tolist(), *unknown])).features["item"])
+    rows = found.table_rows("item", chunk_of(np.array([*ids.tolist(), *unknown])).features["item"])
     assert rows.values_N.tolist() == [row_of.get(one, 0) for one in [*ids.tolist(), *unknown]]
 
 
@@ -43,8 +43,8 @@ def test_a_vocabulary_comes_back_and_keeps_lengths(tmp_path):
     found.write(tmp_path / "vocabulary.safetensors")
     back = read_vocabulary(tmp_path / "vocabulary.safetensors")
     for name, ids in log.features.items():
-        assert torch.equal(back.rows(name, ids).values_N, found.rows(name, ids).values_N)
-        assert torch.equal(back.rows(name, ids).lengths_B, ids.lengths_B)
+        assert torch.equal(back.table_rows(name, ids).values_N, found.table_rows(name, ids).values_N)
+        assert torch.equal(back.table_rows(name, ids).lengths_B, ids.lengths_B)
     (tmp_path / "vocabulary.safetensors").write_bytes(b"x" * 100)
     with pytest.raises(DataError, match="Delete it"):
         read_vocabulary(tmp_path / "vocabulary.safetensors")

@@ -152,7 +152,7 @@ def test_ids_are_counted_over_the_whole_log_before_they_get_rows(logs, whole):
     log = log.select(torch.isin(log.ids_B, found.ids_B).nonzero().squeeze(1))
     vocabulary = FrequentIds(num_rows=500).vocabulary(reads)
     for name, ids in log.features.items():
-        assert lists(found.features[name]) == lists(vocabulary.rows(name, ids))
+        assert lists(found.features[name]) == lists(vocabulary.table_rows(name, ids))
     assert (
         read_vocabulary(whole["criteo"] / "vocabulary.safetensors").ids["C1"].tolist() == vocabulary.ids["C1"].tolist()
     )
@@ -171,10 +171,10 @@ def test_half_of_a_log_is_the_same_half_in_any_order_and_another_by_another_seed
 
 def test_ids_are_spread_over_the_rows_of_each_table_and_stay_where_they_are():
     ids = Jagged(torch.arange(-5000, 5000), torch.ones(10_000, dtype=torch.int64))
-    found = HashedIds(num_rows=100, num_rows_of={"big": 1000}).rows("small", ids).values_N
+    found = HashedIds(num_rows=100, num_rows_of={"big": 1000}).table_rows("small", ids).values_N
     counts = torch.bincount(found, minlength=100)
     assert len(counts) == 100 and counts.min() > 60 and counts.max() < 140
-    assert int(HashedIds(num_rows=100, num_rows_of={"big": 1000}).rows("big", ids).values_N.max()) == 999
+    assert int(HashedIds(num_rows=100, num_rows_of={"big": 1000}).table_rows("big", ids).values_N.max()) == 999
     golden = 0x9E3779B97F4A7C15  # the first two numbers of SplitMix64 from seed 0 are published
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
     states = torch.tensor([golden - 2**64, 2 * golden % 2**64])

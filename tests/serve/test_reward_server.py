@@ -3,6 +3,7 @@
 """Tests that a reward model's server answers as Nemotron's and vLLM's clients expect, each score as it is alone."""
 
 import json
+import os
 import random
 import signal
 import socket
@@ -302,7 +303,7 @@ def test_the_command_serves_a_reward_model_and_tells_its_key_to_nobody(model: tu
         assert server.begin(body, "sk-wrong", "/v1/score").getresponse().status == 401
         found = json.loads(server.begin(body, KEY, "/v1/score").getresponse().read())["data"][0]
         assert found["score"] == found["scores"]["good"] - 0.5 * found["scores"]["long"]
-        server.process.send_signal(signal.SIGTERM)
+        os.kill(server.process.pid, signal.SIGTERM)
         assert server.process.wait(60) == 0
     finally:
         server.process.kill()

@@ -295,7 +295,7 @@ def test_settings_are_the_recipes_values_by_address(file: Path) -> None:
         if isinstance(value, dict) and value:
             for key, below in value.items():
                 walk(below, f"{path}.{key}" if path else key)
-        elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        elif isinstance(value, list) and any(isinstance(item, dict | list) for item in value):
             for index, item in enumerate(value):
                 walk(item, f"{path}.{index}")
         elif isinstance(value, bool | int | float):

@@ -81,7 +81,7 @@ class Vocabulary:
     ids: Mapping[str, _Ids]
     _sorted: dict[str, tuple[_Ids, _Ids]] = field(default_factory=dict)
 
-    def rows(self, feature: str, ids: Jagged) -> Jagged:
+    def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
         known, rows = self._table(feature)
         values = ids.values_N.numpy()

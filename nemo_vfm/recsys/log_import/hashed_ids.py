@@ -21,7 +21,7 @@ from nemo_vfm.sparse.row_fingerprint import mix64_
 class IdMap(Protocol):
     """Says which row of its feature's table an id has."""
 
-    def rows(self, feature: str, ids: Jagged) -> Jagged:
+    def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """The same lengths, with rows in place of ids."""
         ...
 
@@ -42,7 +42,7 @@ class HashedIds:
         if small := {name: rows for name, rows in {"": num_rows, **self.num_rows_of}.items() if rows < 1}:
             raise ValueError(f"num_rows must be at least 1, got {next(iter(small.values()))}")
 
-    def rows(self, feature: str, ids: Jagged) -> Jagged:
+    def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
         return replace(ids, values_N=hashed(ids.values_N, self.num_rows_of.get(feature, self.num_rows)))
 

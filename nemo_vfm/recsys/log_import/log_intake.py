@@ -90,4 +90,4 @@ class LogIntake:
     def _with_rows(self, chunk: LogChunk) -> LogChunk:
         if self.ids is None:
             return chunk
-        return replace(chunk, features={name: self.ids.rows(name, ids) for name, ids in chunk.features.items()})
+        return replace(chunk, features={name: self.ids.table_rows(name, ids) for name, ids in chunk.features.items()})

@@ -7,6 +7,8 @@ from typing import Literal
 
 import torch
 
+from nemo_vfm.core.bounds import MOST_ROWS, MOST_WIDTH, require_between
+
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -34,8 +36,8 @@ class TableSpec:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
-        if self.rows < 1 or self.width < 1:
-            raise ValueError(f"a table of {self.rows} rows of width {self.width}: both must be at least 1")
+        require_between(1, MOST_ROWS, rows=self.rows)
+        require_between(1, MOST_WIDTH, width=self.width)
         if not self.features or len(set(self.features)) < len(self.features):
             raise ValueError(f"features {list(self.features)}: name at least one, and each once")
         if self.pooling not in ("sum", "mean", "sequence") or self.dtype not in DTYPES:
