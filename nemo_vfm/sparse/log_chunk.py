@@ -67,6 +67,8 @@ class LogChunk:
         if not parts:
             raise ValueError("there is no chunk to join; give at least one")
         first = parts[0]
+        if len(parts) == 1:
+            return first
         return LogChunk(
             torch.cat([part.ids_B for part in parts]),
             torch.cat([part.session_B for part in parts]),
