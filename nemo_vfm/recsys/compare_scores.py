@@ -47,8 +47,8 @@ class CompareScores:
             DataError: the predictions are of samples that are not in the log.
         """
         table = self._read()
-        scores = {name: torch.from_numpy(table[name].to_numpy()) for name in ("score", "teacher")}
-        scores["logistic"] = self._logistic(torch.from_numpy(table["id"].to_numpy()))
+        scores = {name: torch.tensor(table[name].to_numpy()) for name in ("score", "teacher")}
+        scores["logistic"] = self._logistic(torch.tensor(table["id"].to_numpy()))
         run.folder.mkdir(parents=True, exist_ok=True)
         _write(run.folder / "predictions.parquet", table, scores["logistic"])
         aucs = {name: ScoreRanks(score_B).expected_auc(scores["teacher"]) for name, score_B in scores.items()}
