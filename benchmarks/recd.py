@@ -37,15 +37,16 @@ sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is ca
 from benchmarks.deduplication import preprocessing, storage, training  # noqa: E402
 from benchmarks.deduplication.session_data import LogShape, clustered, shuffled, written  # noqa: E402
 from benchmarks.deduplication.training import Side  # noqa: E402
+from nemo_vfm.sparse.log_chunk import LogChunk  # noqa: E402
 
 HIDDEN = (32, 64, 128, 256)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
 SHARE, EVERY = 0.8, "lookup, pooling and attention"
 
 
-def stored(shape: LogShape) -> dict[str, float]:
+def stored(chunk: LogChunk, shape: LogShape) -> dict[str, float]:
     """Bytes, printed by side."""
     with tempfile.TemporaryDirectory() as folder:
-        sides = storage.measured(shape, Path(folder))
+        sides = storage.measured(chunk, shape, Path(folder))
     plain = next(iter(sides.values()))
     for name, size in sides.items():
         print(f"  {name:<60}{size / 1e6:10.2f} MB{plain / size:8.2f}x")
@@ -53,9 +54,8 @@ def stored(shape: LogShape) -> dict[str, float]:
     return {"stored_ratio": plain / ours, "stored_over_unique": ours / sides["unique values alone"]}
 
 
-def preprocessed(shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
+def preprocessed(chunk: LogChunk, shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
     """CPU seconds and bytes of batches."""
-    chunk = clustered(shape.log())
     with tempfile.TemporaryDirectory() as folder:
         plain = written(shuffled(chunk), Path(folder) / "plain", shape, groups=False, windows=False, in_order=False)
         unique = written(chunk, Path(folder) / "unique", shape)
@@ -127,7 +127,7 @@ def tables(shape: LogShape, batch_size: int) -> None:
 
 
 def _line(shape: LogShape, batch_size: int) -> None:
-    found = stored(shape) | trained(shape, batch_size, 3)
+    found = stored(clustered(shape.log()), shape) | trained(shape, batch_size, 3)
     print("  " + ", ".join(f"{name} {figure:.3g}" for name, figure in found.items()))
 
 
@@ -144,10 +144,10 @@ def main(given: Sequence[str] | None = None) -> None:
         f"torch {version('torch')}, {torch.get_num_threads()} threads, pyarrow {version('pyarrow')}; "
         f"{shape.rows_per_group * 40:,} samples, {shape.session_share:.1%} of ids in session features"
     )
-    figures: dict[str, float] = {}
+    figures, chunk = dict[str, float](), clustered(shape.log())
     for title, measure in (
-        ("stored", lambda: stored(shape)),
-        ("preprocessed", lambda: preprocessed(shape, batch_size, 1 if args.quick else 3)),
+        ("stored", lambda: stored(chunk, shape)),
+        ("preprocessed", lambda: preprocessed(chunk, shape, batch_size, 1 if args.quick else 3)),
         ("trained", lambda: trained(shape, batch_size, 3 if args.quick else args.rounds)),
     ):
         print(f"{title}:")

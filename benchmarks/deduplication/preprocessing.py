@@ -42,8 +42,9 @@ def as_batch(
     chunk: LogChunk, features: Mapping[str, Jagged], groups: Mapping[str, DedupedGroup], index: int = 0
 ) -> FeatureBatch:
     """Of a chunk's labels and dense numbers, and these features."""
-    weight_B, dense_BF = torch.ones(len(chunk)), torch.stack([*chunk.dense.values()], 1)
-    return FeatureBatch(index, chunk.ids_B, weight_B, dense_BF, chunk.labels, features, groups)
+    return FeatureBatch(
+        index, chunk.ids_B, torch.ones(len(chunk)), chunk.dense_BF, chunk.labels, features, groups
+    )  # fmt: skip
 
 
 def measured(plain: FeatureTable, unique: FeatureTable, batch_size: int, rounds: int) -> dict[str, list[float]]:

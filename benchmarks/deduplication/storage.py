@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.deduplication.session_data import GROUPS, HISTORIES, ZSTD, LogShape, clustered, shuffled, written
+from benchmarks.deduplication.session_data import GROUPS, HISTORIES, ZSTD, LogShape, shuffled, written
 from nemo_vfm.recsys.feature_table.column_encoding import smallest_encodings, writer_options
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
@@ -61,9 +61,8 @@ def unique_bytes(chunk: LogChunk, shape: LogShape) -> int:
     return total
 
 
-def measured(shape: LogShape, folder: Path) -> dict[str, int]:
-    """Bytes by name of the side."""
-    chunk = clustered(shape.log())
+def measured(chunk: LogChunk, shape: LogShape, folder: Path) -> dict[str, int]:
+    """Bytes by name of the side, of a clustered log."""
     plain = plain_bytes(shuffled(chunk), folder, shape)
     best = min(plain, key=lambda name: plain[name])
     sides = {f"plain, shuffled ({best})": plain[best]}

@@ -80,8 +80,7 @@ class CompareScores:
             at_B = torch.searchsorted(sorted_B, chunk.ids_B).clamp(max=len(sorted_B) - 1)
             asked = (sorted_B[at_B] == chunk.ids_B).nonzero()[:, 0]
             here = chunk.select(asked)
-            dense_BF = torch.stack([*here.dense.values()], 1) if here.dense else torch.empty(len(here), 0)
-            found_B[places[at_B[asked]]] = model.score(here.features, dense_BF).sigmoid()
+            found_B[places[at_B[asked]]] = model.score(here.features, here.dense_BF).sigmoid()
         if missing := int(found_B.isnan().sum()):
             raise DataError(f"{self.predictions} has {missing:,} samples that are not in {self.log / 'table'}")
         return found_B

@@ -172,7 +172,7 @@ class _Making:
 
     def _logistic(self, regression: LogisticRegression) -> Json:
         """The fit of the ridge that is best for it: the comparison is to be fair to logistic regression."""
-        trained = (LabelledSamples(one.features, _dense(one), one.labels["click"]) for one in self._trained_on())
+        trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
         models = dict(regression.fits(trained, self.log.rows()))
         aucs = self._aucs(models)
         best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
@@ -191,7 +191,7 @@ class _Making:
             teacher.append(chunk.labels["teacher"])
             sides.append(self._held_out(chunk))
             for ridge, model in models.items():
-                scores[ridge].append(model.score(chunk.features, _dense(chunk)))
+                scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
         teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
         of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
         return {ridge: _auc_by_side(torch.cat(found), teacher_B, of) for ridge, found in scores.items()}
@@ -202,10 +202,6 @@ class _Making:
 
 def _auc_by_side(score_B: Tensor, teacher_B: Tensor, sides: Mapping[str, Tensor]) -> dict[str, float]:
     return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in sides.items()}
-
-
-def _dense(chunk: LogChunk) -> Tensor:
-    return torch.stack([*chunk.dense.values()], 1) if chunk.dense else torch.empty(len(chunk), 0)
 
 
 def _settings(value: object) -> Json:

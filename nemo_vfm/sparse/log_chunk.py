@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds consecutive samples of a log by column, as importers give them and feature tables store them.
 
-Shape letters: B samples, M selected samples.
+Shape letters: B samples, M selected samples, F dense features.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Sized
@@ -38,6 +38,11 @@ class LogChunk:
 
     def __len__(self) -> int:
         return len(self.ids_B)
+
+    @property
+    def dense_BF(self) -> Tensor:
+        """All dense numbers side by side, in the order of their names here; (B, 0) where there are none."""
+        return torch.stack([*self.dense.values()], 1) if self.dense else torch.empty(len(self), 0)
 
     def rows(self, begin: int, end: int) -> "LogChunk":
         """The samples begin..end, as views."""
