@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Sums table rows and bag gradients with torch's operators, the same bits with any number of threads.
+"""Sums table rows and bag gradients, the same bits with any number of threads, and says which kernels there are.
 
 Shape letters: R rows of a storage, N values, G bags, D width.
 """
 
+import os
 from functools import cache
 
 import torch
@@ -12,19 +13,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from nemo_vfm.core.log import info
+from nemo_vfm.core.optional import available
 from nemo_vfm.sparse.tables import numba_kernels
 
+MOST_TRITON_COLUMNS = 1024  # that one program holds
 _VALUES_AT_ONCE = 1 << 14  # rows of bf16 and fp16 that become fp32 at a time: 4 MB at width 64
 
 
 @cache
 def announce(device: str) -> None:
     """Say once which kernels run."""
-    if numba_kernels.usable(torch.empty(0, device=device)):
+    probe = torch.empty(0, device=device)
+    if triton_usable(probe):
+        which = "Triton for row-wise AdaGrad on fp32 and for sums of bf16 and fp16, else torch operators"
+    elif numba_kernels.usable(probe):
         which = "numba for the sort and for row-wise AdaGrad on fp32, else torch operators"
     else:
         which = "torch operators"
     info(f"Embedding tables on {device}: kernels in {which}.")
+
+
+def triton_usable(tensor: Tensor) -> bool:
+    """Whether Triton is installed, and runs where the tensor is: its interpreter takes those of a CPU."""
+    runs = tensor.is_cuda or os.environ.get("TRITON_INTERPRET") == "1"
+    return runs and available("triton")
 
 
 def sum_bags(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor | None) -> Tensor:
@@ -42,6 +54,10 @@ def sum_bags(rows_RD: Tensor, keys_N: Tensor, offsets: Tensor, weights_N: Tensor
         return F.embedding_bag(
             keys_N, rows_RD, offsets, mode="sum", per_sample_weights=weights_N, include_last_offset=True
         )
+    if triton_usable(rows_RD):
+        from nemo_vfm.sparse.tables import triton_kernels
+
+        return triton_kernels.sum_bags(rows_RD, keys_N, offsets, weights_N)
     return torch.cat([_sum_part(rows_RD, keys_N, part, weights_N) for part in _parts(offsets)])
 
 

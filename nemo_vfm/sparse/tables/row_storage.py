@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
+from nemo_vfm.sparse.tables.row_kernels import MOST_TRITON_COLUMNS, triton_usable
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
 from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
@@ -128,7 +129,7 @@ class RowStorage:
         """Update every touched row once with (sum of its gradients) / global_weight * clip_factor."""
         fill = optimizer.keeps_rows_without_gradient()
         if type(optimizer) is RowWiseAdaGrad and self._has_kernel(optimizer):  # a subclass may update otherwise
-            self._update_row_wise(optimizer, float(global_weight), 1.0 if clip_factor is None else float(clip_factor))
+            self._update_row_wise(optimizer, global_weight, 1.0 if clip_factor is None else clip_factor)
             return self.forget()
         for part in (part for touched in self.touched() for part in touched.parts(fill)):
             part.sums_UD.div_(global_weight)
@@ -142,13 +143,21 @@ class RowStorage:
 
     def _has_kernel(self, optimizer: RowWiseAdaGrad) -> bool:
         plain = self.rows_RD.dtype == torch.float32 and not optimizer.weight_decay
-        return plain and numba_kernels.usable(self.rows_RD)
+        return plain and (self._takes_triton() or numba_kernels.usable(self.rows_RD))
 
-    def _update_row_wise(self, optimizer: RowWiseAdaGrad, divisor: float, clip_factor: float) -> None:
-        numbers, sum_R = (divisor, clip_factor, optimizer.lr, optimizer.eps), self.state["sum"]
-        found = self.touched()
-        arrays = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in found]
-        numba_kernels.update_row_wise(self.rows_RD, sum_R, arrays, numbers)
+    def _takes_triton(self) -> bool:
+        return triton_usable(self.rows_RD) and self.width <= MOST_TRITON_COLUMNS
+
+    def _update_row_wise(self, optimizer: RowWiseAdaGrad, divisor: float | Tensor, clip: float | Tensor) -> None:
+        blocks = [(one.rows_U, one.offsets, one.bags_N, one.weights_N, one.grads_GD) for one in self.touched()]
+        if self._takes_triton():
+            from nemo_vfm.sparse.tables.triton_kernels import update_row_wise
+
+            for block in blocks:
+                update_row_wise(self.rows_RD, self.state["sum"], block, (clip / divisor, optimizer.lr, optimizer.eps))
+        else:
+            numbers = float(divisor), float(clip), optimizer.lr, optimizer.eps
+            numba_kernels.update_row_wise(self.rows_RD, self.state["sum"], blocks, numbers)
 
     def _update(self, optimizer: RowOptimizer, part: RowSums, step: int) -> None:
         state = {name: _read(tensor, part.rows) for name, tensor in self.state.items()}
