@@ -21,6 +21,7 @@ from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
 KEPT, HASHED_INTO = 40, 1 << 20  # ids of a history of 48; rows of a table
+_SMALL = 1 << 15
 
 
 def plain_batches(table: FeatureTable, batch_size: int) -> Iterator[FeatureBatch]:
@@ -75,15 +76,25 @@ def _reopened(table: FeatureTable) -> FeatureTable:
 
 
 def _transformed(features: Mapping[str, Jagged]) -> dict[str, Jagged]:
-    return {name: _hashed(_last(rows)) for name, rows in features.items()}
+    """Small features are hashed together: a call costs more than their values."""
+    kept = {name: _last(rows) for name, rows in features.items()}
+    small = {name: rows for name, rows in kept.items() if len(rows.values_N) < _SMALL}
+    hashed = {name: _hashed(rows.values_N.clone()) for name, rows in kept.items() if name not in small}
+    if small:
+        values = _hashed(torch.cat([rows.values_N for rows in small.values()]))
+        hashed |= zip(small, values.split([len(rows.values_N) for rows in small.values()]), strict=True)
+    return {name: Jagged(hashed[name], rows.lengths_B) for name, rows in kept.items()}
 
 
 def _last(rows: Jagged) -> Jagged:
     """The last ids of each row."""
+    if int(rows.lengths_B.max()) <= KEPT:
+        return rows
     kept_B = rows.lengths_B.clamp(max=KEPT)
     begins_B: Tensor = rows.offsets[1:] - kept_B
     return Jagged(rows.values_N[slice_positions(begins_B, kept_B)], kept_B)
 
 
-def _hashed(rows: Jagged) -> Jagged:
-    return Jagged(mix64_(rows.values_N.clone()).remainder_(HASHED_INTO), rows.lengths_B)
+def _hashed(values_N: Tensor) -> Tensor:
+    """In place."""
+    return mix64_(values_N).remainder_(HASHED_INTO)

@@ -116,4 +116,7 @@ def _list(values_N: Tensor, offsets: Tensor) -> Any:
 
 
 def _values(lists: Any) -> tuple[Tensor, Tensor]:
-    return tensor(lists.flatten()), tensor(lists.value_lengths()).to(torch.int64)
+    """Of a column without nulls; its lists may be a part of longer buffers."""
+    offsets = tensor(lists.offsets)
+    begin, end = int(offsets[0]), int(offsets[-1])
+    return tensor(lists.values.slice(begin, end - begin)), offsets.diff().to(torch.int64)

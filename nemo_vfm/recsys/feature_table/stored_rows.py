@@ -7,6 +7,7 @@ Shape letters: B samples, U unique rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -143,7 +144,7 @@ class _Columns:
         found = f"list<{column.type.value_type}>" if hasattr(column.type, "value_type") else str(column.type)
         if found != kind:
             raise DataError(f"{self._at(name)} is {found}, expected {kind}")
-        for part, nulls in (("", column), (" in a list", column.flatten() if "list" in kind else column)):
+        for part, nulls in (("", column), (" in a list", column.values if "list" in kind else column)):
             if nulls.null_count:
                 row = nulls.is_null().to_pylist().index(True)
                 raise DataError(f"{self._at(name)}: row {row} is null{part}; a missing feature is an empty list")
@@ -153,14 +154,23 @@ class _Columns:
         return f"{self._path}: row group {self._number}, column {name}"
 
 
+@lru_cache(maxsize=64)
+def _footer(path: Path, changed_ns: int) -> Any:
+    """The footer of a file, read once for all its row groups: with 50 columns it costs more than some row groups."""
+    import pyarrow.parquet as pq
+
+    return pq.read_metadata(path)
+
+
 def _read(path: Path, number: int, names: Sequence[str]) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
-            if missing := [name for name in names if name not in file.schema_arrow.names]:
-                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(file.schema_arrow.names)}")
+        with pq.ParquetFile(path, metadata=_footer(path, path.stat().st_mtime_ns)) as file:
+            known = file.schema_arrow.names  # made anew at every access
+            if missing := [name for name in names if name not in known]:
+                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(known)}")
             return file.read_row_group(number, columns=list(names), use_threads=False)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(
