@@ -15,7 +15,7 @@ from nemo_vfm.models.recommenders.dense_input import Missing, dense_size
 from nemo_vfm.models.recommenders.feature_input import FeatureInput
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
-from nemo_vfm.models.recommenders.interest import LocalActivation
+from nemo_vfm.models.recommenders.interest import LocalActivation, Rectifier
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
 from nemo_vfm.models.recommenders.shared_rows import Shared, require_shareable
 from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, other_features
@@ -35,6 +35,8 @@ class DIN(nn.Module):
         dense: F, 0 or more.
         history: feature of the history -> feature of the candidate that it is compared with; both have one table.
         activation: widths of the inner layers of the local activation.
+        rectifier: between those layers, prelu or dice. Dice normalises over the items of a microbatch, so results then
+            depend on how a batch is cut; it trains on one rank only.
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
@@ -46,17 +48,17 @@ class DIN(nn.Module):
         deduplicated: group of the batch -> up to where it is computed on its unique rows. The local activation needs
             the candidate, a foreign feature, so a history can be looked up, but not attended, on unique rows.
         allow: [foreign_features] lets a group be attended: with the candidate of the first sample of each row, which
-            gives another result.
+            gives another result; with dice, batch_norm must be allowed, too.
 
     Raises:
-        ValueError: numbers or names that do not fit together, or a group is to be attended.
+        ValueError: numbers or names that do not fit together, or a group is to be attended and that is not allowed.
     """
 
     def __init__(
         self, *, dense: int, history: Mapping[str, str], activation: Sequence[int], top: Sequence[int],
         table_optimizer: RowOptimizer, width: int, rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32",
         tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, missing: Missing = "refuse",
-        deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
+        deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (), rectifier: Rectifier = "prelu",
     ) -> None:  # fmt: skip
         super().__init__()
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
@@ -64,7 +66,7 @@ class DIN(nn.Module):
         require_stages(self.input.deduplicated, "attend" if "foreign_features" in allow else "pool", why)
         specs = chosen_tables(rows, width, dtype, tables, history)
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.attention = LocalActivation(len(history) * width, activation)
+        self.attention = LocalActivation(len(history) * width, activation, rectifier)
         vectors = len(other_features(specs, history)) + 2 * len(history)
         self.top = Perceptron(dense_size(dense, missing) + vectors * width, top, num_labels)
         require_shareable(self.attention, self.input.deduplicated, allow)
