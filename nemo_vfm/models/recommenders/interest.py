@@ -72,7 +72,8 @@ class LocalActivation(nn.Module):
         assert isinstance(norm, nn.BatchNorm1d)
         measures = self.training and len(x) > 1
         p = F.batch_norm(x, norm.running_mean, norm.running_var, training=measures, eps=norm.eps).sigmoid()
-        return x * (p + (1 - p) * slope)
+        rectified: Tensor = x * (p + (1 - p) * slope)
+        return rectified
 
     def flops(self, items: float) -> float:
         """Of its products, forward, on so many items."""
