@@ -88,6 +88,16 @@ def test_chunks_of_any_size_give_the_same_bytes(tmp_path, table):
         assert all((table.folder / file).read_bytes() == (other.folder / file).read_bytes() for file in files)
 
 
+def test_the_bytes_of_all_columns_are_nearly_those_of_the_files(table):
+    manifest = table.manifest
+    for group, columns in manifest.column_bytes.items():
+        sizes = {path: file.bytes for part in manifest.parts for path, file in part.files.items()}
+        mine = [size for path, size in sizes.items() if path.startswith(f"groups/{group}/" if group else "part-")]
+        assert sum(mine) / 2 < sum(columns.values()) + 2000 * len(mine) and sum(columns.values()) < sum(mine)
+    assert {"session", "feature/item"} <= set(manifest.column_bytes[""])
+    assert "feature/history" in manifest.column_bytes["recent"] and "dropped/history" in manifest.column_bytes["recent"]
+
+
 def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, table):
     def writer():
         return FeatureTableWriter(tmp_path, SCHEMA, rows_per_part=128, rows_per_group=64)
