@@ -161,6 +161,26 @@ def test_dice_is_refused_in_training_on_several_ranks(monkeypatch):
         model.train()(rows, torch.zeros(4, 4, dtype=torch.float64))
 
 
+@pytest.mark.parametrize("kind", [HistoryTransformer, HSTU])
+def test_the_top_reads_all_else_the_candidate_the_user_and_their_product(kind, monkeypatch):
+    model, batch, read = small(kind), session_batch().expanded(), []
+    monkeypatch.setattr(model.top, "forward", lambda x: (read.append(x), x)[1])
+    monkeypatch.setattr(model.encoder, "forward", lambda rows, *_: torch.full((len(rows.lengths_B), 8), 2.0))
+    model(batch)
+    vectors = model.tables.lookup({name: batch.features[name] for name in ("item", "category", "country", "device")})
+    candidate, user = vectors["item"] + vectors["category"], torch.full((len(batch), 8), 2.0)
+    rest = [batch.dense_BF, vectors["country"], vectors["device"]]
+    torch.testing.assert_close(read[0], torch.cat([*rest, candidate, user, candidate * user], dim=1))
+
+
+def test_the_ops_of_attention_count_unique_rows_only_where_they_are_attended():
+    shapes = {"dense_BF": (20, 3), "history.values": (30,), "history.lengths": (5,)}
+    per_item = 2 * (64 * 6 + 6 * 5 + 5)
+    for stage, items in (("attend", 30), ("pool", 120)):
+        model = small(DIN, deduplicated={"user": stage}, allow=["foreign_features"])
+        assert model.ops(shapes)[-1].flops == per_item * items
+
+
 @pytest.mark.parametrize("kind", [DIN, HistoryTransformer, HSTU])
 def test_an_order_of_samples_gives_the_same_logits_in_that_order(kind):
     model, batch = small(kind, deduplicated={"user": "lookup"}), session_batch()
