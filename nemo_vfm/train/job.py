@@ -36,6 +36,7 @@ from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.parallel.ranks.gather import GatherGroup
+from nemo_vfm.sparse.tables.fused_tables import count_rows
 from nemo_vfm.train.callbacks.callback import Callback, LightningCallback
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.progress_bar import ShowProgress
@@ -245,9 +246,8 @@ class Train:
             self._say_where_the_schedule_bends(fit, saved.state)
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
-        millions = sum(p.numel() for p in model.parameters()) / 1e6
         fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""
-        log.info(f"{millions:.1f} M parameters, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, on {describe()}")
+        log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, on {describe()}")
         return fit
 
     def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:
@@ -366,3 +366,10 @@ def _losses(fit: TrainState) -> dict[str, float]:
         for name in ("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy")
         if math.isfinite(fit.metrics.get(name, math.nan))
     }
+
+
+def _size(model: nn.Module) -> str:
+    """How many numbers a model learns, those in rows of tables apart."""
+    tables, numbers = count_rows(model)
+    rows = f", {numbers / 1e6:.1f} M in {tables} tables" if tables else ""
+    return f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters{rows}"

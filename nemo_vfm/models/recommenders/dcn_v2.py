@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.recommenders.cross_layers import CrossLayers
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_bottom
-from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_size, require_bottom
+from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.ranking_ops import lookup_ops
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -58,20 +58,17 @@ class DCNv2(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         require_bottom(bottom, dense, width, missing)
-        self.dense, self.missing = dense, missing
-        self.deduplicated = dict(deduplicated or {})
-        require_stages(self.deduplicated, "pool", "DCNv2 has no attention")
+        self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
+        require_stages(self.input.deduplicated, "pool", "DCNv2 has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        self.features = features_of(specs.values())
+        num_vectors = 1 + sum(len(spec.features) for spec in specs.values())
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.bottom = Perceptron(dense_size(dense, missing), bottom)
-        self.cross = CrossLayers(width * (1 + len(self.features)), cross_layers, cross_rank)
+        self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
         self.top = Perceptron(self.cross.size, top, num_labels)
         draw_weights(self, torch.initial_seed())
 
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter."""
-        return first_weight(name, shape, seed)
+    initial_weight = staticmethod(first_weight)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least.
@@ -80,16 +77,14 @@ class DCNv2(nn.Module):
             DataError: the batch lacks a feature, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        x_BD = self.bottom(dense_input(batch.dense_BF, self.dense, self.missing, dtype))
-        found = look_up(self.tables, batch, self.features, self.deduplicated, dtype)
-        x_BX = torch.cat([x_BD.to(dtype), *(found[name].bags() for name in self.features)], dim=1)
+        x_BD = self.bottom(self.input.dense_numbers(batch, dtype))
+        x_BX = torch.cat([x_BD.to(dtype), *self.input.bags(self.tables, batch, dtype)], dim=1)
         return logits_of(self.top(self.cross(x_BX)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass."""
         samples = inputs["dense_BF"][0]
         return [
-            *lookup_ops(self.tables, inputs, bool(self.deduplicated)),
-            Op("linear", self.bottom.flops(samples) + self.top.flops(samples), "perceptrons"),
+            *self.input.ops(self.tables, inputs, self.bottom, self.top),
             Op("linear", self.cross.flops(samples), "cross layers"),
         ]

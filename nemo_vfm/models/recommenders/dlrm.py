@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_bottom
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_size, require_bottom
 from nemo_vfm.models.recommenders.dot_interaction import dot_interaction, num_pairs
-from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
+from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.ranking_ops import lookup_ops
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -56,20 +56,18 @@ class DLRM(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         require_bottom(bottom, dense, width, missing)
-        self.dense, self.missing, self.self_interaction = dense, missing, self_interaction
-        self.deduplicated = dict(deduplicated or {})
-        require_stages(self.deduplicated, "pool", "DLRM has no attention")
+        self.self_interaction = self_interaction
+        self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
+        require_stages(self.input.deduplicated, "pool", "DLRM has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        self.features = features_of(specs.values())
+        num_vectors = 1 + sum(len(spec.features) for spec in specs.values())
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.bottom = Perceptron(dense_size(dense, missing), bottom)
-        self.num_pairs = num_pairs(1 + len(self.features), self_interaction)
+        self.num_pairs = num_pairs(num_vectors, self_interaction)
         self.top = Perceptron(width + self.num_pairs, top, num_labels)
         draw_weights(self, torch.initial_seed())
 
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter."""
-        return first_weight(name, shape, seed)
+    initial_weight = staticmethod(first_weight)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least.
@@ -78,18 +76,16 @@ class DLRM(nn.Module):
             DataError: the batch lacks a feature, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        x_BD = self.bottom(dense_input(batch.dense_BF, self.dense, self.missing, dtype))
-        found = look_up(self.tables, batch, self.features, self.deduplicated, dtype)
-        vectors_BVD = torch.stack([x_BD.to(dtype), *(found[name].bags() for name in self.features)], dim=1)
+        x_BD = self.bottom(self.input.dense_numbers(batch, dtype))
+        vectors_BVD = torch.stack([x_BD.to(dtype), *self.input.bags(self.tables, batch, dtype)], dim=1)
         pairs_BP = dot_interaction(vectors_BVD, self.self_interaction)
         return logits_of(self.top(torch.cat([x_BD, pairs_BP], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass; all pairs are counted, as the product computes them."""
         samples = inputs["dense_BF"][0]
-        vectors = 1 + len(self.features)
+        vectors = 1 + sum(len(spec.features) for spec in self.tables.tables.values())
         return [
-            *lookup_ops(self.tables, inputs, bool(self.deduplicated)),
-            Op("linear", self.bottom.flops(samples) + self.top.flops(samples), "perceptrons"),
+            *self.input.ops(self.tables, inputs, self.bottom, self.top),
             Op("attention", 2.0 * samples * vectors**2 * self.bottom.sizes[-1], "dot interaction"),
         ]

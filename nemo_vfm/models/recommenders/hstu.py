@@ -13,15 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, dense_size, require_dense
-from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up, require_stages
-from nemo_vfm.models.recommenders.history_rows import history_rows
+from nemo_vfm.models.recommenders.dense_input import Missing, dense_size
+from nemo_vfm.models.recommenders.feature_input import FeatureInput
+from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.hstu_layers import HstuLayers
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.ranking_ops import lookup_ops, rows_attended
 from nemo_vfm.models.recommenders.shared_rows import Shared, require_shareable
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of, other_features
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, other_features
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -65,23 +64,20 @@ class HSTU(nn.Module):
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        require_dense(dense, missing)
-        self.dense, self.missing, self.history, self.allow = dense, missing, dict(history), tuple(allow)
-        self.deduplicated, self.times = dict(deduplicated or {}), times
-        require_stages(self.deduplicated, "attend", "nothing comes behind")
-        specs = chosen_tables(rows, width, dtype, tables, self.history)
-        self.features, self.others = features_of(specs.values()), other_features(specs, self.history)
+        self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
+        self.times = times
+        require_stages(self.input.deduplicated, "attend", "nothing comes behind")
+        specs = chosen_tables(rows, width, dtype, tables, history)
+        others = other_features(specs, history)
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.encoder = HstuLayers(
             width=width, depth=depth, heads=heads, longest=longest, timed=times is not None, dropout=dropout
         )
-        self.top = Perceptron(dense_size(dense, missing) + (len(self.others) + 3) * width, top, num_labels)
-        require_shareable(self.encoder, self.deduplicated, allow)
+        self.top = Perceptron(dense_size(dense, missing) + (len(others) + 3) * width, top, num_labels)
+        require_shareable(self.encoder, self.input.deduplicated, allow)
         draw_weights(self, torch.initial_seed())
 
-    def initial_weight(self, name: str, shape: torch.Size, seed: int) -> Tensor:
-        """The first value of one parameter."""
-        return first_weight(name, shape, seed)
+    initial_weight = staticmethod(first_weight)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least.
@@ -91,20 +87,11 @@ class HSTU(nn.Module):
                 group that is attended, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        found = look_up(self.tables, batch, self.features, self.deduplicated, dtype)
-        rows = history_rows(batch, found, tuple(self.history), self.times, self.allow)
-        user = rows.expand(self.encoder(rows.added, rows.times, rows.places))
-        candidate = torch.stack([found[name].bags() for name in self.history.values()]).sum(0)
-        dense = dense_input(batch.dense_BF, self.dense, self.missing, dtype)
-        others = [found[name].bags() for name in self.others]
-        return logits_of(self.top(torch.cat([dense, *others, candidate, user, candidate * user], dim=1)))
+        read = self.input.histories(self.tables, batch, dtype, self.times)
+        user_RD = self.encoder(read.rows.added, read.rows.times, read.rows.places)
+        return logits_of(self.top(read.beside(user_RD)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass; histories are counted as if all were of the mean length."""
-        samples = inputs["dense_BF"][0]
-        attended = rows_attended(inputs, next(iter(self.history)), "attend" in self.deduplicated.values())
-        return [
-            *lookup_ops(self.tables, inputs, bool(self.deduplicated)),
-            Op("linear", self.top.flops(samples), "perceptron"),
-            *self.encoder.ops(*attended),
-        ]
+        encoder_ops = self.encoder.ops(*self.input.attended(inputs))
+        return [*self.input.ops(self.tables, inputs, self.top), *encoder_ops]

@@ -32,12 +32,3 @@ def ids_read(inputs: Mapping[str, tuple[int, ...]], feature: str, samples: int, 
     """How many ids of a feature are looked up, see `lookup_ops`; 0 of one that is not in the batch."""
     (values,), (rows,) = inputs.get(f"{feature}.values", (0,)), inputs.get(f"{feature}.lengths", (samples,))
     return float(values) if on_unique_rows or not rows else values * samples / rows
-
-
-def rows_attended(
-    inputs: Mapping[str, tuple[int, ...]], feature: str, on_unique_rows: bool
-) -> tuple[float, float]:  # fmt: skip
-    """(rows, items) of a history that attention runs over, see `lookup_ops`."""
-    samples = inputs["dense_BF"][0]
-    rows = inputs.get(f"{feature}.lengths", (samples,))[0] if on_unique_rows else samples
-    return float(rows), ids_read(inputs, feature, samples, on_unique_rows)

@@ -15,7 +15,7 @@ from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import networks_of
-from nemo_vfm.sparse.tables.fused_tables import tables_of
+from nemo_vfm.sparse.tables.fused_tables import count_rows, tables_of
 
 Params: TypeAlias = Iterable[nn.Parameter]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
@@ -32,8 +32,7 @@ def state_of(
     """
     built = on_meta(model)
     tables = [tensor for one in tables_of(built).values() for tensor in one.state().values()]
-    rows = sum(one.rows * one.width for found in tables_of(built).values() for one in found.tables.values())
-    count = rows + sum(parameter.numel() for parameter in built.parameters())
+    count = count_rows(built)[1] + sum(parameter.numel() for parameter in built.parameters())
     kept = StaticMemory(optimizer)
     states = [_states(built, own, kept) for own in portions(built, plan)]
     most = max(states, key=lambda bytes_of: sum(bytes_of.values()))

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes one part of a feature table: a Parquet file of samples, and one of unique rows for each group."""
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ class PartWriter:
         self._encodings, self._zstd_level = encodings, zstd_level
         self._writers: dict[str, Any] = {}
         self._row_groups: list[int] = []
+        self.column_bytes: dict[str, dict[str, int]] = {}  # of each file, known when it is closed
 
     def write(self, tables: Mapping[str, Any]) -> None:
         """One row group of each file."""
@@ -49,6 +51,7 @@ class PartWriter:
         for group in reversed(self._writers):
             self._writers[group].close()
             temporary, path = self._temporary(group), self._folder / part_path(self._name, group)
+            self.column_bytes[group] = _column_bytes(temporary)
             sync(temporary)
             file = PartFile(temporary.stat().st_size, sha256_file(temporary))
             temporary.replace(path)
@@ -66,3 +69,14 @@ class PartWriter:
     def _temporary(self, group: str) -> Path:
         path = self._folder / part_path(self._name, group)
         return path.with_name(f".{path.name}.tmp")
+
+
+def _column_bytes(path: Path) -> dict[str, int]:
+    """Compressed bytes of each column; one of lists has a single leaf, whose path begins with the column's name."""
+    import pyarrow.parquet as pq
+
+    footer, found = pq.read_metadata(path), Counter[str]()
+    for row_group in map(footer.row_group, range(footer.num_row_groups)):
+        for place, name in enumerate(footer.schema.to_arrow_schema().names):
+            found[name] += row_group.column(place).total_compressed_size
+    return dict(found)

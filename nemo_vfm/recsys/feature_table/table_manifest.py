@@ -57,6 +57,8 @@ class TableManifest:
         values: of each feature.
         unique_rows: of each group.
         encodings: of the files of samples (under "") and of each group, by the path of a column.
+        column_bytes: compressed, of each column of the files of samples (under "") and of each group; empty in a table
+            that was written before they were counted.
         parts: in the order of the samples.
     """
 
@@ -67,6 +69,7 @@ class TableManifest:
     values: Mapping[str, ValueCounts]
     unique_rows: Mapping[str, int]
     encodings: Mapping[str, Mapping[str, str]]
+    column_bytes: Mapping[str, Mapping[str, int]]
     parts: tuple[Part, ...]
 
     @property
@@ -85,7 +88,8 @@ class TableManifest:
         return {
             "format": FORMAT, "rows": self.num_rows, "sessions": self.sessions, "clustered": self.clustered,
             "schema": asdict(self.schema), "weighted": list(self.weighted), "values": values,
-            "unique_rows": dict(self.unique_rows), "encodings": dict(self.encodings), "parts": parts,
+            "unique_rows": dict(self.unique_rows), "encodings": dict(self.encodings),
+            "column_bytes": dict(self.column_bytes), "parts": parts,
         }  # fmt: skip
 
 
@@ -132,7 +136,8 @@ def _parsed(content: Json) -> TableManifest:
     manifest = TableManifest(
         TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
         int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
-        dict(content["unique_rows"]), dict(content["encodings"]), tuple(map(_part, content["parts"])),
+        dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
+        tuple(map(_part, content["parts"])),
     )  # fmt: skip
     if manifest.num_rows != content["rows"]:
         raise ValueError(f"its parts have {manifest.num_rows:,} rows, and it says {content['rows']:,}")

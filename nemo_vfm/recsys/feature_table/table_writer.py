@@ -53,7 +53,7 @@ class FeatureTableWriter:
             )
         self._folder, self._rows_per_part, self._rows_per_group = folder, rows_per_part, rows_per_group
         self._zstd_level = zstd_level
-        self._done = TableManifest(schema, clustered, (), 0, {}, {}, {}, ())
+        self._done = TableManifest(schema, clustered, (), 0, {}, {}, {}, {}, ())
         self._pending: list[LogChunk] = []
         self._waiting = 0  # samples of `_pending`
         self._rows = 0  # samples of all row groups
@@ -155,7 +155,12 @@ class FeatureTableWriter:
 
     def _close(self, part: PartWriter) -> None:
         """An interrupted writer goes on after it."""
-        self._part, self._done = None, replace(self._done, parts=(*self._done.parts, part.close()))
+        parts, before = (*self._done.parts, part.close()), self._done.column_bytes
+        column_bytes = {
+            file: {name: before.get(file, {}).get(name, 0) + size for name, size in columns.items()}
+            for file, columns in sorted(part.column_bytes.items())
+        }
+        self._part, self._done = None, replace(self._done, parts=parts, column_bytes=column_bytes)
         write_json(self._folder / UNFINISHED, self._done.json())
 
 

@@ -213,6 +213,12 @@ def tables_of(model: nn.Module) -> dict[str, FusedTables]:
     return {name: one for name, one in model.named_modules() if isinstance(one, FusedTables)}
 
 
+def count_rows(model: nn.Module) -> tuple[int, int]:
+    """(tables, numbers in their rows), which no count of a model's parameters has."""
+    specs = [spec for one in tables_of(model).values() for spec in one.tables.values()]
+    return len(specs), sum(spec.rows * spec.width for spec in specs)
+
+
 def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, spec in tables.items():

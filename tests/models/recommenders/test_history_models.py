@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.history_encoder import HistoryEncoder
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
@@ -125,6 +125,60 @@ def test_dins_activation_is_a_weighted_sum_without_a_softmax():
             hidden = model.layers[0](x)
             total += model.layers[1](torch.where(hidden > 0, hidden, model.slopes[0] * hidden)) * item
         torch.testing.assert_close(found[row], total)
+
+
+def plain_dice(s, slope, mean, variance):
+    p = 1 / (1 + torch.exp(-(s - mean) / torch.sqrt(variance + 1e-8)))
+    return p * s + (1 - p) * slope * s
+
+
+def test_dice_turns_by_the_items_of_the_batch_in_training_and_by_running_averages_after_it():
+    (rows, _), model = histories(), drawn(LocalActivation(4, [5], "dice"))
+    candidates = torch.randn(4, 4, dtype=torch.float64)
+    other = torch.repeat_interleave(candidates, rows.lengths_B, dim=0)
+    s = model.layers[0](torch.cat([rows.values_N, other, rows.values_N - other, rows.values_N * other], dim=1))
+    mean, variance = s.mean(0), s.var(0, correction=0)
+    running = (0.1 * mean, 0.9 + 0.1 * s.var(0))
+    for training, statistics in ((True, (mean, variance)), (False, running)):
+        found = model.train(training)(rows, candidates)
+        weighted = model.layers[1](plain_dice(s, model.slopes[0], *statistics)) * rows.values_N
+        torch.testing.assert_close(found, torch.stack([part.sum(0) for part in weighted.split(LENGTHS)]))
+
+
+def test_a_batch_of_fewer_than_two_items_leaves_dices_averages_alone():
+    model = drawn(LocalActivation(4, [5], "dice"))
+    for items in (0, 1):
+        rows = Jagged(torch.ones(items, 4, dtype=torch.float64), torch.tensor([items]))
+        assert model(rows, torch.ones(1, 4, dtype=torch.float64)).isfinite().all()
+    assert torch.equal(model.norms[0].running_mean, torch.zeros(5, dtype=torch.float64))
+
+
+def test_dice_is_refused_in_training_on_several_ranks(monkeypatch):
+    (rows, _), model = histories(), drawn(LocalActivation(4, [5], "dice"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model.eval()(rows, torch.zeros(4, 4, dtype=torch.float64))
+    with pytest.raises(UserError, match="use prelu or one rank"):
+        model.train()(rows, torch.zeros(4, 4, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("kind", [HistoryTransformer, HSTU])
+def test_the_top_reads_all_else_the_candidate_the_user_and_their_product(kind, monkeypatch):
+    model, batch, read = small(kind), session_batch().expanded(), []
+    monkeypatch.setattr(model.top, "forward", lambda x: (read.append(x), x)[1])
+    monkeypatch.setattr(model.encoder, "forward", lambda rows, *_: torch.full((len(rows.lengths_B), 8), 2.0))
+    model(batch)
+    vectors = model.tables.lookup({name: batch.features[name] for name in ("item", "category", "country", "device")})
+    candidate, user = vectors["item"] + vectors["category"], torch.full((len(batch), 8), 2.0)
+    rest = [batch.dense_BF, vectors["country"], vectors["device"]]
+    torch.testing.assert_close(read[0], torch.cat([*rest, candidate, user, candidate * user], dim=1))
+
+
+def test_the_ops_of_attention_count_unique_rows_only_where_they_are_attended():
+    shapes = {"dense_BF": (20, 3), "history.values": (30,), "history.lengths": (5,)}
+    per_item = 2 * (64 * 6 + 6 * 5 + 5)
+    for stage, items in (("attend", 30), ("pool", 120)):
+        model = small(DIN, deduplicated={"user": stage}, allow=["foreign_features"])
+        assert model.ops(shapes)[-1].flops == per_item * items
 
 
 @pytest.mark.parametrize("kind", [DIN, HistoryTransformer, HSTU])

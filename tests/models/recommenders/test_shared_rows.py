@@ -45,6 +45,15 @@ def test_a_target_attention_is_refused_on_unique_rows():
         small(DIN, deduplicated=ATTEND)
 
 
+def test_dice_is_batch_norm_where_its_attention_runs_on_unique_rows():
+    with pytest.raises(ValueError, match=r"the attention has batch_norm, .* allow: \[batch_norm\]"):
+        small(DIN, rectifier="dice", deduplicated=ATTEND, allow=["foreign_features"])
+    small(DIN, rectifier="dice", deduplicated=ATTEND, allow=["foreign_features", "batch_norm"])
+    small(DIN, rectifier="dice", deduplicated={"user": "pool"})
+    with pytest.raises(ValueError, match="rectifier 'relu': use prelu or dice"):
+        small(DIN, rectifier="relu")
+
+
 def test_a_foreign_candidate_that_is_allowed_is_that_of_the_first_sample_of_a_row():
     torch.manual_seed(1)
     shared = small(DIN, deduplicated=ATTEND, allow=["foreign_features"])

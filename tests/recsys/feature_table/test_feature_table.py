@@ -88,6 +88,22 @@ def test_chunks_of_any_size_give_the_same_bytes(tmp_path, table):
         assert all((table.folder / file).read_bytes() == (other.folder / file).read_bytes() for file in files)
 
 
+def compressed(path):
+    footer = pq.read_metadata(path)
+    row_groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
+    return sum(one.column(place).total_compressed_size for one in row_groups for place in range(one.num_columns))
+
+
+def test_the_bytes_of_columns_are_those_of_all_parts(table):
+    manifest = table.manifest
+    files = [path for part in manifest.parts for path in part.files]
+    for group, columns in manifest.column_bytes.items():
+        mine = [path for path in files if path.startswith(f"groups/{group}/" if group else "part-")]
+        assert len(mine) > 1 and sum(columns.values()) == sum(compressed(table.folder / path) for path in mine)
+    assert {"session", "feature/item"} <= set(manifest.column_bytes[""])
+    assert "feature/history" in manifest.column_bytes["recent"] and "dropped/history" in manifest.column_bytes["recent"]
+
+
 def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, table):
     def writer():
         return FeatureTableWriter(tmp_path, SCHEMA, rows_per_part=128, rows_per_group=64)

@@ -1,0 +1,81 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tabulates how many bytes each column of a feature table takes on disk, the largest first."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 13
+BUDGET_MB = 0.0
+MAX_COLUMNS = 20
+
+_BODY = """
+<div class="scroll"><table class="counts">
+<thead><tr><th scope="col">column</th><th scope="col">file</th><th scope="col" class="n">values</th>
+<th scope="col" class="n">stored</th><th scope="col" class="n">{{ unit }}</th><th scope="col" class="n">share</th>
+<th scope="col"><span class="hidden">share</span></th></tr></thead>
+<tbody>
+{% for row in rows %}
+<tr><th scope="row">{{ row.name }}</th><td>{{ row.file }}</td><td class="n">{{ row.plain }}</td>
+<td class="n">{{ row.stored }}</td><td class="n">{{ row.size }}</td><td class="n">{{ row.share }}</td>
+<td class="wide"><span class="track"><span class="bar tone-a" style="width:{{ row.width }}%"></span></span></td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+_UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "bytes"))
+
+
+class _Column(NamedTuple):
+    name: str
+    file: str
+    bytes: float
+    plain: float | None = None
+    stored: float | None = None
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step that wrote a feature table."""
+    for step, manifest in run.each("table/manifest.json"):
+        columns = sorted(_columns(manifest), key=lambda column: -column.bytes)
+        if total := sum(column.bytes for column in columns):
+            scale, unit = next((scale, unit) for scale, unit in _UNITS if total >= scale)
+            rows = [_row(column, total, scale) for column in _largest(columns)]
+            size = f"{figure(total / scale)} {unit}"
+            lead = (
+                f"{exact(number(manifest.get('rows')))} samples in {size}, compressed. Of a feature in a group, values "
+                "that repeat in a session are stored once."
+            )
+            cards = (Card("feature table", size, f"{len(columns)} columns"),)
+            yield Section("Bytes by column", fragment(_BODY, {"rows": rows, "unit": unit}), lead, step.name, cards)
+
+
+def _columns(manifest: Mapping[str, Any]) -> Iterator[_Column]:
+    values = mapping(manifest.get("values"))
+    for group, columns in mapping(manifest.get("column_bytes")).items():
+        file = f"group {clean(group, 40)}" if group else "samples"
+        for name, size in mapping(columns).items():
+            counts = mapping(values.get(name.removeprefix("feature/"))) if name.startswith("feature/") else {}
+            plain, stored = number(counts.get("plain")), number(counts.get("stored"))
+            yield _Column(clean(name, 60), file, max(number(size) or 0.0, 0.0), plain, stored)
+
+
+def _largest(columns: list[_Column]) -> list[_Column]:
+    """The largest ones, and one row for the others together."""
+    if len(columns) <= MAX_COLUMNS + 1:
+        return columns
+    others = columns[MAX_COLUMNS:]
+    return [*columns[:MAX_COLUMNS], _Column(f"{len(others)} others", "", sum(column.bytes for column in others))]
+
+
+def _row(column: _Column, total: float, scale: float) -> dict[str, str]:
+    share = 100 * column.bytes / total
+    return {
+        "name": column.name, "file": column.file, "size": exact(column.bytes / scale), "share": f"{share:.1f} %",
+        "plain": "" if column.plain is None else exact(column.plain), "width": f"{share:.1f}",
+        "stored": "" if column.stored is None else exact(column.stored),
+    }  # fmt: skip
