@@ -19,7 +19,8 @@ class EMA:
     """Exponential moving average of all weights, with a warm-up: decay_t = min(decay, (1 + t) / (10 + t)).
 
     The warm-up keeps the random initial weights from lingering in short runs. Each rank averages the parts of weights
-    that it holds: an average of numbers does not care where the others are.
+    that it holds: an average of numbers does not care where the others are. Averages of bf16 and fp16 are fp32: in
+    the smaller format, steps of 1 - decay would be rounded away.
 
     Args:
         decay: weight of the past at each optimizer step, in [0, 1).
@@ -33,7 +34,7 @@ class EMA:
 
     def start(self, model: nn.Module) -> None:
         """Begin from the model's present weights."""
-        self.weights = {name: tensor.detach().clone() for name, tensor in learned_state(model).items()}
+        self.weights = {name: _wide(tensor.detach().clone()) for name, tensor in learned_state(model).items()}
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
@@ -41,7 +42,7 @@ class EMA:
         decay = min(self.decay, (1 + step) / (10 + step))
         source = learned_state(model)
         moved = [name for name, tensor in self.weights.items() if tensor.is_floating_point()]
-        mine, theirs = ([local(weights[name]) for name in moved] for weights in (self.weights, source))
+        mine, theirs = ([_wide(local(weights[name])) for name in moved] for weights in (self.weights, source))
         torch._foreach_lerp_(mine, theirs, 1 - decay)
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
@@ -66,6 +67,11 @@ class EMA:
             yield model
         finally:
             _put(model, own)
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """The tensor itself where it is not of a format of 16 bits."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
 
 
 @torch.no_grad()

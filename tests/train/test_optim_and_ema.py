@@ -49,3 +49,23 @@ def test_early_steps_forget_the_random_start_faster() -> None:
         model.net[0].weight.add_(1.0)
     ema.update(model, step=1)
     assert torch.allclose(ema.weights["net.0.weight"], start + 9 / 11)
+
+
+def test_an_average_of_bf16_moves_by_steps_that_bf16_cannot_hold() -> None:
+    model = torch.nn.Linear(2, 2).bfloat16()
+    with torch.no_grad():
+        model.weight.fill_(0.0)
+    ema = EMA(decay=0.999)
+    ema.start(model)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    for _ in range(1000):
+        ema.update(model, step=10**6)
+    assert float(ema.weights["weight"].mean()) == pytest.approx(1 - 0.999**1000, rel=1e-3)
+    with ema.applied(model):
+        assert model.weight.dtype == torch.bfloat16
+        assert float(model.weight.mean()) == pytest.approx(1 - 0.999**1000, rel=2**-8)
+    assert torch.equal(model.weight, torch.ones(2, 2).bfloat16())
+    saved = {name: tensor.clone() for name, tensor in ema.weights.items()}
+    ema.load(saved)
+    assert torch.equal(ema.weights["weight"], saved["weight"])
