@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -104,6 +104,16 @@ def _like_all_others() -> Iterator[None]:
     if not BORN_SO and (raised := realtime_guard.real_time_threads()):
         realtime_guard.make_ordinary(raised)
         pytest.fail("threads of this process are real-time since this test, or since an import")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without garbage collections: modules and tests stay, so each walks ever more objects and frees none."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)  # when those that are not asked for are gone

@@ -61,7 +61,7 @@ def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
     assert not names & {"RunFolder", "Shot", "Address", "LocalFolder"} and {"TensorBoard", "Sidecar"} <= names
 
 
-@pytest.mark.parametrize("name", catalogue(OURS, DEFAULT_TRUST).reached())
+@pytest.mark.parametrize("name", found().reached())
 def test_the_yaml_of_a_component_checks_in_every_slot_that_it_fits(name):
     text = ready(found(), name)
     slots = found().slots_for(name)

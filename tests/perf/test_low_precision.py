@@ -130,8 +130,16 @@ def small(**how: Any) -> Question:
     return Question(subject=subject, work=work, known=facts(model, SHAPES), machine=H100, **how)
 
 
-@pytest.mark.parametrize("spec", [Fp8(), Fp8(recipe="delayed", history=64), Fp8(recipe="rowwise"), Fp8(first_bf16=1)])
-@pytest.mark.parametrize("recompute", ["none", "blocks"])
+SPECS = [Fp8(), Fp8(recipe="delayed", history=64), Fp8(recipe="rowwise"), Fp8(first_bf16=1)]
+#: Every spec and both ways to recompute in `make test`; the other pairs, of 4 s each, in `make test-slow`.
+STEPS = [
+    pytest.param(spec, how, marks=[pytest.mark.slow] if (number < 2) == (how == "blocks") else [])
+    for how in ("none", "blocks")
+    for number, spec in enumerate(SPECS)
+]
+
+
+@pytest.mark.parametrize(("spec", "recompute"), STEPS)
 def test_a_step_in_fp8_needs_what_the_model_says(spec: Fp8, recompute: Any):
     how, precision = {"recompute": recompute}, Precision("bf16", fp8=spec)
     found = measured_step(0, gpt, SHAPES, ParallelPlan(), rows=2, precision=precision, how=how)

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -13,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Folders whose Python is ours, present or not yet.
 CODE = ("nemo_vfm", "launcher")
 ALL_PYTHON = (*CODE, "tests", "benchmarks")
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml: 20 times faster, same values
 
 
 @cache
@@ -74,6 +76,7 @@ def imports(path: Path) -> Iterator[tuple[str, ast.AST]]:
             yield from ((f"{node.module}.{alias.name}", node) for alias in node.names)
 
 
+@cache
 def targets() -> dict[str, str]:
     """Each dotted name that any `_target_` in `conf/` and `recipes/` spells, and one file that spells it."""
     found: dict[str, str] = {}
@@ -86,7 +89,7 @@ def targets() -> dict[str, str]:
 def load_yaml(path: Path) -> object:
     """The plain values of a recipe or ingredient; None where it cannot be read, which a test of its own reports."""
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        return _LOADER(path.read_text(encoding="utf-8")).get_single_data()
     except yaml.YAMLError:
         return None
 
