@@ -87,7 +87,7 @@ def write_log(folder: Path, samples: int) -> None:
 
 def model() -> nn.Module:
     """The recipe's, of the seed that torch has."""
-    rows = RowWiseAdaGrad(lr=0.3, eps=1e-8, weight_decay=2e-5)
+    rows = RowWiseAdaGrad(lr=0.3, eps=1e-8, weight_decay=1e-4)
     return DLRM(dense=len(DENSE), bottom=[64, 16], top=[64], width=16, rows=ROWS, table_optimizer=rows)
 
 
