@@ -13,13 +13,17 @@ of (time of the faster of both bags / our time), above 1 where we are faster.
 over_bags_T: with the kernels that a user here gets. torch_over_bags_26: with those in torch operators alone.
 over_fbgemm_26: over FBGEMM's table-batched CPU operator (exact row-wise AdaGrad), whose ids, offsets and gradients
 are laid out before the step; run it with the Python of `make torchrec`.
+loop_ratio: samples a second of `Train`, with its loader and callbacks, over those of the bare step in a plain loop, for
+the model of recipes/recommendation/dlrm_teacher.yaml; rounds A-B-A-B, one thread of torch (the loader has its own).
 CPU seconds are printed as a cross-check of the wall clock, and the bags with Adagrad's `fused=True`, which no ratio
-uses. `--quick` takes a batch of 256.
+uses. `--quick` takes a batch of 256, and of the loop fewer steps.
 """
 
 import argparse
 import json
 import statistics
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -30,6 +34,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the checkout's own helpers, wherever this is called
+
+from benchmarks.recommending import train_loop
 from nemo_vfm.core.optional import available
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.tables import numba_kernels
@@ -181,6 +188,27 @@ def report(tables: int, competitors: dict[str, Side]) -> dict[str, float]:
     return found
 
 
+def loop(batch: int, steps: int, rounds: int) -> dict[str, float]:
+    """Print both sides; after one unmeasured round."""
+    ours, bare, threads = train_loop.LoopTimes(), train_loop.LoopTimes(), torch.get_num_threads()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        train_loop.write_log(log, batch * (train_loop.WARM + steps + 1))
+        given = train_loop.batches(log, batch, steps)
+        for round_ in range(rounds + 1):
+            train_loop.by_train(
+                log, batch, steps, Path(folder) / f"run-{round_}", ours if round_ else train_loop.LoopTimes()
+            )
+            train_loop.by_hand(given, bare if round_ else train_loop.LoopTimes())
+    torch.set_num_threads(threads)
+    for name, side in (("Train", ours), ("bare step", bare)):
+        wall, cpu = (1e3 * statistics.median(times) / steps for times in (side.wall_s, side.cpu_s))
+        print(f"  {name:<20}{wall:9.1f} ms{cpu:9.1f} CPU ms a step, {1e3 * batch / wall:,.0f} samples/s")
+    print(f"  by CPU seconds {ratio(bare.cpu_s, ours.cpu_s):.3f}")
+    return {"loop_ratio": ratio(bare.wall_s, ours.wall_s)}
+
+
 def main() -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -201,6 +229,9 @@ def main() -> None:
     for tables in args.tables:
         print(f"{tables} tables of {ROWS:,} x {WIDTH}, pooling {POOLING}:")
         figures |= report(tables, measured(tables, batch, args.rounds, has_fbgemm and tables == 26))
+    batch, steps = (256, 20) if args.quick else (2_048, 60)
+    print(f"Train over its bare step: DLRM of 26 tables, batch {batch:,}, {steps} steps a round, 1 thread:")
+    figures |= loop(batch, steps, args.rounds)
     for name, figure in figures.items():
         print(f"{name}: {figure:.4g}")
     if args.json:

@@ -42,7 +42,9 @@ class Jagged:
         """The rows begin..end, as views."""
         first, last = int(self.offsets[begin]), int(self.offsets[end])
         weights = None if self.weights_N is None else self.weights_N[first:last]
-        return Jagged(self.values_N[first:last], self.lengths_B[begin:end], weights)
+        found = Jagged(self.values_N[first:last], self.lengths_B[begin:end], weights)
+        found.__dict__["offsets"] = self.offsets[begin : end + 1] - first  # cheaper than to sum the lengths again
+        return found
 
     def select(self, rows_M: Tensor) -> "Jagged":
         """These rows, in this order; a row may come many times. Gradients reach float values and the weights."""

@@ -22,7 +22,9 @@ def test_selected_and_cut_rows_are_those_of_a_list(rows, data):
     begin, end = sorted((data.draw(st.integers(0, len(rows))), data.draw(st.integers(0, len(rows)))))
     found = jagged(rows)
     assert lists(found.select(torch.tensor(chosen, dtype=torch.int64))) == [rows[row] for row in chosen]
-    assert lists(found.rows(begin, end)) == rows[begin:end]
+    part = found.rows(begin, end)
+    assert lists(part) == rows[begin:end]
+    assert part.offsets.tolist() == [sum(map(len, rows[begin:n])) for n in range(begin, end + 1)]
     assert lists(Jagged.cat([found, found.rows(begin, end)])) == rows + rows[begin:end]
     assert len(found) == len(rows) and found.offsets.tolist() == [sum(map(len, rows[:n])) for n in range(len(rows) + 1)]
 

@@ -99,13 +99,10 @@ class FusedTables(nn.Module):
     def squared_norm(self, global_weight: float | Tensor) -> Tensor:
         """Sum of squares of all rows' gradients after division, fp64: not finite where a gradient is not.
 
-        Nothing changes: for clipping, and for refusing a step.
+        No row changes: for clipping, and for refusing a step. The sums are kept for `update`: of each touched row an
+        fp32 row, until `update`, `forget` or another backward.
         """
-        total = torch.zeros((), dtype=torch.float64, device=self._anchor.device)
-        for storage in self._storages:
-            for part in (part for touched in storage.touched() for part in touched.parts()):
-                total += torch.linalg.vector_norm(part.sums_UD.div_(global_weight), dim=1).double().square().sum()
-        return total
+        return torch.stack([storage.squared_norm(global_weight) for storage in self._storages]).sum()
 
     def update(
         self, global_weight: float | Tensor, clip_factor: float | Tensor | None = None, lr_factor: float = 1.0

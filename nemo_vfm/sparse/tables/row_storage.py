@@ -123,6 +123,19 @@ class RowStorage:
                 self._touched[block] = touched_rows(pending, self._begin_of, self.begins[names[0]], num_rows)
         return [one for one in self._touched if one is not None]
 
+    def squared_norm(self, global_weight: float | Tensor) -> Tensor:
+        """Of all rows' gradients after division, fp64; the sums are kept until the step ends or more is added."""
+        self.touched()
+        total = torch.zeros((), dtype=torch.float64, device=self.rows_RD.device)
+        for block, touched in enumerate(self._touched):
+            if touched is not None:
+                parts = list(touched.parts())
+                for part in parts:
+                    norms_U = torch.linalg.vector_norm(part.sums_UD / global_weight, dim=1)
+                    total += norms_U.double().square().sum()
+                self._touched[block] = touched.with_sums(parts)
+        return total
+
     def apply(
         self, optimizer: RowOptimizer, global_weight: float | Tensor, clip_factor: float | Tensor | None, step: int
     ) -> None:

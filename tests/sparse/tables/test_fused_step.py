@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables import row_storage, touched_rows
+from nemo_vfm.sparse.tables import numba_kernels, row_storage, touched_rows
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_adam import RowAdam
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
@@ -180,6 +180,32 @@ def test_a_lookup_after_the_norm_counts():
             tables.squared_norm(2.0)
 
     require_equal(trained(RowWiseAdaGrad(0.1), looked_at), trained(RowWiseAdaGrad(0.1), whole))
+
+
+@pytest.mark.parametrize("make", [lambda: RowWiseAdaGrad(0.1), lambda: RowAdam(0.1)])
+@pytest.mark.parametrize("with_numba", [True, False])
+def test_a_norm_leaves_the_update_the_sums_alone_and_they_are_dropped_with_the_step(monkeypatch, make, with_numba):
+    if not with_numba:
+        monkeypatch.setattr(numba_kernels, "usable", lambda tensor: False)
+    plain = {f"t{n}": TableSpec(40, 16, (f"f{n}",)) for n in range(3)}
+    given = {f"f{n}": random_jagged(40, 200, n, longest=12) for n in range(3)}
+    summed, sizes = touched_rows.sum_bags, []
+    monkeypatch.setattr(touched_rows, "sum_bags", lambda *args: sizes.append(len(args[1])) or summed(*args))
+    states, counts = [], []
+    for looks in (0, 1):
+        tables = FusedTables(plain, make(), seed=3)
+        backward(tables, given)
+        sizes.clear()
+        for _ in range(looks):
+            assert tables.squared_norm(7.0) > 0
+        counts.append(sum(sizes))
+        sizes.clear()
+        tables.update(7.0)
+        assert sum(sizes) <= 3 * 40 or not looks, "a row's sum is one value"
+        states.append(tables.state())
+        assert all(one is None for storage in tables._storages for one in storage._touched)
+    assert counts[1] == sum(len(one.values_N) for one in given.values())
+    require_equal(states[1], states[0])
 
 
 @pytest.mark.parametrize("rows", [1, 14])
