@@ -5,8 +5,9 @@
 Shape letters: B samples, U unique rows.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,26 +37,50 @@ _KINDS = {"sample": "int64", "session": "int64", "time": "int64", DENSE: "float"
 _KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>"}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class StoredRows:
     """A row group.
 
     Args:
         samples: all columns but the features of groups.
-        groups: with full rows of windows, too.
-        windows: the unique rows of windows as they are stored.
+        inverses: of each group, the unique row of each sample: int64 (B,).
+        unique: of each group, the unique rows of its features as they are stored.
     """
 
     samples: LogChunk
-    groups: Mapping[str, DedupedGroup]
-    windows: Mapping[str, WindowedRows]
+    inverses: Mapping[str, Tensor]
+    unique: Mapping[str, Mapping[str, Jagged | WindowedRows]]
+
+    @cached_property
+    def groups(self) -> dict[str, DedupedGroup]:
+        """All groups, with full rows of windows, too."""
+        return {
+            group: DedupedGroup(
+                {name: rows.jagged() if isinstance(rows, WindowedRows) else rows for name, rows in its.items()},
+                self.inverses[group],
+            )
+            for group, its in self.unique.items()
+        }
+
+    @property
+    def windows(self) -> dict[str, WindowedRows]:
+        """The unique rows of windows as they are stored."""
+        every = [pair for its in self.unique.values() for pair in its.items()]
+        return {name: rows for name, rows in every if isinstance(rows, WindowedRows)}
 
 
-def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: int, names: Sequence[str]) -> StoredRows:
+#: What the footers of files say, by path. Parsing one takes as long as reading a row group of many columns.
+Footers = MutableMapping[Path, Any]
+
+
+def read_row_group(
+    folder: Path, manifest: TableManifest, part: Part, number: int, names: Sequence[str], footers: Footers
+) -> StoredRows:
     """A row group of a part.
 
     Args:
         names: the features to read.
+        footers: of files that were read before; those of others are added.
 
     Raises:
         DataError: a file is damaged or foreign: it says which, and where in it.
@@ -66,33 +91,31 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
     plain = [name for name in schema.plain if name in names]
     wanted = [*NUMBERS, *(DENSE + n for n in schema.dense), *(LABEL + n for n in schema.labels)]
     wanted += [*(RUN + group for group in groups), *_lists(plain, manifest)]
-    table = _Columns(folder / part_path(part.name, SAMPLES), number, wanted, part.row_groups[number])
+    table = _Columns(folder / part_path(part.name, SAMPLES), number, wanted, part.row_groups[number], footers)
     samples = LogChunk(
         table.numbers("sample"), table.numbers("session"), table.numbers("time"),
         {n: table.numbers(DENSE + n) for n in schema.dense}, {n: table.numbers(LABEL + n) for n in schema.labels},
         {n: table.rows(n) for n in plain},
     )  # fmt: skip
-    found, shifted = dict[str, DedupedGroup](), dict[str, WindowedRows]()
+    inverses, found = dict[str, Tensor](), dict[str, dict[str, Jagged | WindowedRows]]()
     for group, its in groups.items():
-        inverse_B = table.inverse(group)
+        inverses[group] = table.inverse(group)
         dropped = [DROPPED + name for name in its if name in schema.windows]
         path = folder / part_path(part.name, group)
-        unique = _Columns(path, number, [*_lists(its, manifest), *dropped], int(inverse_B[-1]) + 1)
-        here = {name: unique.windows(name) for name in its if name in schema.windows}
-        features = {name: here[name].jagged() if name in here else unique.rows(name) for name in its}
-        found[group], shifted = DedupedGroup(features, inverse_B), shifted | here
-    return StoredRows(samples, found, shifted)
+        num_unique = int(inverses[group][-1]) + 1
+        unique = _Columns(path, number, [*_lists(its, manifest), *dropped], num_unique, footers)
+        found[group] = {name: unique.windows(name) if name in schema.windows else unique.rows(name) for name in its}
+    return StoredRows(samples, inverses, found)
 
 
-def read_sessions(folder: Path, part: Part, number: int) -> Tensor:
+def read_sessions(folder: Path, part: Part, number: int, footers: Footers) -> Tensor:
     """The session of each sample of a row group, int64.
 
     Raises:
         DataError: see `read_row_group`.
     """
-    return _Columns(folder / part_path(part.name, SAMPLES), number, ["session"], part.row_groups[number]).numbers(
-        "session"
-    )
+    path = folder / part_path(part.name, SAMPLES)
+    return _Columns(path, number, ["session"], part.row_groups[number], footers).numbers("session")
 
 
 def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:
@@ -102,9 +125,9 @@ def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:
 class _Columns:
     """Columns of a row group of a file, each checked as it is asked for."""
 
-    def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int) -> None:
+    def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int, footers: Footers) -> None:
         self._path, self._number = path, number
-        self._table = _read(path, number, names)
+        self._table = _read(path, number, names, footers)
         if self._table.num_rows != num_rows:
             raise DataError(
                 f"{path}: row group {number} has {self._table.num_rows:,} rows, expected {num_rows:,}. Are its files "
@@ -153,14 +176,15 @@ class _Columns:
         return f"{self._path}: row group {self._number}, column {name}"
 
 
-def _read(path: Path, number: int, names: Sequence[str]) -> Any:
+def _read(path: Path, number: int, names: Sequence[str], footers: Footers) -> Any:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path) as file:
-            if missing := [name for name in names if name not in file.schema_arrow.names]:
-                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(file.schema_arrow.names)}")
+        with pq.ParquetFile(path, metadata=footers.get(path)) as file:
+            footers[path], known = file.metadata, file.schema_arrow.names
+            if missing := [name for name in names if name not in known]:
+                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(known)}")
             return file.read_row_group(number, columns=list(names), use_threads=False)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(

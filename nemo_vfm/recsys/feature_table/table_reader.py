@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.recsys.feature_table.stored_rows import StoredRows, read_row_group, read_sessions
+from nemo_vfm.recsys.feature_table.stored_rows import Footers, StoredRows, read_row_group, read_sessions
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, Part, TableManifest, read_manifest, require_files
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
@@ -38,6 +38,7 @@ class FeatureTable:
     def __init__(self, folder: Path, *, cached_row_groups: int = 2) -> None:
         self.folder, self._most = folder, cached_row_groups
         self._cache: OrderedDict[tuple[int, tuple[str, ...]], StoredRows] = OrderedDict()
+        self._footers: Footers = {}
         self._lock = threading.Lock()
 
     @cached_property
@@ -80,7 +81,7 @@ class FeatureTable:
             DataError: a file is damaged.
         """
         part, number = self._place(row_group)
-        return read_sessions(self.folder, part, number)
+        return read_sessions(self.folder, part, number, self._footers)
 
     def verify(self) -> None:
         """Read all files and compare them with the hashes in the manifest.
@@ -151,7 +152,7 @@ class FeatureTable:
         return found
 
     def _read(self, row_group: int, names: tuple[str, ...]) -> StoredRows:
-        return read_row_group(self.folder, self.manifest, *self._place(row_group), names)
+        return read_row_group(self.folder, self.manifest, *self._place(row_group), names, self._footers)
 
     def _place(self, row_group: int) -> tuple[Part, int]:
         """The part of a row group, and its number in there."""
