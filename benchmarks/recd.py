@@ -15,8 +15,7 @@ values alone, same codec. preprocess_ratio: decoding and transforms, a row a sam
 of the batches. train_ratio: a plain step over a deduplicated one, with attention over session features at
 attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), which no step can
 exceed whose attention alone became faster. max_difference: of loss and gradients,
-with networks in float64. largest_batch_ratio: samples of the
-largest batch that keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of
+with networks in float64. largest_batch_ratio: samples of the largest batch that keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of
 session features and for each optimisation alone. `--quick` takes an eighth of the samples.
 """
 
@@ -40,7 +39,7 @@ from benchmarks.deduplication.session_data import LogShape, clustered, sharing, 
 from benchmarks.deduplication.training import Side  # noqa: E402
 from nemo_vfm.sparse.log_chunk import LogChunk  # noqa: E402
 
-HIDDEN = (128, 256, 512)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
+HIDDEN = (256, 320, 384)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
 SHARE, EVERY = 0.8, "lookup, pooling and attention"
 
 
