@@ -15,8 +15,9 @@ values alone, same codec. preprocess_ratio: decoding and transforms, a row a sam
 of the batches. train_ratio: a plain step over a deduplicated one, with attention over session features at
 attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), which no step can
 exceed whose attention alone became faster. max_difference: of loss and gradients,
-with networks in float64. largest_batch_ratio: samples of the largest batch that keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of
-session features and for each optimisation alone. `--quick` takes an eighth of the samples.
+with networks in float64. largest_batch_ratio: samples of the largest batch that keeps as many bytes for backward as a
+plain one. `--tables` prints them over d, over the share of session features and for each optimisation alone. `--quick`
+takes a sixteenth of the samples.
 """
 
 import argparse
@@ -134,7 +135,7 @@ def _line(shape: LogShape, batch_size: int) -> None:
 def main(given: Sequence[str] | None = None) -> None:
     """Parse, measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="an eighth of the samples, a batch of 512")
+    parser.add_argument("--quick", action="store_true", help="a sixteenth of the samples, a batch of 512")
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds, 7 unless told")
     parser.add_argument("--tables", action="store_true", help="print the tables, too (about 20 minutes)")
     parser.add_argument("--json", type=Path, help="where the figures go")
