@@ -3,11 +3,13 @@
 """Measures CPU seconds from the file to transformed batches, and the bytes of these batches.
 
 The transforms are those that ranking models use most (DPP, 2108.09373): ids are hashed into their table and the last
-ones of a row are kept. One side transforms a row a sample, the other one its unique rows.
+ones of a row are kept. One side transforms a row a sample, the other one what the table stores: unique rows, and the
+buffers of windows. Both take a row group at once and cut batches of it.
 """
 
 import time
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -19,24 +21,37 @@ from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.jagged_select import slice_positions
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
+from nemo_vfm.sparse.windowed_rows import WindowedRows
 
 KEPT, HASHED_INTO = 40, 1 << 20  # ids of a history of 48; rows of a table
-_SMALL = 1 << 15
+_AT_ONCE = 1 << 14  # values that are hashed while they are in the cache
 
 
 def plain_batches(table: FeatureTable, batch_size: int) -> Iterator[FeatureBatch]:
     """A row a sample of every feature."""
-    for begin in range(0, table.num_rows, batch_size):
-        chunk = table.read(begin, min(begin + batch_size, table.num_rows))
-        yield as_batch(chunk, _transformed(chunk.features), {})
+    for begin, end in pairwise(table.row_groups):
+        chunk = table.read(begin, end)
+        yield from _cut(as_batch(chunk, _transformed(chunk.features), {}), batch_size)
 
 
 def unique_batches(table: FeatureTable, batch_size: int) -> Iterator[FeatureBatch]:
     """Groups as they are stored."""
-    for begin in range(0, table.num_rows, batch_size):
-        chunk, groups = table.read_deduplicated(begin, min(begin + batch_size, table.num_rows))
-        done = {name: DedupedGroup(_transformed(one.features), one.inverse_B) for name, one in groups.items()}
-        yield as_batch(chunk, _transformed(chunk.features), done)
+    for number in range(len(table.row_groups) - 1):
+        stored = table.stored(number)
+        unique = {name: rows for its in stored.unique.values() for name, rows in its.items()}
+        done = _transformed({**stored.samples.features, **unique})
+        groups = {
+            group: DedupedGroup({name: done[name] for name in its}, stored.inverses[group])
+            for group, its in stored.unique.items()
+        }
+        features = {name: done[name] for name in stored.samples.features}
+        yield from _cut(as_batch(stored.samples, features, groups), batch_size)
+
+
+def _cut(batch: FeatureBatch, batch_size: int) -> Iterator[FeatureBatch]:
+    """Batches of a row group."""
+    for begin in range(0, len(batch), batch_size):
+        yield batch.rows(begin, min(begin + batch_size, len(batch)))
 
 
 def as_batch(
@@ -75,26 +90,27 @@ def _reopened(table: FeatureTable) -> FeatureTable:
     return FeatureTable(table.folder)
 
 
-def _transformed(features: Mapping[str, Jagged]) -> dict[str, Jagged]:
-    """Small features are hashed together: a call costs more than their values."""
-    kept = {name: _last(rows) for name, rows in features.items()}
-    small = {name: rows for name, rows in kept.items() if len(rows.values_N) < _SMALL}
-    hashed = {name: _hashed(rows.values_N.clone()) for name, rows in kept.items() if name not in small}
-    if small:
-        values = _hashed(torch.cat([rows.values_N for rows in small.values()]))
-        hashed |= zip(small, values.split([len(rows.values_N) for rows in small.values()]), strict=True)
-    return {name: Jagged(hashed[name], rows.lengths_B) for name, rows in kept.items()}
+def _transformed(features: Mapping[str, Jagged | WindowedRows]) -> dict[str, Jagged]:
+    """Of all features, with one pass of hashing. A window's buffer is hashed once, and its rows are then cut of it."""
+    kept = {name: rows if isinstance(rows, WindowedRows) else _last(rows) for name, rows in features.items()}
+    values = [rows.buffer_K if isinstance(rows, WindowedRows) else rows.values_N for rows in kept.values()]
+    hashed = torch.cat(values)
+    for piece in hashed.split(_AT_ONCE):
+        mix64_(piece).remainder_(HASHED_INTO)
+    parts = zip(kept.items(), hashed.split([len(one) for one in values]), strict=True)
+    return {name: _with_values(rows, part) for (name, rows), part in parts}
+
+
+def _with_values(rows: Jagged | WindowedRows, values: Tensor) -> Jagged:
+    if isinstance(rows, Jagged):
+        return Jagged(values, rows.lengths_B)
+    kept_B = rows.lengths_B.clamp(max=KEPT)
+    return WindowedRows(values, rows.starts_B + rows.lengths_B - kept_B, kept_B).jagged()
 
 
 def _last(rows: Jagged) -> Jagged:
     """The last ids of each row."""
-    if int(rows.lengths_B.max()) <= KEPT:
+    if not len(rows) or int(rows.lengths_B.max()) <= KEPT:
         return rows
     kept_B = rows.lengths_B.clamp(max=KEPT)
-    begins_B: Tensor = rows.offsets[1:] - kept_B
-    return Jagged(rows.values_N[slice_positions(begins_B, kept_B)], kept_B)
-
-
-def _hashed(values_N: Tensor) -> Tensor:
-    """In place."""
-    return mix64_(values_N).remainder_(HASHED_INTO)
+    return Jagged(rows.values_N.index_select(0, slice_positions(rows.offsets[1:] - kept_B, kept_B)), kept_B)

@@ -67,9 +67,9 @@ def measured(chunk: LogChunk, shape: LogShape, folder: Path) -> dict[str, int]:
     best = min(plain, key=lambda name: plain[name])
     sides = {f"plain, shuffled ({best})": plain[best]}
     sides["plain, clustered"] = min(plain_bytes(chunk, folder, shape).values())
-    for name, how in {"runs stored once": {"windows": False}, "and windows": {}}.items():
+    for name, windows in {"runs stored once": (), "and windows": HISTORIES}.items():
         place = folder / name.replace(" ", "_")
-        written(chunk, place, shape, **how)
+        written(chunk, place, shape, windows=windows)
         sides[name] = folder_bytes(place)
     sides["unique values alone"] = unique_bytes(chunk, shape)
     return sides

@@ -46,7 +46,13 @@ class DedupedGroup:
 
     def rows(self, begin: int, end: int) -> "DedupedGroup":
         """The samples begin..end, with only the unique rows that they have, in the order in which those stood."""
-        used_V, inverse = torch.unique(self.inverse_B[begin:end], return_inverse=True)
+        inverse_B = self.inverse_B[begin:end]
+        steps = torch.diff(inverse_B)
+        if len(inverse_B) and bool(((steps == 0) | (steps == 1)).all()):  # as clustered samples have it: no copies
+            first, last = int(inverse_B[0]), int(inverse_B[-1])
+            its = {name: feature.rows(first, last + 1) for name, feature in self.features.items()}
+            return DedupedGroup(its, inverse_B - first)
+        used_V, inverse = torch.unique(inverse_B, return_inverse=True)
         return DedupedGroup({name: feature.select(used_V) for name, feature in self.features.items()}, inverse)
 
     def to(self, device: torch.device | str) -> "DedupedGroup":

@@ -40,6 +40,8 @@ class Jagged:
 
     def rows(self, begin: int, end: int) -> "Jagged":
         """The rows begin..end, as views."""
+        if begin == 0 and end == len(self):
+            return self
         first, last = int(self.offsets[begin]), int(self.offsets[end])
         weights = None if self.weights_N is None else self.weights_N[first:last]
         found = Jagged(self.values_N[first:last], self.lengths_B[begin:end], weights)

@@ -7,7 +7,7 @@ Shape letters: B samples, U unique rows.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +37,36 @@ _KINDS = {"sample": "int64", "session": "int64", "time": "int64", DENSE: "float"
 _KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>"}
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class StoredRows:
     """A row group.
 
     Args:
         samples: all columns but the features of groups.
-        groups: with full rows of windows, too.
-        windows: the unique rows of windows as they are stored.
+        inverses: of each group, the unique row of each sample: int64 (B,).
+        unique: of each group, the unique rows of its features as they are stored.
     """
 
     samples: LogChunk
-    groups: Mapping[str, DedupedGroup]
-    windows: Mapping[str, WindowedRows]
+    inverses: Mapping[str, Tensor]
+    unique: Mapping[str, Mapping[str, Jagged | WindowedRows]]
+
+    @cached_property
+    def groups(self) -> dict[str, DedupedGroup]:
+        """All groups, with full rows of windows, too."""
+        return {
+            group: DedupedGroup(
+                {name: rows.jagged() if isinstance(rows, WindowedRows) else rows for name, rows in its.items()},
+                self.inverses[group],
+            )
+            for group, its in self.unique.items()
+        }
+
+    @property
+    def windows(self) -> dict[str, WindowedRows]:
+        """The unique rows of windows as they are stored."""
+        every = [pair for its in self.unique.values() for pair in its.items()]
+        return {name: rows for name, rows in every if isinstance(rows, WindowedRows)}
 
 
 def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: int, names: Sequence[str]) -> StoredRows:
@@ -73,16 +90,15 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
         {n: table.numbers(DENSE + n) for n in schema.dense}, {n: table.numbers(LABEL + n) for n in schema.labels},
         {n: table.rows(n) for n in plain},
     )  # fmt: skip
-    found, shifted = dict[str, DedupedGroup](), dict[str, WindowedRows]()
+    inverses, found = dict[str, Tensor](), dict[str, dict[str, Jagged | WindowedRows]]()
     for group, its in groups.items():
-        inverse_B = table.inverse(group)
+        inverses[group] = table.inverse(group)
         dropped = [DROPPED + name for name in its if name in schema.windows]
         path = folder / part_path(part.name, group)
-        unique = _Columns(path, number, [*_lists(its, manifest), *dropped], int(inverse_B[-1]) + 1)
-        here = {name: unique.windows(name) for name in its if name in schema.windows}
-        features = {name: here[name].jagged() if name in here else unique.rows(name) for name in its}
-        found[group], shifted = DedupedGroup(features, inverse_B), shifted | here
-    return StoredRows(samples, found, shifted)
+        num_unique = int(inverses[group][-1]) + 1
+        unique = _Columns(path, number, [*_lists(its, manifest), *dropped], num_unique)
+        found[group] = {name: unique.windows(name) if name in schema.windows else unique.rows(name) for name in its}
+    return StoredRows(samples, inverses, found)
 
 
 def read_sessions(folder: Path, part: Part, number: int) -> Tensor:
@@ -91,9 +107,8 @@ def read_sessions(folder: Path, part: Part, number: int) -> Tensor:
     Raises:
         DataError: see `read_row_group`.
     """
-    return _Columns(folder / part_path(part.name, SAMPLES), number, ["session"], part.row_groups[number]).numbers(
-        "session"
-    )
+    path = folder / part_path(part.name, SAMPLES)
+    return _Columns(path, number, ["session"], part.row_groups[number]).numbers("session")
 
 
 def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:
@@ -156,7 +171,7 @@ class _Columns:
 
 @lru_cache(maxsize=64)
 def _footer(path: Path, changed_ns: int) -> Any:
-    """The footer of a file, read once for all its row groups: with 50 columns it costs more than some row groups."""
+    """The footer of a file, read once for all its row groups: with 50 columns it costs as much as a row group."""
     import pyarrow.parquet as pq
 
     return pq.read_metadata(path)

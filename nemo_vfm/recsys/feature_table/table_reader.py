@@ -108,8 +108,7 @@ class FeatureTable:
         names, pieces = self._names(features), []
         for stored, first, last in self._pieces(begin, end, names):
             chunk = stored.samples.rows(first, last)
-            groups = [_runs(group, first, last) for group in stored.groups.values()]
-            expanded = {name: rows for group in groups for name, rows in group.expanded().items()}
+            expanded = {n: r for group in stored.groups.values() for n, r in group.rows(first, last).expanded().items()}
             pieces.append(_with_features(chunk, {**chunk.features, **expanded}, names))
         return LogChunk.cat(pieces)
 
@@ -124,7 +123,7 @@ class FeatureTable:
         pieces = list(self._pieces(begin, end, self._names(features)))
         chunk = LogChunk.cat([stored.samples.rows(first, last) for stored, first, last in pieces])
         names = pieces[0][0].groups
-        groups = {n: _joined([_runs(stored.groups[n], first, last) for stored, first, last in pieces]) for n in names}
+        groups = {n: _joined([stored.groups[n].rows(first, last) for stored, first, last in pieces]) for n in names}
         return chunk, groups
 
     def windows(self, row_group: int, features: Sequence[str] | None = None) -> Mapping[str, WindowedRows]:
@@ -184,13 +183,6 @@ class FeatureTable:
 def _with_features(chunk: LogChunk, features: Mapping[str, Jagged], names: Sequence[str]) -> LogChunk:
     ordered = {name: features[name] for name in names}
     return LogChunk(chunk.ids_B, chunk.session_B, chunk.time_B, chunk.dense, chunk.labels, ordered)
-
-
-def _runs(group: DedupedGroup, begin: int, end: int) -> DedupedGroup:
-    """The samples begin..end of a stored group, whose inverse never falls: their unique rows are neighbours."""
-    inverse_B = group.inverse_B[begin:end]
-    first, last = int(inverse_B[0]), int(inverse_B[-1])
-    return DedupedGroup({n: rows.rows(first, last + 1) for n, rows in group.features.items()}, inverse_B - first)
 
 
 def _joined(pieces: Sequence[DedupedGroup]) -> DedupedGroup:

@@ -146,7 +146,9 @@ def _selected(rows: Jagged, rows_M: Tensor) -> Jagged:
 
 def _joined(parts: Sequence[StoredRows]) -> StoredRows:
     groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
-    return StoredRows(LogChunk.cat([part.samples for part in parts]), groups, {})
+    inverses = {name: group.inverse_B for name, group in groups.items()}
+    unique = {name: group.features for name, group in groups.items()}
+    return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
 
 
 def _joined_groups(groups: Sequence[DedupedGroup]) -> DedupedGroup:
