@@ -13,11 +13,11 @@ machine; with OMP_NUM_THREADS=1 these are of one thread.
 stored_ratio: bytes of the plain file over those of the feature table. stored_over_unique: the table over its unique
 values alone, same codec. preprocess_ratio: decoding and transforms, a row a sample over unique rows. wire_ratio: bytes
 of the batches. train_ratio: a plain step over a deduplicated one, with attention over session features at
-attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), which no step can
-exceed whose attention alone became faster. max_difference: of loss and gradients,
-with networks in float64. largest_batch_ratio: samples of the largest batch that keeps as many bytes for backward as a
-plain one. `--tables` prints them over d, over the share of session features and for each optimisation alone. `--quick`
-takes a sixteenth of the samples.
+attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), the gain of a step
+whose attention alone became faster; it is above 1 where expanding the histories costs much, which ends, too.
+max_difference: of loss and gradients, with networks in float64. largest_batch_ratio: samples of the largest batch that
+keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of session features and
+for each optimisation alone. `--quick` takes a sixteenth of the samples.
 """
 
 import argparse

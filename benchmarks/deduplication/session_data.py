@@ -45,8 +45,9 @@ class LogShape:
 
 
 def clustered(log: SessionLog) -> LogChunk:
-    """All samples, session by session."""
-    return log.samples(0, log.num_samples, clustered=True)
+    """All samples, session by session, without the teacher's probabilities, which no log of users has."""
+    chunk = log.samples(0, log.num_samples, clustered=True)
+    return replace(chunk, labels={"click": chunk.labels["click"]})
 
 
 def shuffled(chunk: LogChunk) -> LogChunk:
@@ -73,7 +74,7 @@ def written(chunk: LogChunk, folder: Path, shape: LogShape, *, groups: bool = Tr
             in_order: bool = True) -> FeatureTable:  # fmt: skip
     """A feature table of the chunk, in 40 row groups of one file."""
     schema = replace(
-        SCHEMA, features=tuple(chunk.features), groups=GROUPS if groups else {}, windows=windows if groups else ()
+        SCHEMA, labels=tuple(chunk.labels), features=tuple(chunk.features), groups=GROUPS if groups else {}, windows=windows if groups else ()
     )
     writer = FeatureTableWriter(
         folder, schema, rows_per_part=shape.rows_per_group * ROW_GROUPS,

@@ -38,12 +38,13 @@ class Side:
 
     model: HistoryTransformer
     batch: FeatureBatch
+    make_optimizer: Callable[..., torch.optim.Optimizer] = partial(torch.optim.Adagrad, lr=1e-3)
     optimizer: torch.optim.Optimizer = field(init=False)
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.optimizer = torch.optim.Adagrad(self.model.parameters(), lr=1e-3)
+        self.optimizer = self.make_optimizer(self.model.parameters())
 
     def loss(self) -> Tensor:
         """The sum over the batch."""
