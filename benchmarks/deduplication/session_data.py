@@ -74,8 +74,9 @@ def written(chunk: LogChunk, folder: Path, shape: LogShape, *, groups: bool = Tr
             in_order: bool = True) -> FeatureTable:  # fmt: skip
     """A feature table of the chunk, in 40 row groups of one file."""
     schema = replace(
-        SCHEMA, labels=tuple(chunk.labels), features=tuple(chunk.features), groups=GROUPS if groups else {}, windows=windows if groups else ()
-    )
+        SCHEMA, labels=tuple(chunk.labels), features=tuple(chunk.features), groups=GROUPS if groups else {},
+        windows=windows if groups else (),
+    )  # fmt: skip
     writer = FeatureTableWriter(
         folder, schema, rows_per_part=shape.rows_per_group * ROW_GROUPS,
         rows_per_group=shape.rows_per_group, zstd_level=ZSTD, clustered=in_order,

@@ -30,6 +30,7 @@ STAGES: dict[str, dict[str, Stage]] = {
     "lookup and pooling": dict.fromkeys(GROUPS, "pool") | {ATTENDED: "lookup"},
     "lookup, pooling and attention": dict.fromkeys(GROUPS, "pool") | {ATTENDED: "attend"},
 }
+ADAGRAD = partial(torch.optim.Adagrad, lr=1e-3)
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Side:
 
     model: HistoryTransformer
     batch: FeatureBatch
-    make_optimizer: Callable[..., torch.optim.Optimizer] = partial(torch.optim.Adagrad, lr=1e-3)
+    make_optimizer: Callable[..., torch.optim.Optimizer] = ADAGRAD
     optimizer: torch.optim.Optimizer = field(init=False)
     wall_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)

@@ -117,6 +117,8 @@ def _list(values_N: Tensor, offsets: Tensor) -> Any:
 
 def _values(lists: Any) -> tuple[Tensor, Tensor]:
     """Of a column without nulls; its lists may be a part of longer buffers."""
-    offsets = tensor(lists.offsets)
+    offsets = lists.offsets.to_numpy()
     begin, end = int(offsets[0]), int(offsets[-1])
-    return tensor(lists.values.slice(begin, end - begin)), offsets.diff().to(torch.int64)
+    return tensor(lists.values.slice(begin, end - begin)), torch.from_numpy(
+        (offsets[1:] - offsets[:-1]).astype("int64")
+    )

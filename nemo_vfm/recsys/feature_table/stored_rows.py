@@ -154,7 +154,8 @@ class _Columns:
         return begins_B.cumsum(0) - 1
 
     def _column(self, name: str) -> Any:
-        column = self._table[name].combine_chunks()
+        chunks = self._table[name]
+        column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
         kind = next(kind for beginning, kind in _KINDS.items() if name.startswith(beginning))
         found = f"list<{column.type.value_type}>" if hasattr(column.type, "value_type") else str(column.type)
         if found != kind:
