@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares a log of sessions with the same log deduplicated, from the file to the update (RecD, 2211.05239).
 
-    python benchmarks/recd.py [--quick] [--rounds N] [--tables] [--json FILE]
+    python benchmarks/recd.py [--quick] [--rounds N] [--orders] [--tables] [--json FILE]
 
 Sessions have 16.5 samples on average (geometric), and nine of ten leave the features of the user as they are. 85 % of
 all ids are of the session, three quarters of them in histories of 48 that shift by one (`recd_log`). The plain side is
@@ -16,8 +16,10 @@ of the batches. train_ratio: a plain step over a deduplicated one, with attentio
 attention_share of the plain step. train_over_ceiling: that over 1 / (1 - share + share / factor), the gain of a step
 whose attention alone became faster; it is above 1 where expanding the histories costs much, which ends, too.
 max_difference: of loss and gradients, with networks in float64. largest_batch_ratio: samples of the largest batch that
-keeps as many bytes for backward as a plain one. `--tables` prints them over d, over the share of session features and
-for each optimisation alone. `--quick` takes a sixteenth of the samples.
+keeps as many bytes for backward as a plain one. `--orders` trains once on 128,000 samples for each of 3 seeds, in
+batches of 2,048 of whole sessions and of samples in random order: auc_clustered and auc_shuffled are means over the
+seeds, auc_clustered_by_512 and auc_shuffled_by_512 those with smaller batches. `--tables` prints figures over d, over
+the share of session features and for each optimisation alone. `--quick` takes a sixteenth of the samples.
 """
 
 import argparse
@@ -35,7 +37,7 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is called
 
-from benchmarks.deduplication import preprocessing, storage, training  # noqa: E402
+from benchmarks.deduplication import batch_order, preprocessing, storage, training  # noqa: E402
 from benchmarks.deduplication.session_data import LogShape, clustered, sharing, shuffled, written  # noqa: E402
 from benchmarks.deduplication.training import Side  # noqa: E402
 from nemo_vfm.sparse.log_chunk import LogChunk  # noqa: E402
@@ -117,6 +119,18 @@ def _share(side: Side, rounds: int) -> float:
     return _rounds({"plain": side}, rounds)
 
 
+def ordered(samples: int, seeds: int) -> dict[str, float]:
+    """AUC after training on either order, printed by seed."""
+    found: dict[str, list[float]] = {}
+    for batch, ending in ((2_048, ""), (512, "_by_512")):
+        for seed in range(seeds):
+            one = batch_order.compared(samples, batch, seed)
+            print(f"  batch {batch}, seed {seed}: " + ", ".join(f"{name} {figure:.4f}" for name, figure in one.items()))
+            for name, figure in one.items():
+                found.setdefault(name + ending, []).append(figure)
+    return {name: statistics.mean(figures) for name, figures in found.items()}
+
+
 def tables(shape: LogShape, batch_size: int) -> None:
     """Bytes and steps over d and over the share of session features."""
     for unchanged in (0.5, 0.8, 0.9, 0.95):
@@ -137,6 +151,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a sixteenth of the samples, a batch of 512")
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds, 7 unless told")
+    parser.add_argument("--orders", action="store_true", help="compare the AUC of clustered and shuffled batches, too")
     parser.add_argument("--tables", action="store_true", help="print the tables, too (about 20 minutes)")
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args(given)
@@ -154,6 +169,9 @@ def main(given: Sequence[str] | None = None) -> None:
     ):
         print(f"{title}:")
         figures |= measure()
+    if args.orders:
+        print("orders:")
+        figures |= ordered(*((8_000, 1) if args.quick else (160_000, 3)))
     for name, figure in figures.items():
         print(f"{name}: {figure:.4g}")
     if args.json:

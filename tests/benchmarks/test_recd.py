@@ -11,8 +11,9 @@ from tests.support.benchmarks import figures_of
 
 @pytest.mark.slow  # a minute
 def test_a_quick_run_stores_less_steps_faster_and_computes_the_same(tmp_path: Path):
-    figures = figures_of("recd", "--quick", folder=tmp_path)
+    figures = figures_of("recd", "--quick", "--orders", folder=tmp_path)
     assert figures["stored_ratio"] > 2.5 and 1 < figures["stored_over_unique"] < 1.2
     assert figures["wire_ratio"] > 2 and figures["largest_batch_ratio"] > 2
     assert figures["max_difference"] < 1e-4
-    assert {"preprocess_ratio", "train_ratio", "train_over_ceiling", "attention_share"} < figures.keys()
+    rest = {"preprocess_ratio", "train_ratio", "train_over_ceiling", "attention_share"}
+    assert rest | {"auc_clustered", "auc_shuffled", "auc_shuffled_by_512"} < figures.keys()
