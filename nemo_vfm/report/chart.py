@@ -14,7 +14,7 @@ from nemo_vfm.report.plain_text import figure
 from nemo_vfm.report.section import fragment
 
 WIDTH_PX, HEIGHT_PX = 520, 248
-LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 52, 18, 14, 40
+LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 60, 18, 14, 40
 MAX_POINTS = 480
 
 Point = tuple[float, float]

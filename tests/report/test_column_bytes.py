@@ -30,7 +30,7 @@ def test_the_columns_of_a_table_add_up_and_the_largest_stands_first(tmp_path: Pa
     sizes = {"": {"time": 250}, "user": {"feature/a": 750}}
     section, page = written(tmp_path, {"rows": 7, "values": values, "column_bytes": sizes})
     assert section is not None and section.cards[0].value == "1 kB" and "7 samples in 1 kB" in section.lead
-    assert "feature/a group user 900 30 0.75 75.0 % time samples 0.25 25.0 %" in page.text
+    assert "feature/a group user 900 30 750 75.0 % time samples 250 25.0 %" in page.text
 
 
 def test_many_columns_are_cut_and_the_others_stand_in_one_row(tmp_path: Path) -> None:

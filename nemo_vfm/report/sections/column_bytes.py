@@ -21,7 +21,7 @@ _BODY = """
 <th scope="col"><span class="hidden">share</span></th></tr></thead>
 <tbody>
 {% for row in rows %}
-<tr><th scope="row">{{ row.name }}</th><td>{{ row.file }}</td><td class="n">{{ row.plain }}</td>
+<tr><th scope="row">{{ row.name }}</th><td class="file">{{ row.file }}</td><td class="n">{{ row.plain }}</td>
 <td class="n">{{ row.stored }}</td><td class="n">{{ row.size }}</td><td class="n">{{ row.share }}</td>
 <td class="wide"><span class="track"><span class="bar tone-a" style="width:{{ row.width }}%"></span></span></td></tr>
 {% endfor %}
@@ -43,15 +43,19 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step, manifest in run.each("table/manifest.json"):
         columns = sorted(_columns(manifest), key=lambda column: -column.bytes)
         if total := sum(column.bytes for column in columns):
-            scale, unit = next((scale, unit) for scale, unit in _UNITS if total >= scale)
+            scale, unit = _unit(columns[0].bytes)
             rows = [_row(column, total, scale) for column in _largest(columns)]
-            size = f"{figure(total / scale)} {unit}"
+            size = f"{figure(total / _unit(total)[0])} {_unit(total)[1]}"
             lead = (
                 f"{exact(number(manifest.get('rows')))} samples in {size}, compressed. Of a feature in a group, values "
                 "that repeat in a session are stored once."
             )
             cards = (Card("feature table", size, f"{len(columns)} columns"),)
             yield Section("Bytes by column", fragment(_BODY, {"rows": rows, "unit": unit}), lead, step.name, cards)
+
+
+def _unit(size: float) -> tuple[float, str]:
+    return next((scale, unit) for scale, unit in _UNITS if size >= scale)
 
 
 def _columns(manifest: Mapping[str, Any]) -> Iterator[_Column]:
@@ -75,7 +79,7 @@ def _largest(columns: list[_Column]) -> list[_Column]:
 def _row(column: _Column, total: float, scale: float) -> dict[str, str]:
     share = 100 * column.bytes / total
     return {
-        "name": column.name, "file": column.file, "size": exact(column.bytes / scale), "share": f"{share:.1f} %",
+        "name": column.name, "file": column.file, "size": figure(column.bytes / scale), "share": f"{share:.1f} %",
         "plain": "" if column.plain is None else exact(column.plain), "width": f"{share:.1f}",
         "stored": "" if column.stored is None else exact(column.stored),
     }  # fmt: skip

@@ -151,6 +151,9 @@ def _estimate(estimate: Any, scale: float = 1.0) -> str:
     if value is None:
         return "–"
     half = (high - low) / 2 * scale if low is not None and high is not None else 0.0
+    half = half if half > 1e-6 * abs(value * scale) else 0.0  # what rounding leaves of a width of 0
+    if not half and value * scale == int(value * scale):
+        return exact(value * scale)
     digits = max(0, 2 - len(str(int(abs(value * scale)))) + 1)
     return f"{value * scale:,.{digits}f}" + (f" ± {half:.1g}" if half else "")
 
