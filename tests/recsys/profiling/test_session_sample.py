@@ -24,6 +24,7 @@ from nemo_vfm.recsys.profiling.session_sums import (
     session_groups,
     unchanged_share,
 )
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.session_log import LogInMemory, session_log
 
@@ -137,3 +138,21 @@ def test_a_reservoir_keeps_the_sessions_of_a_smaller_threshold_and_no_more_value
     assert kept.fraction < 1 and 5_000 < num_values(kept.log()) <= 20_000
     below = session_uniform(LOG.session_B, 7, "profiled sessions") < kept.fraction
     assert torch.equal(kept.log().ids_B, LOG.ids_B[below])
+
+
+def test_an_interval_of_the_icdf_narrows_where_the_rows_were_counted_on_more_sessions():
+    numbers = torch.Generator().manual_seed(0)
+    rows_N = (torch.rand(4000, generator=numbers) ** 3 * 50).long()
+    counts_R = rows_N.bincount(minlength=50).numpy()
+    lookups, group_B = Jagged(rows_N, torch.ones_like(rows_N)), torch.arange(4000) % 32
+    wide, narrow = (icdf_interval(counts_R, lookups, group_B, Jackknife(0.95, 0.1), kept) for kept in (1.0, 0.04))
+    widths = [[high - low for low, high in zip(one["low"], one["high"], strict=True)] for one in (wide, narrow)]
+    assert all(few <= many for many, few in zip(*widths, strict=True)) and sum(widths[1]) < 0.8 * sum(widths[0])
+
+
+def test_where_one_group_holds_all_lookups_nothing_is_known_of_the_others():
+    rows_N = torch.tensor([0, 0, 1])
+    lookups, group_B = Jagged(rows_N, torch.ones_like(rows_N)), torch.zeros(3, dtype=torch.int64)
+    found = icdf_interval(rows_N.bincount(minlength=9).numpy(), lookups, group_B, Jackknife(0.95, 0.5), 1.0)
+    assert found["value"][1:] == [1] * 66 + [2] * 34
+    assert set(found["low"]) == {0} and set(found["high"]) == {9}
