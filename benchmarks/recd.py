@@ -72,13 +72,15 @@ def preprocessed(chunk: LogChunk, shape: LogShape, batch_size: int, rounds: int)
     }
 
 
-def trained(shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
+def trained(shape: LogShape, batch_size: int, rounds: int, hidden: Sequence[int] = HIDDEN) -> dict[str, float]:
     """Steps of one model on one batch."""
     batch = training.batch_of(shape, batch_size)
     expanded = batch.expanded()
-    hidden = min(HIDDEN, key=lambda width: abs(_share(Side(training.model(width, expanded), expanded), 2) - SHARE))
-    sides = {"plain": Side(training.model(hidden, expanded), expanded)}
-    sides |= {name: Side(training.model(hidden, batch, stages), batch) for name, stages in training.STAGES.items()}
+    width = hidden[0] if len(hidden) == 1 else min(
+        hidden, key=lambda one: abs(_share(Side(training.model(one, expanded), expanded), 2) - SHARE)
+    )  # fmt: skip
+    sides = {"plain": Side(training.model(width, expanded), expanded)}
+    sides |= {name: Side(training.model(width, batch, stages), batch) for name, stages in training.STAGES.items()}
     every = sides[EVERY]
     largest_difference = training.difference(every, sides["plain"])
     share = _rounds(sides, rounds)
@@ -91,8 +93,7 @@ def trained(shape: LogShape, batch_size: int, rounds: int) -> dict[str, float]:
     ratio, factor = cpu_s["plain"] / cpu_s[EVERY], batch.groups[training.ATTENDED].factor
     ceiling = 1 / (1 - share + share / factor)
     print(
-        f"  factor {factor:.2f}, attention {share:.1%} of the plain step (perceptron of {hidden}), "
-        f"ceiling {ceiling:.2f}"
+        f"  factor {factor:.2f}, attention {share:.1%} of the plain step (perceptron of {width}), ceiling {ceiling:.2f}"
     )
     return {
         "train_ratio": ratio, "attention_share": share, "train_over_ceiling": ratio / ceiling,
@@ -132,7 +133,7 @@ def ordered(samples: int, seeds: int) -> dict[str, float]:
 
 
 def tables(shape: LogShape, batch_size: int) -> None:
-    """Bytes and steps over d and over the share of session features."""
+    """Bytes and steps over d and over the share of session features, of the widest model."""
     for unchanged in (0.5, 0.8, 0.9, 0.95):
         print(f"d {unchanged}:")
         _line(replace(shape, unchanged=unchanged), batch_size)
@@ -142,7 +143,7 @@ def tables(shape: LogShape, batch_size: int) -> None:
 
 
 def _line(shape: LogShape, batch_size: int) -> None:
-    found = stored(clustered(shape.log()), shape) | trained(shape, batch_size, 3)
+    found = stored(clustered(shape.log()), shape) | trained(shape, batch_size, 2, HIDDEN[-1:])
     print("  " + ", ".join(f"{name} {figure:.3g}" for name, figure in found.items()))
 
 
@@ -152,7 +153,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="a sixteenth of the samples, a batch of 512")
     parser.add_argument("--rounds", type=int, default=7, help="measured rounds, 7 unless told")
     parser.add_argument("--orders", action="store_true", help="compare the AUC of clustered and shuffled batches, too")
-    parser.add_argument("--tables", action="store_true", help="print the tables, too (about 20 minutes)")
+    parser.add_argument("--tables", action="store_true", help="print the tables, too (about 10 minutes)")
     parser.add_argument("--json", type=Path, help="where the figures go")
     args = parser.parse_args(given)
     shape, batch_size = LogShape(512 if args.quick else 8_192), 512 if args.quick else 4_096
@@ -177,7 +178,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if args.json:
         args.json.write_text(json.dumps(figures) + "\n")
     if args.tables:
-        tables(replace(shape, rows_per_group=shape.rows_per_group // 4), batch_size)
+        tables(replace(shape, rows_per_group=shape.rows_per_group // 4), batch_size // 4)
 
 
 if __name__ == "__main__":
