@@ -166,7 +166,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for title, measure in (
         ("stored", lambda: stored(chunk, shape)),
         ("preprocessed", lambda: preprocessed(chunk, shape, batch_size, 1 if args.quick else 3)),
-        ("trained", lambda: trained(shape, batch_size, 3 if args.quick else args.rounds)),
+        ("trained", lambda: trained(shape, batch_size, *((2, HIDDEN[-1:]) if args.quick else (args.rounds, HIDDEN)))),
     ):
         print(f"{title}:")
         figures |= measure()
