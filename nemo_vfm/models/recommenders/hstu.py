@@ -64,6 +64,7 @@ class HSTU(nn.Module):
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
         super().__init__()
+        self.dense = dense  # that batches are made up with, see FeatureSizes
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
         self.times = times
         require_stages(self.input.deduplicated, "attend", "nothing comes behind")

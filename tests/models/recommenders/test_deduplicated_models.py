@@ -14,8 +14,9 @@ from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
 from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.made_up_batch import FeatureSizes
 from nemo_vfm.sparse.tables.table_spec import TableSpec
-from tests.support.session_batches import session_batch
+from tests.support.session_batches import ROWS, session_batch
 from tests.support.small_recommenders import maker
 
 SEQUENCES = {
@@ -68,3 +69,9 @@ def test_loss_and_gradients_on_unique_rows_are_those_of_the_expanded_batch(case,
         assert scale > 0, f"{name} has no gradient"
         near = 1e-5 if tensor.dtype == torch.float32 else 1e-10
         torch.testing.assert_close(own[name], tensor, rtol=near, atol=near * scale)
+
+
+@pytest.mark.parametrize("kind", [DLRM, DCNv2, DIN, HistoryTransformer, HSTU])
+def test_a_batch_can_be_made_up_for_every_model(kind: type[nn.Module]) -> None:
+    sizes = FeatureSizes.of(maker(kind)(), ("click",))
+    assert sizes is not None and sizes.dense == 3 and sizes.rows.items() >= ROWS.items()
