@@ -11,14 +11,12 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.deduplication.preprocessing import as_batch
-from benchmarks.deduplication.session_data import GROUPS, ROW_GROUPS, LogShape
-from benchmarks.deduplication.training import ATTENDED, STAGES, Side
+from benchmarks.deduplication.session_data import ROW_GROUPS, LogShape
+from benchmarks.deduplication.training import HISTORY, LONGEST, STAGES, Side, deduplicated_batch
 from nemo_vfm.metrics.ranking import auc
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.log_chunk import LogChunk
-from nemo_vfm.sparse.row_deduplication import deduplicated
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 
 ROWS, WIDTH = 200, 8
@@ -45,11 +43,10 @@ def compared(samples: int, batch_size: int, seed: int) -> dict[str, float]:
 
 def _trained(chunk: LogChunk, batch_size: int, seed: int) -> HistoryTransformer:
     torch.manual_seed(seed)
-    history = dict(zip(GROUPS[ATTENDED], ("item_00", "item_01"), strict=True))
     model = HistoryTransformer(
-        dense=0, history=history, longest=48, depth=1, heads=2, mlp_hidden=2 * WIDTH, top=[32],
+        dense=0, history=HISTORY, longest=LONGEST, depth=1, heads=2, mlp_hidden=2 * WIDTH, top=[32],
         table_optimizer=RowWiseAdaGrad(lr=0.2), width=WIDTH,
-        rows=dict.fromkeys([name for name in chunk.features if name not in history], ROWS),
+        rows=dict.fromkeys([name for name in chunk.features if name not in HISTORY], ROWS),
         deduplicated=STAGES["lookup, pooling and attention"],
     )  # fmt: skip
     order = torch.randperm(len(chunk) // batch_size, generator=torch.Generator().manual_seed(seed))
@@ -66,8 +63,4 @@ def _scores(model: HistoryTransformer, chunk: LogChunk) -> Tensor:
 
 
 def _batch(chunk: LogChunk, size: int, number: int) -> FeatureBatch:
-    """Deduplicated, whatever the order."""
-    part = chunk.rows(number * size, min((number + 1) * size, len(chunk)))
-    grouped = {name for names in GROUPS.values() for name in names}
-    plain = {name: rows for name, rows in part.features.items() if name not in grouped}
-    return as_batch(part, plain, deduplicated(part.features, GROUPS))
+    return deduplicated_batch(chunk.rows(number * size, min((number + 1) * size, len(chunk))))

@@ -21,10 +21,12 @@ from nemo_vfm.models.recommenders.feature_vectors import Stage
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import deduplicated
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 
 ATTENDED, ROWS, LONGEST = "clicks", 10_000, 48
+HISTORY = dict(zip(GROUPS[ATTENDED], ("item_00", "item_01"), strict=True))
 STAGES: dict[str, dict[str, Stage]] = {
     "lookup": dict.fromkeys(GROUPS, "lookup"),
     "lookup and pooling": dict.fromkeys(GROUPS, "pool") | {ATTENDED: "lookup"},
@@ -71,21 +73,23 @@ class Side:
 def model(hidden: int, batch: FeatureBatch, deduplicated: dict[str, Stage] | None = None) -> HistoryTransformer:
     """The same weights at every call, for the features of the batch."""
     torch.manual_seed(0)
-    history = dict(zip(GROUPS[ATTENDED], ("item_00", "item_01"), strict=True))
-    pooled = [name for name in batch.expanded().features if name not in history]
+    pooled = [name for name in batch.expanded().features if name not in HISTORY]
     return HistoryTransformer(
-        dense=0, history=history, longest=LONGEST, depth=1, heads=4, mlp_hidden=hidden, top=[512, 256],
+        dense=0, history=HISTORY, longest=LONGEST, depth=1, heads=4, mlp_hidden=hidden, top=[512, 256],
         table_optimizer=RowWiseAdaGrad(lr=0.01), width=64, rows=dict.fromkeys(pooled, ROWS), deduplicated=deduplicated,
     )  # fmt: skip
 
 
 def batch_of(shape: LogShape, size: int) -> FeatureBatch:
     """The first samples of a clustered log, deduplicated."""
-    log = replace(shape, rows=ROWS).log()
-    chunk = log.samples(0, size, clustered=True)
-    groups = deduplicated(chunk.features, GROUPS)
+    return deduplicated_batch(replace(shape, rows=ROWS).log().samples(0, size, clustered=True))
+
+
+def deduplicated_batch(chunk: LogChunk) -> FeatureBatch:
+    """All samples of a chunk, in whatever order."""
     grouped = {name for names in GROUPS.values() for name in names}
-    return as_batch(chunk, {name: rows for name, rows in chunk.features.items() if name not in grouped}, groups)
+    plain = {name: rows for name, rows in chunk.features.items() if name not in grouped}
+    return as_batch(chunk, plain, deduplicated(chunk.features, GROUPS))
 
 
 def difference(unique: Side, plain: Side) -> float:

@@ -18,7 +18,7 @@ from nemo_vfm.models.recommenders.feature_input import FeatureInput
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -62,7 +62,7 @@ class DCNv2(nn.Module):
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DCNv2 has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        num_vectors = 1 + sum(len(spec.features) for spec in specs.values())
+        num_vectors = 1 + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.bottom = Perceptron(dense_size(dense, missing), bottom)
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)

@@ -17,7 +17,7 @@ from nemo_vfm.models.recommenders.feature_input import FeatureInput
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables
+from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -61,7 +61,7 @@ class DLRM(nn.Module):
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DLRM has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        num_vectors = 1 + sum(len(spec.features) for spec in specs.values())
+        num_vectors = 1 + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
         self.bottom = Perceptron(dense_size(dense, missing), bottom)
         self.num_pairs = num_pairs(num_vectors, self_interaction)
@@ -85,7 +85,7 @@ class DLRM(nn.Module):
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass; all pairs are counted, as the product computes them."""
         samples = inputs["dense_BF"][0]
-        vectors = 1 + sum(len(spec.features) for spec in self.tables.tables.values())
+        vectors = 1 + len(features_of(self.tables.tables.values()))
         return [
             *self.input.ops(self.tables, inputs, self.bottom, self.top),
             Op("attention", 2.0 * samples * vectors**2 * self.bottom.sizes[-1], "dot interaction"),

@@ -76,7 +76,8 @@ def _column_bytes(path: Path) -> dict[str, int]:
     import pyarrow.parquet as pq
 
     footer, found = pq.read_metadata(path), Counter[str]()
+    names = footer.schema.to_arrow_schema().names
     for row_group in map(footer.row_group, range(footer.num_row_groups)):
-        for place, name in enumerate(footer.schema.to_arrow_schema().names):
+        for place, name in enumerate(names):
             found[name] += row_group.column(place).total_compressed_size
     return dict(found)
