@@ -103,7 +103,7 @@ def _transformed(features: Mapping[str, Jagged | WindowedRows]) -> dict[str, Jag
 
 def _with_values(rows: Jagged | WindowedRows, values: Tensor) -> Jagged:
     if isinstance(rows, Jagged):
-        return Jagged(values, rows.lengths_B)
+        return Jagged.from_offsets(values, rows.offsets, rows.lengths_B)
     kept_B = rows.lengths_B.clamp(max=KEPT)
     return WindowedRows(values, rows.starts_B + rows.lengths_B - kept_B, kept_B).jagged()
 

@@ -3,6 +3,7 @@
 """Measures the bytes of a log: shuffled as plain Parquet, as a feature table, and its unique values alone."""
 
 import io
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -36,16 +37,17 @@ def plain_table(chunk: LogChunk) -> pa.Table:
 
 
 def plain_bytes(chunk: LogChunk, folder: Path, shape: LogShape) -> dict[str, int]:
-    """Of each choice: dictionary on or off, two sizes of pages."""
-    table, found = plain_table(chunk), {}
-    for dictionary in (True, False):
-        for page in PAGES:
-            path = folder / "plain.parquet"
-            pq.write_table(
-                table, path, row_group_size=shape.rows_per_group, compression="zstd", compression_level=ZSTD,
-                use_dictionary=dictionary, data_page_size=page,
-            )  # fmt: skip
-            found[f"dictionary {'on' if dictionary else 'off'}, pages of {page >> 10} KiB"] = path.stat().st_size
+    """Of each choice: dictionary on or off, two sizes of pages, row groups of as many samples or of half as many."""
+    table, path, found = plain_table(chunk), folder / "plain.parquet", dict[str, int]()
+    for dictionary, page, rows in itertools.product(
+        (True, False), PAGES, (shape.rows_per_group // 2, shape.rows_per_group)
+    ):
+        pq.write_table(
+            table, path, row_group_size=rows, compression="zstd", compression_level=ZSTD, use_dictionary=dictionary,
+            data_page_size=page,
+        )  # fmt: skip
+        name = f"dictionary {'on' if dictionary else 'off'}, pages of {page >> 10} KiB, row groups of {rows:,}"
+        found[name] = path.stat().st_size
     return found
 
 

@@ -38,15 +38,23 @@ class Jagged:
         """Where each row begins, and at last N: int64, B + 1 numbers."""
         return row_offsets(self.lengths_B)
 
+    @staticmethod
+    def from_offsets(values_N: Tensor, offsets: Tensor, lengths_B: Tensor, weights_N: Tensor | None = None) -> "Jagged":
+        """Rows whose `offsets` are known, which is cheaper than to sum the lengths again."""
+        found = Jagged(values_N, lengths_B, weights_N)
+        found.__dict__["offsets"] = offsets
+        return found
+
     def rows(self, begin: int, end: int) -> "Jagged":
         """The rows begin..end, as views."""
         if begin == 0 and end == len(self):
             return self
-        first, last = int(self.offsets[begin]), int(self.offsets[end])
+        offsets = self.offsets[begin : end + 1]
+        first, last = int(offsets[0]), int(offsets[-1])
         weights = None if self.weights_N is None else self.weights_N[first:last]
-        found = Jagged(self.values_N[first:last], self.lengths_B[begin:end], weights)
-        found.__dict__["offsets"] = self.offsets[begin : end + 1] - first  # cheaper than to sum the lengths again
-        return found
+        return Jagged.from_offsets(
+            self.values_N[first:last], offsets - first if first else offsets, self.lengths_B[begin:end], weights
+        )
 
     def select(self, rows_M: Tensor) -> "Jagged":
         """These rows, in this order; a row may come many times. Gradients reach float values and the weights."""

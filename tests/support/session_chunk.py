@@ -58,8 +58,8 @@ def shifting(begins_B: torch.Tensor, row_B: torch.Tensor, numbers: torch.Generat
 
 
 def equal_rows(a: Jagged, b: Jagged) -> bool:
-    """Whether lengths, values and weights are the same."""
-    pairs = zip(*[(one.values_N, one.lengths_B, one.weights_N) for one in (a, b)], strict=True)
+    """Whether lengths, offsets, values and weights are the same."""
+    pairs = zip(*[(one.values_N, one.lengths_B, one.offsets, one.weights_N) for one in (a, b)], strict=True)
     return all(x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs)
 
 

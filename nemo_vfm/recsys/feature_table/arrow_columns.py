@@ -8,6 +8,7 @@ Shape letters: B samples, U unique rows, N values.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,14 +68,17 @@ def jagged(lists: Any, weights: Any | None) -> Jagged:
     Raises:
         DataError: the weights have other lengths.
     """
-    values_N, lengths_B = _values(lists)
+    values_N, offsets = _values(lists)
+    lengths_B = torch.from_numpy(offsets[1:] - offsets[:-1])
     if weights is None:
-        return Jagged(values_N, lengths_B)
-    weights_N, weight_lengths_B = _values(weights)
-    if not torch.equal(lengths_B, weight_lengths_B):
-        row = int((lengths_B != weight_lengths_B).nonzero()[0])
-        raise DataError(f"row {row} has {int(lengths_B[row])} values and {int(weight_lengths_B[row])} weights")
-    return Jagged(values_N, lengths_B, weights_N)
+        return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B)
+    weights_N, weight_offsets = _values(weights)
+    if len(wrong := (weight_offsets != offsets).nonzero()[0]):
+        row = int(wrong[0]) - 1
+        raise DataError(
+            f"row {row} has {int(lengths_B[row])} values and {weight_offsets[row + 1] - weight_offsets[row]} weights"
+        )
+    return Jagged.from_offsets(values_N, torch.from_numpy(offsets), lengths_B, weights_N)
 
 
 def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
@@ -115,10 +119,9 @@ def _list(values_N: Tensor, offsets: Tensor) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets.to(torch.int32).numpy()), values, type=kind)
 
 
-def _values(lists: Any) -> tuple[Tensor, Tensor]:
-    """Of a column without nulls; its lists may be a part of longer buffers."""
-    offsets = lists.offsets.to_numpy()
+def _values(lists: Any) -> tuple[Tensor, np.ndarray]:
+    """Values and offsets of a column without nulls; its lists may be a part of longer buffers."""
+    offsets = lists.offsets.to_numpy().astype(np.int64)
     begin, end = int(offsets[0]), int(offsets[-1])
-    return tensor(lists.values.slice(begin, end - begin)), torch.from_numpy(
-        (offsets[1:] - offsets[:-1]).astype("int64")
-    )
+    values = tensor(lists.values.slice(begin, end - begin))
+    return values, offsets - begin if begin else offsets

@@ -5,6 +5,7 @@
 Shape letters: B samples, U unique rows.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -120,12 +121,13 @@ class _Columns:
 
     def __init__(self, path: Path, number: int, names: Sequence[str], num_rows: int) -> None:
         self._path, self._number = path, number
-        self._table = _read(path, number, names)
-        if self._table.num_rows != num_rows:
+        self._kinds, table = _read(path, number, names)
+        if table.num_rows != num_rows:
             raise DataError(
-                f"{path}: row group {number} has {self._table.num_rows:,} rows, expected {num_rows:,}. Are its files "
+                f"{path}: row group {number} has {table.num_rows:,} rows, expected {num_rows:,}. Are its files "
                 "of one table?"
             )
+        self._columns = dict(zip(table.column_names, table.columns, strict=True))
 
     def numbers(self, name: str) -> Tensor:
         """A column without gaps."""
@@ -133,7 +135,7 @@ class _Columns:
 
     def rows(self, name: str) -> Jagged:
         """A feature."""
-        weights = self._column(WEIGHT + name) if WEIGHT + name in self._table.column_names else None
+        weights = self._column(WEIGHT + name) if WEIGHT + name in self._columns else None
         try:
             return jagged(self._column(FEATURE + name), weights)
         except DataError as error:
@@ -154,13 +156,12 @@ class _Columns:
         return begins_B.cumsum(0) - 1
 
     def _column(self, name: str) -> Any:
-        chunks = self._table[name]
+        chunks = self._columns[name]
         column = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
-        kind = next(kind for beginning, kind in _KINDS.items() if name.startswith(beginning))
-        found = f"list<{column.type.value_type}>" if hasattr(column.type, "value_type") else str(column.type)
-        if found != kind:
-            raise DataError(f"{self._at(name)} is {found}, expected {kind}")
-        for part, nulls in (("", column), (" in a list", column.values if "list" in kind else column)):
+        expected = next(kind for beginning, kind in _KINDS.items() if name.startswith(beginning))
+        if (found := self._kinds[name]) != expected:
+            raise DataError(f"{self._at(name)} is {found}, expected {expected}")
+        for part, nulls in (("", column), (" in a list", column.values if "list" in expected else column)):
             if nulls.null_count:
                 row = nulls.is_null().to_pylist().index(True)
                 raise DataError(f"{self._at(name)}: row {row} is null{part}; a missing feature is an empty list")
@@ -170,25 +171,40 @@ class _Columns:
         return f"{self._path}: row group {self._number}, column {name}"
 
 
-@lru_cache(maxsize=64)
-def _footer(path: Path, changed_ns: int) -> Any:
-    """The footer of a file, read once for all its row groups: with 50 columns it costs as much as a row group."""
-    import pyarrow.parquet as pq
-
-    return pq.read_metadata(path)
-
-
-def _read(path: Path, number: int, names: Sequence[str]) -> Any:
+def _read(path: Path, number: int, names: Sequence[str]) -> tuple[Mapping[str, str], Any]:
+    """The kinds of all columns of the file, and a table of the named ones."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     try:
-        with pq.ParquetFile(path, metadata=_footer(path, path.stat().st_mtime_ns)) as file:
-            known = file.schema_arrow.names  # made anew at every access
-            if missing := [name for name in names if name not in known]:
-                raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(known)}")
-            return file.read_row_group(number, columns=list(names), use_threads=False)
+        file, kinds = _open_files.get(path, path.stat().st_mtime_ns)
+        if missing := [name for name in names if name not in kinds]:
+            raise DataError(f"{path} has no column {missing[0]}; it has {', '.join(kinds)}")
+        return kinds, file.read_row_group(number, columns=list(names), use_threads=False)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(
             f"{path} cannot be read ({type(error).__name__}: {error}). Is it whole? Copy or write it again."
         ) from error
+
+
+def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
+    import pyarrow.parquet as pq
+
+    file = pq.ParquetFile(path)
+    return file, {field.name: _kind(field.type) for field in file.schema_arrow}
+
+
+def _kind(of: Any) -> str:
+    return f"list<{of.value_type}>" if hasattr(of, "value_type") else str(of)
+
+
+class _OpenFiles(threading.local):
+    """The files that this thread read last: to open one with 50 columns costs as much as to read a small row group.
+
+    Arrow does not promise that threads may share a reader.
+    """
+
+    def __init__(self) -> None:
+        self.get = lru_cache(maxsize=32)(_opened)
+
+
+_open_files = _OpenFiles()

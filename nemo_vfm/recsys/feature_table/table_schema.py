@@ -49,7 +49,8 @@ class TableSchema:
     @property
     def plain(self) -> tuple[str, ...]:
         """The features of no group, which have a row a sample."""
-        return tuple(name for name in self.features if name not in self.grouped)
+        grouped = set(self.grouped)
+        return tuple(name for name in self.features if name not in grouped)
 
     def _require_groups(self) -> None:
         for group, names in self.groups.items():

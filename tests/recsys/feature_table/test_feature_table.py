@@ -195,8 +195,12 @@ def test_samples_in_any_order_are_taken_when_asked(tmp_path):
     assert table.read(0, len(mixed)).session_B.equal(mixed.session_B) and not table.manifest.clustered
 
 
-def rewritten(file, change):
-    pq.write_table(change(pq.read_table(file)), file, row_group_size=64)
+def rewritten(folder, file, change):
+    pq.write_table(change(pq.read_table(folder / file)), folder / file, row_group_size=64)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["parts"][0]["files"][file]["bytes"] = (folder / file).stat().st_size
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return FeatureTable(folder)
 
 
 def replaced(name, values):
@@ -228,15 +232,19 @@ DAMAGE = {
 def test_foreign_files_are_named_with_column_and_row(tmp_path, message):
     file, change = DAMAGE[message]
     written(tmp_path, CHUNK.rows(0, 60))
-    rewritten(tmp_path / file, change)
-    manifest = json.loads((tmp_path / "manifest.json").read_text())
-    manifest["parts"][0]["files"][file]["bytes"] = (tmp_path / file).stat().st_size
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
-    table = FeatureTable(tmp_path)
+    table = rewritten(tmp_path, file, change)
     with pytest.raises(DataError, match=message):
         table.read(0, 60)
     with pytest.raises(DataError, match="its sha256 differs"):
         table.verify()
+
+
+def test_a_file_that_was_replaced_is_read_anew(tmp_path):
+    written(tmp_path, CHUNK.rows(0, 60))
+    before = FeatureTable(tmp_path).read(0, 60).features["item"]
+    changed = replaced("feature/item", first([before.values_N[0].item() + 1]))
+    table = rewritten(tmp_path, "part-00000.parquet", changed)
+    assert table.read(0, 60).features["item"].values_N[0] == before.values_N[0] + 1
 
 
 @pytest.mark.parametrize("file", ["part-00000.parquet", USER])
