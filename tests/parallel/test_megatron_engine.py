@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that Megatron-Core gives one device's numbers, continues the other engine's checkpoints, and refuses well."""
 
+import math
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -190,19 +192,35 @@ def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: 
         return losses
 
 
-def kept_for_a_save(rank: int, degrees: dict[str, Any]) -> float:
-    """Numbers of optimizer state that this rank saves, over its weights."""
-    with megatron_on_cpu():
-        plan = ParallelPlan(**degrees)
+def kept_and_read(rank: int, degrees: dict[str, Any], folder: Path) -> tuple[float, float]:
+    """Numbers of optimizer state that this rank saves and reads again, over its weights."""
+    read = 0
+
+    def counted(self: SavedTensors, name: str, offsets: Any, shape: Any) -> torch.Tensor:
+        nonlocal read
+        read += math.prod(shape) if "/exp_avg" in name else 0
+        return whole_read(self, name, offsets, shape)
+
+    whole_read = SavedTensors.read
+    with megatron_on_cpu(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SavedTensors, "read", counted)
+        plan, ranks = ParallelPlan(**degrees), joined()
         engine = started(MegatronEngine(), plan, *MODELS["gpt"])
         engine.step([own(plan, rank, 0)], 1.0)
-        saved = sum(local(one).numel() for one in engine.tensors()["optimizer"].values())
-        return saved / sum(local(one).numel() for one in engine.model.parameters())
+        groups = engine.tensors()
+        checkpoint.save(folder, 1, groups, {"step": 1}, ranks=ranks)
+        saved = checkpoint.newest(folder, ranks)
+        assert saved is not None
+        engine.load(saved.groups)
+        kept = sum(local(one).numel() for one in groups["optimizer"].values())
+        weights = sum(local(one).numel() for one in engine.model.parameters())
+        return kept / weights, read / weights
 
 
-def test_a_save_holds_no_more_state_than_a_rank_updates() -> None:
-    """Two moments over two data ranks: one number a weight, where the whole would be two."""
-    assert max(on_ranks(4, kept_for_a_save, {**SEQUENCE, "shard": 2})) < 1.02
+def test_a_save_holds_and_a_load_reads_no_more_state_than_a_rank_updates(tmp_path: Path) -> None:
+    """Two moments over two data ranks: one number a weight, where the whole would be two. Whole rows are read."""
+    kept, read = zip(*on_ranks(4, kept_and_read, {**SEQUENCE, "shard": 2}, tmp_path), strict=True)
+    assert max(kept) < 1.02 and max(read) < 1.02
 
 
 def steady(rank: int, count: int) -> list[float]:

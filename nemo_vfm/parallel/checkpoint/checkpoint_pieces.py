@@ -37,6 +37,10 @@ class Box:
         shape = tuple(b - a for a, b in zip(begin, end, strict=True))
         return Box(begin, shape) if all(n > 0 for n in shape) else None
 
+    def rows(self, begin: int, end: int) -> "Box":
+        """The part from row `begin` of it to row `end`."""
+        return Box((self.offsets[0] + begin, *self.offsets[1:]), (end - begin, *self.shape[1:]))
+
     def within(self, outer: "Box") -> tuple[slice, ...]:
         """Where this lies in a tensor that holds `outer`."""
         begin = [a - b for a, b in zip(self.offsets, outer.offsets, strict=True)]

@@ -6,6 +6,7 @@ Megatron-Core's distributed optimizer gives each data rank a run of numbers that
 checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each keeps its rows.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -34,6 +35,16 @@ class _Shard:
     main: Tensor | None
     start: int
     end: int
+
+    @property
+    def row_size(self) -> int:
+        """Numbers of a row."""
+        return math.prod(self.parameter.shape[1:])
+
+    @property
+    def rows(self) -> tuple[int, int]:
+        """The first row that the run is part of, and the one after the last."""
+        return self.start // self.row_size, -(-self.end // self.row_size)
 
 
 class MegatronOptimizer:
@@ -151,7 +162,7 @@ class MegatronOptimizer:
             CorruptCheckpoint: state of a parameter that no rank has.
         """
         layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
-        found = restored(tensors, layout, ranks)
+        found = restored(tensors, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
         for shard in self._shards:
             if shard.main is not None and shard.name in found:
@@ -161,8 +172,9 @@ class MegatronOptimizer:
     def _state(self, shard: _Shard, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Its own run of the moments, and a step count of its own: a shared one would advance once per parameter."""
         assert shard.main is not None
-        step = float(values["step"])
-        moments = {key: values[key].flatten()[shard.start : shard.end].view(shard.main.shape) for key in _MOMENTS}
+        step, begin = float(values["step"]), shard.start - shard.rows[0] * shard.row_size
+        run = slice(begin, begin + shard.end - shard.start)
+        moments = {key: values[key].flatten()[run].view(shard.main.shape) for key in _MOMENTS}
         state = {key: value.to(shard.main.device).clone() for key, value in moments.items()}
         if any("step" in group for group in self.optimizer.param_groups):
             for group in self.optimizer.param_groups:
