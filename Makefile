@@ -60,7 +60,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadsc
 test: $(DEV_STAMP) ## every test but those below; ends with the seconds each folder took
 	@$(PYTEST) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
 
-test-slow: $(DEV_STAMP) ## whole benchmarks, installations, processes that hang or are killed
+test-slow: $(DEV_STAMP) ## what takes seconds: most recipes, whole benchmarks, installations, processes that hang or are killed
 	@$(PYTEST) -m 'slow and not cluster and not soak' $(PYTEST_ARGS)
 
 test-cluster: $(DEV_STAMP) ## runs on Slurm, on Ray and on several ranks, all on this machine

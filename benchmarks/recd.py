@@ -41,9 +41,10 @@ sys.path.insert(0, str(ROOT))  # the checkout's own helpers, wherever this is ca
 from benchmarks.deduplication import batch_order, preprocessing, storage, training  # noqa: E402
 from benchmarks.deduplication.session_data import LogShape, clustered, sharing, shuffled, written  # noqa: E402
 from benchmarks.deduplication.training import Side  # noqa: E402
+from nemo_vfm.sparse.feature_batch import FeatureBatch  # noqa: E402
 from nemo_vfm.sparse.log_chunk import LogChunk  # noqa: E402
 
-HIDDEN = (256, 320, 384)  # widths of the attention's perceptron, of which one brings it to about 80 % of a step
+HIDDEN = (256, 320, 384, 448, 512, 640)  # of the attention's perceptron: one brings it to about 80 % of a step
 SHARE, EVERY = 0.8, "lookup, pooling and attention"
 
 
@@ -77,9 +78,7 @@ def trained(shape: LogShape, batch_size: int, rounds: int, hidden: Sequence[int]
     """Steps of one model on one batch."""
     batch = training.batch_of(shape, batch_size)
     expanded = batch.expanded()
-    width = hidden[0] if len(hidden) == 1 else min(
-        hidden, key=lambda one: abs(_share(Side(training.model(one, expanded), expanded), 2) - SHARE)
-    )  # fmt: skip
+    width = hidden[0] if len(hidden) == 1 else _width(expanded, hidden)
     sides = {"plain": Side(training.model(width, expanded), expanded)}
     sides |= {name: Side(training.model(width, batch, stages), batch) for name, stages in training.STAGES.items()}
     every = sides[EVERY]
@@ -102,6 +101,16 @@ def trained(shape: LogShape, batch_size: int, rounds: int, hidden: Sequence[int]
     }  # fmt: skip
 
 
+def _width(batch: FeatureBatch, hidden: Sequence[int]) -> int:
+    """The one with which attention is nearest to its share of the plain step, on this machine."""
+    shares = dict[int, float]()
+    for one in hidden:
+        shares[one] = _rounds({"plain": Side(training.model(one, batch), batch)}, 2)
+        if shares[one] > SHARE:
+            break
+    return min(shares, key=lambda one: abs(shares[one] - SHARE))
+
+
 def _rounds(sides: dict[str, Side], rounds: int) -> float:
     """Time all sides in turn, and the attention alone; its share of the plain step."""
     alone = Side(sides["plain"].model, sides["plain"].batch)
@@ -117,10 +126,6 @@ def _rounds(sides: dict[str, Side], rounds: int) -> float:
     return statistics.median(alone.cpu_s) / statistics.median(sides["plain"].cpu_s)
 
 
-def _share(side: Side, rounds: int) -> float:
-    return _rounds({"plain": side}, rounds)
-
-
 def ordered(samples: int, seeds: int) -> dict[str, float]:
     """AUC after training on either order, printed by seed."""
     found: dict[str, list[float]] = {}
@@ -134,7 +139,7 @@ def ordered(samples: int, seeds: int) -> dict[str, float]:
 
 
 def tables(shape: LogShape, batch_size: int) -> None:
-    """Bytes and steps over d and over the share of session features, of the widest model."""
+    """Bytes and steps over d and over the share of session features, of one width."""
     for unchanged in (0.5, 0.8, 0.9, 0.95):
         print(f"d {unchanged}:")
         _line(replace(shape, unchanged=unchanged), batch_size)
@@ -144,7 +149,7 @@ def tables(shape: LogShape, batch_size: int) -> None:
 
 
 def _line(shape: LogShape, batch_size: int) -> None:
-    found = stored(clustered(shape.log()), shape) | trained(shape, batch_size, 2, HIDDEN[-1:])
+    found = stored(clustered(shape.log()), shape) | trained(shape, batch_size, 2, HIDDEN[2:3])
     print("  " + ", ".join(f"{name} {figure:.3g}" for name, figure in found.items()))
 
 
@@ -167,7 +172,7 @@ def main(given: Sequence[str] | None = None) -> None:
     for title, measure in (
         ("stored", lambda: stored(chunk, shape)),
         ("preprocessed", lambda: preprocessed(chunk, shape, batch_size, 1 if args.quick else 3)),
-        ("trained", lambda: trained(shape, batch_size, *((2, HIDDEN[-1:]) if args.quick else (args.rounds, HIDDEN)))),
+        ("trained", lambda: trained(shape, batch_size, *((2, HIDDEN[2:3]) if args.quick else (args.rounds, HIDDEN)))),
     ):
         print(f"{title}:")
         figures |= measure()

@@ -13,6 +13,7 @@ from nemo_vfm.core.optional import available
 from tests.support.benchmarks import module_of
 
 
+@pytest.mark.slow
 def test_a_small_run_gives_the_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     benchmark, file = module_of("embedding"), tmp_path / "figures.json"
     monkeypatch.setattr(benchmark, "ROWS", 50)

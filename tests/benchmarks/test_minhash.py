@@ -4,6 +4,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.support.benchmarks import figures_of, module_of
 
 
@@ -16,6 +18,7 @@ def test_made_texts_lie_on_both_sides_of_the_threshold():
     assert 0.1 < above / len(pairs) < 0.6 and len(benchmark.true_pairs(texts)) == above
 
 
+@pytest.mark.slow
 def test_a_small_run_finds_nearly_all_and_nothing_false(tmp_path: Path):
     figures = figures_of("minhash", "--texts", "4000", folder=tmp_path)
     assert set(figures) == {"recall", "false_pairs", "cpu_s", "peak_gb"}

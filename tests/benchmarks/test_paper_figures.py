@@ -21,6 +21,7 @@ def page() -> ModuleType:
         sys.path.pop(0)
 
 
+@pytest.mark.slow
 def test_the_page_is_what_its_benchmark_writes(page: ModuleType):
     assert page.PAGE.read_text(encoding="utf-8") == page.page(), "docs/performance.md is out of date: run make perf"
 

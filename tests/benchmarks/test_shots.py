@@ -10,6 +10,7 @@ from tests.support.benchmarks import figures_of, module_of
 from tests.support.shot_films import corpus
 
 
+@pytest.mark.slow
 def test_few_films_give_every_figure_of_every_detector():
     shots = module_of("shots")
     films = list(corpus(101, 2, 10))

@@ -23,6 +23,7 @@ def test_draws_have_the_shares_that_are_said():
     assert kinds.count("500") == pytest.approx(80, abs=30) and kinds.count("hang") == pytest.approx(40, abs=20)
 
 
+@pytest.mark.slow
 def test_rows_survive_a_kill_and_what_was_answered_is_not_paid_for_twice():
     figures = asyncio.run(module_of("synth").kills(200, 1))
     assert (figures["rows_lost"], figures["rows_doubled"]) == (0, 0)

@@ -93,6 +93,7 @@ def test_of_two_networks_the_one_that_is_named_is_replaced_and_none_is_guessed(k
         assert all(torch.equal(tensor, again[name]) for name, tensor in expected.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_cosmos_of_nvidia_comes_in_as_a_model_to_start_from_and_goes_out_bit_by_bit(kitchen, capfd) -> None:
     theirs = native_state(made(PEERS["cosmos 2.5"]).state_dict())
     torch.save(theirs, kitchen.folder / "model.pt")

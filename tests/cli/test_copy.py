@@ -154,6 +154,7 @@ def test_a_projects_own_tests_pass(project):
     assert done.returncode == 0 and "passed" in done.stdout, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_projects_recipe_needs_trust_and_runs_with_it(project, kitchen, capsys):
     from nemo_vfm.cli.main import main
 

@@ -78,6 +78,7 @@ def test_a_package_that_ends_the_process_is_a_finding(fakes):
     assert ask("ray") == Answer("broken", "ended with status 3: libfoo is too old")
 
 
+@pytest.mark.slow
 def test_a_package_that_never_returns_is_ended_with_its_children(fakes, tmp_path):
     forks = "import subprocess, pathlib, time\nchild = subprocess.Popen(['sleep', '60'])\n"
     fakes(

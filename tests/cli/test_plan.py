@@ -66,11 +66,10 @@ def test_a_question_that_cannot_be_answered_is_told_what_is_missing(words, said,
 LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_size=8"]
 
 
-@pytest.mark.parametrize(("gpus", "given"), [
-    (1, ["data.batch_size=2"]),
-    pytest.param(2, ["parallel.replicate=2"], marks=pytest.mark.slow),
-    pytest.param(4, ["parallel.replicate=4"], marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("gpus", "given"), [(1, ["data.batch_size=2"]), (2, ["parallel.replicate=2"]), (4, ["parallel.replicate=4"])]
+)
 def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, kitchen, capsys, monkeypatch):
     """Every line of the page, as a command line takes it."""
     lines: list[tuple[list[str], Choice]] = []
@@ -87,6 +86,7 @@ def test_a_remedy_that_is_applied_makes_the_plan_say_that_it_fits(gpus, given, k
         assert own["step_s"] == choice.time.total
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, capsys, wide):
     given = ["--gpus", "1", "--gpu", "gb200", *SAMPLE, *LARGE, "model.width=8192", "model.depth=40"]
     assert kitchen.main("plan", SMALL, *given) == 2

@@ -4,6 +4,8 @@
 
 import json
 
+import pytest
+
 from tests.support.recipe_folder import ROOT
 
 
@@ -20,6 +22,7 @@ def test_the_command_says_what_fits_and_why_the_other_does_not(kitchen, capsys, 
     assert found["serving"]["fp8"] is None and found["serving"]["bf16"]["fits"] is False
 
 
+@pytest.mark.slow
 def test_a_plan_in_fp8_says_so_and_from_which_width_that_is_quicker(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "400")
     recipe = str(ROOT / "recipes/diffusion/train_small.yaml")

@@ -89,6 +89,7 @@ def test_of_eight_processes_at_once_one_has_it(tmp_path):
     assert (tmp_path / ".lock").read_text() == ""
 
 
+@pytest.mark.slow
 def test_of_eight_processes_one_takes_over_from_the_dead(tmp_path):
     write(tmp_path, world="another boot")
     os.utime(tmp_path / ".lock", (1, 1))

@@ -135,6 +135,7 @@ def test_all_is_checked_before_anything_runs(kitchen, capsys, more, said):
     assert not (kitchen.folder / "runs").exists()
 
 
+@pytest.mark.slow
 def test_what_the_environment_says_is_written_nowhere(kitchen, monkeypatch):
     monkeypatch.setenv("PLACE", "somewhere-else")
     monkeypatch.setenv("SOME_TOKEN", "tok3n-of-mine")

@@ -83,6 +83,7 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path)
     assert load_video_model(kitchen.folder / "whole").state_dict().keys() == load_video_model(base).state_dict().keys()
 
 
+@pytest.mark.slow
 def test_adapters_resume_only_on_their_original_weights(kitchen, base: Path) -> None:
     clips(kitchen.folder / "clips")
     copy = Path(shutil.copytree(base, kitchen.folder / "base"))
@@ -118,6 +119,7 @@ def test_adapters_resume_with_another_alpha_only_where_it_is_allowed_and_say_bot
     assert kitchen.main("convert", "run", "mine", "--adapter", "ours") == 0
 
 
+@pytest.mark.slow
 def test_a_source_that_is_not_an_adapter_is_refused(kitchen, base: Path) -> None:
     done = kitchen.command("convert", "nowhere", "OUT", "--adapter", "peft")
     assert done.returncode == 2 and "there is no file nowhere" in done.stderr

@@ -151,7 +151,7 @@ def test_no_such_bucket_is_said(bucket: Bucket) -> None:
             ask()
 
 
-@pytest.mark.parametrize("fault", [403, pytest.param("hang", marks=pytest.mark.slow), "reset"])
+@pytest.mark.parametrize("fault", [403, *(pytest.param(one, marks=pytest.mark.slow) for one in ("hang", "reset"))])
 def test_refusal_silence_and_torn_lines_are_told_in_bounded_time(failing: Failing, fault: int | str) -> None:
     failing.put("a/x", b"1234")
     failing.faults["/shelf/a/x"] = fault
@@ -170,6 +170,7 @@ def test_a_passing_fault_is_tried_again(failing: Failing, fault: int | str) -> N
     assert object_store.read(HOME / "x") == bytes(1000)
 
 
+@pytest.mark.slow
 def test_a_body_that_is_always_cut_short_leaves_no_file(failing: Failing, tmp_path: Path) -> None:
     failing.put("a/x", bytes(1000))
     failing.faults["GET /shelf/a/x"] = "short"

@@ -70,6 +70,7 @@ def differs(path, read, width):
     return not np.array_equal(*seen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p"])
 def test_every_pixel_of_a_frame_of_any_width_is_written(tmp_path, pix_fmt):
     widths = range(16, 273, 3)  # every remainder of 16

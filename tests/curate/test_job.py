@@ -262,7 +262,8 @@ def _start(films, folder):
     return preloaded.Started(command, err=folder.with_suffix(".said"))
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.slow), 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
 def test_killed_at_any_moment_and_run_again_it_gives_the_same_bytes(films, done, tmp_path, seed):
     """The moment is drawn over the work, from the first file examined to the last thumbnail and clip."""
     wanted = random.Random(seed).randint(2, 12)

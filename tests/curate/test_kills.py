@@ -134,6 +134,7 @@ def check(folder, done):
         assert account["in"] == pytest.approx(parts, abs=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("executor", "place"), [("processes", 4), ("inline", 22)])
 def test_killed_and_run_again_it_gives_the_same_bytes(films, done, tmp_path, executor, place):
     assert kill_and_go_on(films, tmp_path, executor, PLACES[place]), "it ended before it was killed"

@@ -50,6 +50,7 @@ def outputs(folder: Path) -> dict[str, object]:
     return {"shards": read, "scores": scores, "ledger": json.loads((folder / "ledger.json").read_text())}
 
 
+@pytest.mark.slow
 def test_curation_from_the_store_writes_what_it_writes_from_a_disk(bucket: Bucket, films: Path, tmp_path: Path) -> None:
     put(bucket, films)
     bucket.put("raw/.hidden/x.mp4", b"1")

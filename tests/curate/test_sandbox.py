@@ -69,6 +69,7 @@ def test_a_child_answers_in_json_and_arrays_and_says_how_far_it_is(child):
     assert ticks == [100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("do", "words"),
     [("crash", "crashed .SIGSEGV"), ("spin", "more than 1 s of processor time"), ("exit", "exit status 3")],

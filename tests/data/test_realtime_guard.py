@@ -55,6 +55,7 @@ print(len(seen), len(realtime_guard.real_time_threads()))
 """
 
 
+@pytest.mark.slow
 @ALLOWED
 @pytest.mark.skipif(codecs.why_not("svtav1") is not None, reason="SVT-AV1 does not work here")
 def test_svt_av1_leaves_no_thread_real_time():

@@ -111,6 +111,7 @@ def test_workers_that_leak_are_replaced_in_time_and_the_batches_are_the_same(
     assert not left and not [path for pid in seen for path in Path("/dev/shm").glob(f"torch_{pid}_*")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [None, 1 << 40])
 def test_workers_that_may_grow_stay(films: Path, leak: None, allowed: int | None) -> None:
     others, given = children().keys(), iter(batches(films, num_workers=1, allowed=allowed))

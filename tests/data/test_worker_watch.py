@@ -83,6 +83,7 @@ def test_half_a_message_ends_at_the_death_even_where_others_hold_the_pipe_open(q
     assert not any(worker.is_alive() for worker in workers)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [silent, half], ids=["nothing", "half a message"])
 def test_a_reader_in_another_thread_is_let_go_after_its_time(work: Any, queue: Any) -> None:
     watch, _ = started(queue, work, silent)

@@ -188,7 +188,7 @@ def test_a_guided_video_lies_on_the_line_through_both_estimates(scale):
 @pytest.mark.parametrize("objective", [
     pytest.param(FlowMatching(), id="velocity"),
     pytest.param(FlowMatching(prediction="sample"), id="sample", marks=pytest.mark.slow),  # trains again
-    pytest.param(EDM(), id="edm"),
+    pytest.param(EDM(), id="edm", marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_a_small_model_memorizes_two_captioned_videos(objective):
     videos = torch.zeros(2, 3, 1, 8, 8, dtype=torch.uint8)

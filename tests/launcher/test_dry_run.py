@@ -86,6 +86,7 @@ def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, c
         assert words in said
 
 
+@pytest.mark.slow
 def test_a_recipe_that_is_wrong_is_said_as_nemo_vfm_says_it_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(dry("cluster=dgx_h100", "cuont=3")) == 2

@@ -38,6 +38,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, capfd):
     (desk / "needy.yaml").write_text(NEEDY)
     assert main(["submit", "needy.yaml", "cluster=local", *TRUST]) == 2
@@ -73,6 +74,7 @@ def test_several_nodes_are_not_this_machine(desk, capsys):
     assert not (desk / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_is_handed_on_to_the_run_which_saves_and_ends_with_its_own_status(desk):
     (desk / "long.yaml").write_text("_target_: tests.support.spread.Together\nnum: 1\nsteps: 400\npause_s: 0.1\n")
     words = [sys.executable, "-m", "launcher", "submit", "long.yaml", "cluster=local", *TRUST]

@@ -28,6 +28,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_on_this_machine_it_has_ended_when_it_comes_back(desk):
     assert submit("needy.yaml", "local", trust=TRUST).wait()[0].state == "failed"
     (desk / "given.txt").touch()

@@ -11,6 +11,7 @@ from launcher.request.request import LaunchRequest
 from nemo_vfm.core.errors import UserError
 
 
+@pytest.mark.slow
 def test_neither_a_strangers_module_in_the_working_directory_nor_a_job_around_us_reaches_the_question(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

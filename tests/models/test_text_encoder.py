@@ -33,6 +33,7 @@ def test_texts_longer_than_the_limit_are_cut():
     assert text_BLD.shape == (1, 3, 8) and mask_BL.all()
 
 
+@pytest.mark.slow
 def test_vectors_are_the_same_in_another_process_with_another_hash_seed():
     code = (
         "from nemo_vfm.models.text_encoder import HashedNgrams;"

@@ -201,6 +201,7 @@ def copied(folder: Path, target: Path) -> Path:
 PART = "model-00001-of-00002.safetensors"
 
 
+@pytest.mark.cluster  # two ranks
 def test_a_part_that_is_truncated_swapped_or_gone_is_named_and_the_one_before_is_loaded(
     pair: Path, tmp_path: Path
 ) -> None:
@@ -223,6 +224,7 @@ def test_a_part_that_is_truncated_swapped_or_gone_is_named_and_the_one_before_is
         assert checkpoint.latest(folder) == folder / "step-00000001"
 
 
+@pytest.mark.cluster  # two ranks
 def test_a_part_of_another_step_or_rank_is_seen_though_every_hash_and_seal_fits(pair: Path, tmp_path: Path) -> None:
     folder = copied(pair, tmp_path)
     part = folder / "step-00000002" / PART
@@ -270,6 +272,7 @@ def counting(rank: int, folder: Path) -> tuple[int, list[float], list[float]]:
     return Counted.num_bytes, *(tensor.to_local().unique().tolist() for tensor in weights)  # type: ignore[attr-defined]
 
 
+@pytest.mark.cluster  # two ranks
 def test_a_rank_reads_only_what_it_needs_of_weights_and_averages(pair: Path) -> None:
     whole = 2 * 4 * (256 * 300 + 300)
     assert on_ranks(2, counting, pair) == [(whole // 2, [3.0], [30.0]), (whole // 2, [3.5], [35.0])]
@@ -282,6 +285,7 @@ def warm(rank: int, folder: Path) -> tuple[list[float], str]:
     return model.state_dict()["weight"].to_local().unique().tolist(), str(said["weights"])
 
 
+@pytest.mark.cluster  # two ranks
 def test_a_model_over_ranks_begins_with_the_averages_of_a_run_over_ranks(pair: Path) -> None:
     assert on_ranks(2, warm, pair) == [([30.0], "ema"), ([35.0], "ema")]
 

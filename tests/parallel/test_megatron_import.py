@@ -52,6 +52,7 @@ def with_an_engine() -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+@pytest.mark.slow
 def test_every_recipe_is_checked_with_it_and_none_imports_it() -> None:
     command = [sys.executable, "-c", CHECK, *with_an_engine()]
     done = preloaded.run(command)

@@ -93,14 +93,16 @@ def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: An
     assert said(name, {}, precision="fp32", recompute=recompute) == pytest.approx(found.most, rel=0.02)
 
 
-FROZEN: list[tuple[str, dict[str, Any], str]] = [
-    ("wan lora", {}, "none"), ("wan lora", {}, "blocks"), ("gpt dora", {"tensor": 2, "sequence": True}, "none"),
-    ("gpt mlp dora", {}, "blocks"),
+FROZEN: list[Any] = [
+    ("gpt dora", {"tensor": 2, "sequence": True}, "none"),
+    *(pytest.param(*one, marks=pytest.mark.slow) for one in (
+        ("wan lora", {}, "none"), ("wan lora", {}, "blocks"), ("gpt mlp dora", {}, "blocks")
+    )),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "degrees", "recompute"), FROZEN)
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("precision", [pytest.param("fp32", marks=pytest.mark.slow), "bf16"])
 def test_frozen_weights_and_adapters_need_what_the_model_says(
     name: str, degrees: dict[str, Any], recompute: Any, precision: Any
 ):

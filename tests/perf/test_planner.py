@@ -176,6 +176,7 @@ def best(size: str, tokens: int) -> tuple[ParallelPlan, dict[int, bool]]:
     return plan, {rule.number: follows for rule, follows in judged(plan, of)}
 
 
+@pytest.mark.slow
 def test_the_best_strategy_changes_with_the_context():
     alone, follows = best("small", 1024)
     assert alone.shard == 64 and follows == {1: True}

@@ -41,12 +41,14 @@ def test_every_header_with_a_gpu_by_name_is_read():
     assert len(written) >= 12 and len({recipe for recipe, _, _ in named()}) == len(written)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "gpus", "gpu"), named())
 def test_a_recipe_fits_the_gpus_that_its_header_names(recipe, gpus, gpu):
     told = said(recipe, gpus, gpu)
     assert f"that one {gpu} has to fill: it fits" in told and "idle" not in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "gpus", "tokens"), RECIPES)
 def test_a_recipe_of_the_paper_is_for_so_many_gpus_and_check_compares_its_memory(name, gpus, tokens):
     path = f"recipes/diffusion/{name}.yaml"
@@ -58,6 +60,7 @@ def test_a_recipe_of_the_paper_is_for_so_many_gpus_and_check_compares_its_memory
     assert t * (h // 2) * (w // 2) == tokens and f"{tokens:,} tokens" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("recipe", "model", "gpu"), [
     ("lora", "wan21_t2v_1_3b", "a100_40"), ("lora", "wan21_t2v_14b", "h100"), ("full", "wan21_t2v_1_3b", "h100"),
 ])  # fmt: skip

@@ -196,6 +196,7 @@ def test_the_place_is_the_line_of_the_key_in_its_file(tmp_path: Path, capsys):
     assert f"mine.yaml:{line}:3  model.heads\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_large_model_takes_no_memory():
     code = """
 import resource, sys

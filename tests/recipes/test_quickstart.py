@@ -60,6 +60,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
+@pytest.mark.slow
 def test_every_step_leaves_what_the_next_one_and_the_report_need(finished: Path) -> None:
     ledger = json.loads((finished / "curate/ledger.json").read_text())
     assert adds_up(ledger)
@@ -77,6 +78,7 @@ def test_every_step_leaves_what_the_next_one_and_the_report_need(finished: Path)
     assert (finished / "manifest.json").is_file()
 
 
+@pytest.mark.slow
 def test_the_report_is_one_page_without_scripts_that_names_every_prompt(finished: Path) -> None:
     page = (finished / "report.html").read_text()
     assert "<script" not in page
@@ -84,6 +86,7 @@ def test_the_report_is_one_page_without_scripts_that_names_every_prompt(finished
     assert all(entry["prompt"] in page for entry in json.loads((finished / "sample/samples.json").read_text()))
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in (finished / "train/checkpoints").rglob("*") if path.is_file()}
     again = run(finished)
@@ -92,6 +95,7 @@ def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
     assert all(path.stat().st_mtime_ns == when for path, when in files.items())
 
 
+@pytest.mark.slow
 def test_a_run_killed_while_training_continues_to_the_same_weights(finished: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     shutil.copytree(finished, run_dir, ignore=shutil.ignore_patterns("train", "sample", "baseline", "evaluate"))

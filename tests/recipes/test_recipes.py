@@ -18,6 +18,9 @@ from tests.support.repository import ROOT, yaml_files
 
 RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
 TRAININGS = [name for name in RECIPES if "\n_target_: nemo_vfm.train.job.Train\n" in (ROOT / name).read_text()]
+_FIRST = {str(Path(name).parent): name for name in reversed(RECIPES)}.values()
+#: One of each folder in `make test`; all others, of some seconds each, in `make test-slow`.
+RUNS = [pytest.param(name, marks=[] if name in _FIRST else [pytest.mark.slow]) for name in RECIPES]
 OVERLAYS = [str(path.relative_to(ROOT)) for path in yaml_files("conf/overlay")]
 
 
@@ -41,7 +44,7 @@ def test_a_training_in_fp8_checks_or_says_which_linear_is_too_narrow(recipe, sca
     assert status == 0 or "1 problem" in said
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", RUNS)
 def test_a_recipe_runs_small(recipe, given: Given, tmp_path: Path, capsys):
     folder = tmp_path / "run"
     words = [str(ROOT / recipe), "--overlay", "smoke", f"run_dir={folder}", *given(ROOT / recipe)]

@@ -82,6 +82,7 @@ def whole(logs, tmp_path_factory) -> dict[str, Path]:
     return {name: folder / name for name in imports(logs)}
 
 
+@pytest.mark.slow
 def test_two_kills_leave_the_bytes_of_a_run_without(logs, whole):
     draw = random.Random(3)
     kill(logs, [draw.randrange(10, 60), draw.randrange(30, 60)])

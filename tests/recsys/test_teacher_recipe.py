@@ -78,6 +78,7 @@ def test_several_ranks_have_the_losses_and_the_rows_of_one(
             assert float(off.mean()) <= 1e-6 and float(off.max()) <= 1e-4, f"{group} {name}: {float(off.max()):.1e}"
 
 
+@pytest.mark.slow
 def test_a_kill_in_training_changes_no_bit_of_weights_rows_and_predictions(alone: Path, tmp_path: Path) -> None:
     killed = command(tmp_path, FATE)
     first = preloaded.run(killed)

@@ -90,6 +90,7 @@ def in_shards(step: Path, keys: list[str], bytes_of: bytes) -> None:
     fake_run.write_json(step / "shards/shard-000000.json", {"samples": samples})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage, kind", [(None, "video"), ("span", "image"), ("bytes", "image"), ("large", "image")])
 def test_a_captions_video_plays_beside_it_and_its_frames_stand_in(tmp_path: Path, damage: str | None, kind: str):
     run_dir = fake_run.make(tmp_path)

@@ -184,6 +184,7 @@ def test_a_caption_of_any_kind_is_cut_and_escaped(folder: Path, page: Reader, ca
     assert ("characters)" in seen.text) == (len(caption) > 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["curate/ledger.json", "curate/rules.json", "encode/encode.json", "train/done.json",
                                   "sample/samples.json", "evaluate/evaluation.json", "evaluate/nearest.json",
                                   "manifest.json", "status.json"])  # fmt: skip

@@ -53,6 +53,7 @@ def test_the_canaries_sing(secret):
         assert heard
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", ["nothing", "a stream"])
 @pytest.mark.parametrize("ending", [".mp4", ".ts", ".m3u8"])
 def test_nothing_inside_a_file_opens_another_or_an_address(ending, behind, secret, tmp_path):

@@ -78,6 +78,7 @@ def no_programs(tmp_path, monkeypatch):
     assert not list(here.iterdir()), "something was written into the working directory"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_programs")
 def test_25_mutated_files_each_have_a_fate_and_the_same_one_whoever_works(tmp_path):
     mutants = generation(seed=1, count=25)

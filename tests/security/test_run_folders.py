@@ -89,6 +89,7 @@ def test_whatever_call_of_a_save_or_purge_fails_the_newest_or_the_one_before_loa
     assert seen == {3, 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kills", [8, pytest.param(60, marks=pytest.mark.soak)])
 def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards(tmp_path: Path, kills: int) -> None:
     """The clock decides where each falls: mostly inside the writing and hashing of a few megabytes."""
@@ -123,6 +124,7 @@ def test_kills_at_any_moment_leave_a_checkpoint_that_loads_and_no_step_backwards
         newest = loaded.step
 
 
+@pytest.mark.slow
 def test_whatever_call_of_a_start_is_the_last_one_the_next_start_works(tmp_path: Path) -> None:
     recipe, longer = "_target_: x\nduration: 4 steps\n", "_target_: x\nduration: 6 steps\n"
 

@@ -116,6 +116,7 @@ def traces(data: bytes) -> list[str]:
     return [core for core, spelled in forms.items() if any(form in data or form in joined for form in spelled)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_no_byte_of_a_secret_is_left_or_said(kitchens, way):
     if way not in kitchens:
@@ -126,6 +127,7 @@ def test_no_byte_of_a_secret_is_left_or_said(kitchens, way):
     assert not found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "file"),
     [
@@ -157,6 +159,7 @@ def test_what_was_said_is_there_with_a_mask_in_its_place(kitchens, way, file):
     assert "***" in (kitchens[way] / file).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "status"), [("log", 0), ("raises", 1), ("raises_ours", 2), ("constructor", 2)])
 def test_the_ways_end_as_they_should(kitchens, way, status):
     assert (kitchens[way] / "status").read_text() == str(status)

@@ -167,6 +167,7 @@ def gzip_bomb(num_bytes: int) -> bytes:
     return b"".join([*parts, packer.flush()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_compressed_bomb_is_refused_by_its_first_bytes(nested: bool, tmp_path: Path) -> None:
     bomb = gzip_bomb(1 << 28)
@@ -182,6 +183,7 @@ def test_a_compressed_bomb_is_refused_by_its_first_bytes(nested: bool, tmp_path:
     assert seconds < 2 and megabytes < 100
 
 
+@pytest.mark.slow
 def test_a_bomb_inside_a_member_stays_packed(tmp_path: Path) -> None:
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
@@ -344,6 +346,7 @@ def test_a_death_interrupts_nothing_but_the_next_batch(working) -> None:
     assert "died" in until_told(given)[1]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_stopped_is_told_within_the_timeout(working) -> None:
     _, given, workers = working
     workers[0].send_signal(signal.SIGSTOP)
@@ -375,6 +378,7 @@ def cycle(data: ShardData, kill: bool) -> None:
     gc.collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cycles", [1, pytest.param(50, marks=pytest.mark.soak)])
 def test_killed_workers_leave_no_memory_files_or_zombies(cycles: int, tmp_path: Path) -> None:
     data = ShardData(shards=films(tmp_path / "f"), batch_size=2, buckets=ONE, num_workers=2)

@@ -75,6 +75,7 @@ class Process:
         return int(json.loads(connection.getresponse().read()).get("texts", -1))
 
 
+@pytest.mark.slow
 def test_sigterm_lets_answers_out_takes_no_more_and_ends(folder: tuple[Path, Any], tmp_path: Path) -> None:
     server = Process(folder[0], tmp_path / "output.txt", "--api-key-env", "SERVE_KEY", "--name", "tiny")
     try:
@@ -98,6 +99,7 @@ def test_sigterm_lets_answers_out_takes_no_more_and_ends(folder: tuple[Path, Any
                 if path.is_file() and KEY.encode() in path.read_bytes()]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_the_second_signal_ends_at_once(folder: tuple[Path, Any], tmp_path: Path) -> None:
     server = Process(folder[0], tmp_path / "output.txt", "--name", "tiny")
     try:

@@ -95,6 +95,7 @@ def test_prompts_of_all_lengths_take_few_numbers_of_rows() -> None:
     assert all(tokens <= row < tokens + 16 for tokens, row in enumerate(rows, 1)) and len(set(rows)) == 10
 
 
+@pytest.mark.slow
 def test_large_pages_change_no_value() -> None:
     tensor = torch.arange(3 << 20)
     maps = Path("/proc/self/maps")

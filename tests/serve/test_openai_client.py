@@ -59,6 +59,7 @@ def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI, more: dict[st
         assert parts == list(expected)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: openai.OpenAI) -> None:
     alone = [whole(client, prompt, n=2, max_tokens=40).choices for prompt in PROMPTS]
     with ThreadPoolExecutor(8) as pool:

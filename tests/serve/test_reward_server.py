@@ -295,6 +295,7 @@ def _without_template(folder: Path) -> Path:
     return other
 
 
+@pytest.mark.slow
 def test_the_command_serves_a_reward_model_and_tells_its_key_to_nobody(model: tuple[Path, Any], tmp_path: Path) -> None:
     server = Process(model[0], tmp_path / "output.txt", "--api-key-env", "SERVE_KEY", "--attributes", "_,good,_,_,long",
                      "--score-weights", "good=1,long=-0.5", "--name", "tiny")  # fmt: skip

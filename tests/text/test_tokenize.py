@@ -297,6 +297,7 @@ def test_what_a_worker_of_a_killed_run_begins_after_the_next_run_has_swept_is_go
     assert contents(tmp_path / "two") == contents(tmp_path / "alone")
 
 
+@pytest.mark.slow
 def test_two_processes_that_are_killed_and_begun_again_give_the_bytes_of_one(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", documents(3000))
     tokenised(source, tmp_path / "alone", portion_mb=0.02)

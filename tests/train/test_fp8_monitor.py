@@ -87,6 +87,7 @@ def _before(linear: nn.Module, change: Any) -> None:
     linear.forward = lambda x: kept(change(x))  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "recipe", "words"), [
     (outlier, "current", "has an outlier channel in its input (channel 5)"),
     (dead, "rowwise", "is dead"),
@@ -104,6 +105,7 @@ def test_a_sick_layer_is_named_within_20_steps_and_no_other(tmp_path: Path, faul
     assert all(len(line["layers"]) == 10 for line in lines), "five linears in each of two blocks"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", ["current", "delayed", "rowwise", "mxfp8"])
 def test_nothing_is_said_of_a_healthy_training(tmp_path: Path, recipe: Any):
     found = watched(0, tmp_path, healthy, {}, Fp8(recipe=recipe, history=16))

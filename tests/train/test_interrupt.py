@@ -85,7 +85,7 @@ def require_equal(folder: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "num_ranks"),
     [
-        pytest.param("data.num_workers=1", 1, id="one"),
+        pytest.param("data.num_workers=1", 1, id="one", marks=pytest.mark.slow),
         pytest.param("parallel.shard=2", 2, id="two", marks=pytest.mark.cluster),
     ],
 )
@@ -111,6 +111,7 @@ def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_t
     require_equal(folder, whole)
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_does_not_wait_for_the_step(data: Path, tmp_path: Path) -> None:
     training = Terminal(command(data, tmp_path / "run", fate("waits_alone", rank=0)), tmp_path)
     training.until((tmp_path / "run/fate-0").exists)
@@ -144,6 +145,7 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
     assert 5 in steps_saved(tmp_path / "run/train") and not (tmp_path / "run/then").exists()
 
 
+@pytest.mark.slow
 def test_a_step_that_cannot_save_ends_at_once_with_the_sentence(tmp_path: Path) -> None:
     count = "{_target_: tests.support.parts.Count, duration: 9 steps, pause_s: 600}"
     (tmp_path / "recipe.yaml").write_text(f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  count: {count}\n")

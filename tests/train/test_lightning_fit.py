@@ -135,6 +135,7 @@ def newest_step(folder: Path) -> int:
     return max(int(path.stem.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*.ckpt"))
 
 
+@pytest.mark.slow
 def test_killed_in_an_epoch_it_resumes_at_the_checkpoint_before_and_gives_the_same_bits(
     tmp_path: Path, whole: Path
 ) -> None:

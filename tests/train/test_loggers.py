@@ -319,6 +319,7 @@ def test_a_number_is_kept_and_a_damaged_file_is_named(tmp_path: Path) -> None:
         identity.find(file, "a", "p")
 
 
+@pytest.mark.slow
 def test_check_imports_neither_lightning_nor_trackers() -> None:
     code = """
 import sys
@@ -362,6 +363,7 @@ class Tracker(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 @needs("mlflow")
 def test_a_server_gets_the_key_of_the_environment_and_may_go_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

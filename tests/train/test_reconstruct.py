@@ -155,6 +155,7 @@ def test_a_samples_noise_does_not_hang_on_its_companions() -> None:
         assert not torch.allclose(model(**other.inputs), apart, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_it_learns_and_says_how_well(run: TrainState, tmp_path: Path) -> None:
     first = trained(tmp_path, 1)
     assert run.metrics["val_psnr_db"] > first.metrics["val_psnr_db"] + 1

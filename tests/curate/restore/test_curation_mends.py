@@ -51,6 +51,7 @@ def rows(folder):
     return parquet.read_table(folder / "scores.parquet").to_pylist()
 
 
+@pytest.mark.slow
 def test_a_clean_film_is_encoded_to_the_very_same_bytes(folders):
     as_it_is, mended = (folders[name]["clean"]["media"].read_bytes() for name in ("as_it_is", "mended"))
     assert as_it_is == mended

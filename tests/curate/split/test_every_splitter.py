@@ -75,6 +75,7 @@ def test_all_frames_are_in_one_span_at_most_and_every_time_the_same(name, frames
     assert list(pickle.loads(pickle.dumps(splitter)).spans(iter(frames), fps=FPS)) == spans
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SPLITTERS)
 @settings(max_examples=25)
 @given(frames=FILMS)

@@ -43,6 +43,7 @@ def splitter(**settings) -> TransNetV2Split:
     return TransNetV2Split(**({"weights": Path("unread"), "min_length_s": 0.0, "max_length_s": 60.0} | settings))
 
 
+@pytest.mark.slow
 def test_films_of_every_length_are_cut_after_each_end_and_covered_to_the_last_frame(use):
     use(EndsAtWhite())
     for num_frames in range(1, 261):
@@ -58,6 +59,7 @@ def test_a_film_without_a_cut_is_one_shot(use):
     assert list(splitter().spans([], fps=FPS)) == []
 
 
+@pytest.mark.slow
 def test_probabilities_while_frames_come_are_those_of_the_whole_film(use):
     torch.manual_seed(0)
     network = TransNetV2(filters=1, width=4, similarity_width=2).eval()

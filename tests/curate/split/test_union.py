@@ -46,6 +46,7 @@ def theirs(make):
     return cuts
 
 
+@pytest.mark.slow
 def test_the_generated_corpus_meets_the_bars(films):
     union = figures(films, ours(UnionSplit(trim_s=None)))
     for default in (AdaptiveDetector, ContentDetector):
@@ -54,6 +55,7 @@ def test_the_generated_corpus_meets_the_bars(films):
     assert union["flash_false_positives"] <= 0.05
 
 
+@pytest.mark.slow
 def test_leaving_flashes_out_loses_hardly_a_cut(films):
     with_all = figures(films, ours(UnionSplit(flash_s=0.0, trim_s=None)))
     without = figures(films, ours(UnionSplit(trim_s=None)))
@@ -61,6 +63,7 @@ def test_leaving_flashes_out_loses_hardly_a_cut(films):
     assert without["flash_false_positives"] < with_all["flash_false_positives"]
 
 
+@pytest.mark.slow
 def test_dissolves_are_found_by_their_own_finder_only(films):
     assert figures(films, ours(UnionSplit(dissolve=None, trim_s=None)))["dissolve_recall"] < 0.2
     assert figures(films, ours(UnionSplit(trim_s=None)))["dissolve_recall"] >= 0.8

@@ -76,6 +76,7 @@ def traffic(rank, dtype, causal):
     return found
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize(("ranks", "dtype", "causal"), [(2, torch.float32, True), (4, torch.bfloat16, False)])
 def test_every_scheme_sends_the_bytes_of_its_formula(ranks, dtype, causal):
     sizes = Sizes(SIZES.batch, SIZES.heads, SIZES.kv_heads, SIZES.tokens, SIZES.width, dtype.itemsize)

@@ -101,6 +101,7 @@ def many(rank, drawn, schemes):
     return [split(rank, case, schemes) for case in drawn]
 
 
+@pytest.mark.cluster
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_every_scheme_gives_the_values_and_gradients_of_one_process(ranks):
     schemes = [scheme for scheme in ALL if ranks > 1 or scheme.ulysses == 1]
@@ -121,6 +122,7 @@ def mixed_up(rank, case):
     return attend(q, k, v, group=dist.group.WORLD, scheme=Scheme("ring"), causal=True)
 
 
+@pytest.mark.cluster
 def test_the_comparison_sees_tokens_that_lie_wrongly():
     case = Case(2, 8, 4, 4, None, True, torch.float64, 0)
     pieces = [[piece] for piece in on_ranks(2, mixed_up, case)]

@@ -82,6 +82,7 @@ def in_fp32() -> list[float]:
     return losses(gpt(2), 24)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_language_model_learns_as_it_does_in_fp32(recipe: Recipe, in_fp32: list[float]) -> None:
     model = gpt(2)

@@ -73,6 +73,7 @@ def test_a_program_sees_nothing_of_our_package():
     assert done.stdout == "False ['program.py'] __main__\n" and "No module named 'nemo_vfm'" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "ending"),
     [
@@ -156,6 +157,7 @@ def _children(parent: int | None = None) -> list[str]:
     return Path(f"/proc/{number}/task/{number}/children").read_text().split()
 
 
+@pytest.mark.slow
 def test_a_program_ends_with_its_parent_even_if_that_is_killed(tmp_path):
     code = (
         "from nemo_vfm.synth.checks.limited_child import run_python\n"

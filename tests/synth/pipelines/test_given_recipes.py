@@ -41,6 +41,7 @@ class AnswersLate(EmbeddedResponder):
         return super().say(messages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RULES)
 def test_a_recipe_makes_its_fifty_rows_twice_alike_and_breaks_each_rule(tmp_path: Path, recipe: str) -> None:
     for name in ("one", "other"):

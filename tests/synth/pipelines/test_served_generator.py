@@ -94,6 +94,7 @@ def requests_of(run: Path, recipe: str, url: str, model: str, rows: int, *change
     return ledger
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_random_model_behind_our_server_follows_nothing_and_all_is_counted(
     tmp_path: Path, ours: str, recipe: str

@@ -97,6 +97,7 @@ def test_the_recipe_makes_its_rows_and_says_of_each_where_it_is_from(tmp_path: P
     assert ledger(tmp_path)["rows"] == {"in": 12, "kept": 12, "dropped": {}, "failed": {}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_recipe_makes_its_rows_twice_alike(tmp_path: Path, recipe: str) -> None:
     for name in ("one", "other"):
