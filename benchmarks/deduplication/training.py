@@ -131,19 +131,17 @@ def attention(side: Side) -> Callable[[], None]:
 
 def saved_bytes(side: Side) -> int:
     """Of what the forward pass keeps for the backward pass, each storage once."""
-    kept: dict[int, int] = {}
+    kept: dict[int, torch.UntypedStorage] = {}  # alone they end no later than here: a tensor would keep its own graph
 
-    def keep(tensor: Tensor) -> Tensor:
+    def keep(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
+        kept[storage.data_ptr()] = storage
 
-    with saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = side.loss()
+    with saved_tensors_hooks(keep, lambda _: None):
+        side.loss()
     own = {one.untyped_storage().data_ptr() for one in side.model.state_dict().values()}
-    del loss
     side.model.tables.forget()
-    return sum(size for place, size in kept.items() if place not in own)
+    return sum(storage.nbytes() for place, storage in kept.items() if place not in own)
 
 
 def _catch(caught: dict[str, object], _: nn.Module, inputs: tuple[object, ...], output: Tensor) -> None:

@@ -8,12 +8,14 @@ import pytest
 import torch
 
 from nemo_vfm.models.recommenders.dlrm import DLRM
+from nemo_vfm.models.recommenders.hstu import HSTU
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.verify import parity
 from nemo_vfm.parallel.verify.tiny_training import TinyTraining, rehearsal_of
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from tests.support.ranks import POOL
+from tests.support.small_recommenders import small
 
 pytestmark = pytest.mark.cluster  # several ranks
 
@@ -32,6 +34,14 @@ def rehearsal() -> TinyTraining:
 @pytest.mark.parametrize("degrees", [{"replicate": 2}, {"shard": 2}, {"shard": 2, "microbatches": 2}], ids=str)
 def test_layouts_of_ranks_that_share_samples_are_equal(rehearsal: TinyTraining, degrees: dict[str, int]) -> None:
     found = parity.row(POOL, rehearsal, Layout(degrees), steps=3)
+    assert found.verdict == "equal", found
+
+
+def test_a_model_over_histories_and_their_times_is_equal() -> None:
+    rehearsal = rehearsal_of(
+        partial(small, HSTU), Click(labels={"click": 1.0, "like": 0.5}), partial(torch.optim.SGD, lr=0.1), seed=3
+    )[0]
+    found = parity.row(POOL, rehearsal, Layout({"shard": 2}))
     assert found.verdict == "equal", found
 
 

@@ -58,7 +58,6 @@ class DCNv2(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         require_bottom(bottom, dense, width, missing)
-        self.dense = dense  # that batches are made up with, see FeatureSizes
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DCNv2 has no attention")
         specs = chosen_tables(rows, width, dtype, tables)

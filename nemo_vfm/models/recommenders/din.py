@@ -61,7 +61,6 @@ class DIN(nn.Module):
         deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (), rectifier: Rectifier = "prelu",
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dense = dense  # that batches are made up with, see FeatureSizes
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
         why = "its attention reads the candidate, a foreign feature (allow: [foreign_features])"
         require_stages(self.input.deduplicated, "attend" if "foreign_features" in allow else "pool", why)

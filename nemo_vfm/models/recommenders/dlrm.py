@@ -57,7 +57,6 @@ class DLRM(nn.Module):
         super().__init__()
         require_bottom(bottom, dense, width, missing)
         self.self_interaction = self_interaction
-        self.dense = dense  # that batches are made up with, see FeatureSizes
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DLRM has no attention")
         specs = chosen_tables(rows, width, dtype, tables)

@@ -53,6 +53,7 @@ class FeatureInput:
         deduplicated: group of the batch -> up to where it is computed on its unique rows.
         history: feature of the history -> feature of the candidate; empty where the model has no histories.
         allow: what samples of one row may share.
+        times: feature of the history's times, if the model reads them.
 
     Raises:
         ValueError: the number of dense features or `missing` is none.
@@ -63,6 +64,7 @@ class FeatureInput:
     deduplicated: Mapping[str, Stage]
     history: Mapping[str, str] = field(default_factory=dict)
     allow: Sequence[Shared] = ()
+    times: str | None = None
 
     def __post_init__(self) -> None:
         require_dense(self.dense, self.missing)
@@ -80,13 +82,8 @@ class FeatureInput:
         found = look_up(tables, batch, features_of(tables.tables.values()), self.deduplicated, dtype)
         return [vectors.bags() for vectors in found.values()]
 
-    def histories(
-        self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype, times: str | None = None
-    ) -> HistoryInput:  # fmt: skip
+    def histories(self, tables: FusedTables, batch: FeatureBatch, dtype: torch.dtype) -> HistoryInput:
         """What a model over histories reads.
-
-        Args:
-            times: name of the feature of the histories' times.
 
         Raises:
             DataError: see `dense_input`, `look_up` and `history_rows`.
@@ -98,7 +95,7 @@ class FeatureInput:
                 *(found[name].bags() for name in other_features(tables.tables, self.history)),
             ],
             [found[name].bags() for name in self.history.values()],
-            history_rows(batch, found, tuple(self.history), times, self.allow),
+            history_rows(batch, found, tuple(self.history), self.times, self.allow),
         )
 
     def ops(self, tables: FusedTables, inputs: Mapping[str, tuple[int, ...]], *perceptrons: Perceptron) -> list[Op]:

@@ -62,7 +62,6 @@ class HistoryTransformer(nn.Module):
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dense = dense  # that batches are made up with, see FeatureSizes
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
         require_stages(self.input.deduplicated, "attend", "nothing comes behind")
         specs = chosen_tables(rows, width, dtype, tables, history)

@@ -64,9 +64,7 @@ class HSTU(nn.Module):
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip
         super().__init__()
-        self.dense = dense  # that batches are made up with, see FeatureSizes
-        self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow))
-        self.times = times
+        self.input = FeatureInput(dense, missing, dict(deduplicated or {}), dict(history), tuple(allow), times)
         require_stages(self.input.deduplicated, "attend", "nothing comes behind")
         specs = chosen_tables(rows, width, dtype, tables, history)
         others = other_features(specs, history)
@@ -88,7 +86,7 @@ class HSTU(nn.Module):
                 group that is attended, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        read = self.input.histories(self.tables, batch, dtype, self.times)
+        read = self.input.histories(self.tables, batch, dtype)
         user_RD = self.encoder(read.rows.added, read.rows.times, read.rows.places)
         return logits_of(self.top(read.beside(user_RD)))
 

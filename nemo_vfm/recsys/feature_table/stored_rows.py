@@ -187,6 +187,7 @@ def _read(path: Path, number: int, names: Sequence[str]) -> tuple[Mapping[str, s
 
 
 def _opened(path: Path, changed_ns: int) -> tuple[Any, Mapping[str, str]]:
+    """A file, opened anew once it has changed, and the kinds of its columns."""
     import pyarrow.parquet as pq
 
     file = pq.ParquetFile(path)

@@ -14,7 +14,7 @@ from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
 from nemo_vfm.sparse.feature_batch import FeatureBatch
-from nemo_vfm.sparse.made_up_batch import FeatureSizes
+from nemo_vfm.sparse.made_up_batch import FeatureSizes, made_up_batch
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import ROWS, session_batch
 from tests.support.small_recommenders import maker
@@ -72,6 +72,9 @@ def test_loss_and_gradients_on_unique_rows_are_those_of_the_expanded_batch(case,
 
 
 @pytest.mark.parametrize("kind", [DLRM, DCNv2, DIN, HistoryTransformer, HSTU])
-def test_a_batch_can_be_made_up_for_every_model(kind: type[nn.Module]) -> None:
-    sizes = FeatureSizes.of(maker(kind)(), ("click",))
+def test_every_model_takes_batches_that_are_made_up_for_it(kind: type[nn.Module]) -> None:
+    model = maker(kind)()
+    sizes = FeatureSizes.of(model, ("click",))
     assert sizes is not None and sizes.dense == 3 and sizes.rows.items() >= ROWS.items()
+    batch = made_up_batch(sizes, 0, range(8), torch.ones(8), seed=1)
+    assert model(batch).shape == (8, 2) and len({*batch.features["item"].lengths_B.tolist()}) > 1
