@@ -131,7 +131,8 @@ def attention(side: Side) -> Callable[[], None]:
 
 def saved_bytes(side: Side) -> int:
     """Of what the forward pass keeps for the backward pass, each storage once."""
-    kept: dict[int, torch.UntypedStorage] = {}  # alone they end no later than here: a tensor would keep its own graph
+    # A tensor that a hook returns keeps its graph, which keeps it; a storage has none.
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: Tensor) -> None:
         storage = tensor.untyped_storage()

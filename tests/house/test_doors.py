@@ -47,7 +47,6 @@ def mentions(path: Path) -> list[tuple[str, ast.AST]]:
     return [*imports(path), *attributes]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("package", DOORS)
 def test_only_its_own_room_knows(package):
     found = [
@@ -161,7 +160,6 @@ print(json.dumps(failed))
 """
 
 
-@pytest.mark.slow
 def test_core_sparse_parallel_models_and_diffusion_import_with_torch_alone():
     allowed = sorted(modules_of(requirements_of("torch")) | {"nemo_vfm", "torch", "torchgen", "functorch"})
     with_more = {"megatron", "triton_kernels.py"}  # imported late, where there is Megatron-Core or Triton

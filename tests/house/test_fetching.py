@@ -77,7 +77,6 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.slow
 def test_nothing_reads_a_model_by_its_name_on_a_hub():
     files = [path for path in python_files(*CODE) if relative(path) not in CONNECTS]
     found = [f"{where(path, node)} {word}" for path in files for node, word in fetching(tree(path))]

@@ -12,7 +12,6 @@ from tests.support import mutants
 from tests.support.repository import ROOT
 
 
-@pytest.mark.slow
 def test_the_same_seed_chooses_the_same_faults_over_all_rooms():
     found = mutants.chosen(60, 3, [])
     assert found == mutants.chosen(60, 3, []) != mutants.chosen(60, 4, [])
