@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compares our DiT's training step on one GPU with a plain PyTorch DiT of the same shape: tokens per second and MFU.
 
-    python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile] [--no-fp8]
+    python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile]
+                             [--recipes current,block]
     python benchmarks/gpu.py --device cpu         tiny shapes, to see that it works; the numbers say nothing
 
 It needs torch and this repository, nothing else. Both models: width 4096, 32 heads of 128, MLP 4 x as wide,
@@ -10,9 +11,10 @@ modulations of rank 256, cross-attention to 512 text tokens of 1024, patches (1,
 blocks as fit (the same for both). A step is forward, backward and fused AdamW, fp32 weights under bf16 autocast,
 without recomputation. Rounds run A-B-A-B, so that a warm GPU slows both alike; a time is the median of the rounds.
 
-With FP8 (current scaling) our DiT runs against itself in bf16, then against the plain one whose linears are Transformer
-Engine's, where that can be imported: `speedups` has tokens a second over those of the other side. A device without FP8
-products emulates ours, which the output says; such a number says nothing. MFU is over the bf16 peak in FP8, too.
+With FP8 our DiT runs against itself in bf16, by each recipe of --recipes, then against the plain one whose linears are
+Transformer Engine's, where that can be imported: `speedups` has tokens a second over those of the other side. A recipe
+that ends in -te has Transformer Engine's kernels in our linears. A device without FP8 products emulates ours, which the
+output says; such a number says nothing. MFU is over the bf16 peak in FP8, too.
 
 MFU = FLOPs of the matmuls / (seconds x peak). The matmuls of a step are three times those of the forward (the backward
 has two for each), and a forward of a block on S tokens of width D, with L text tokens of E:
@@ -38,6 +40,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
 from nemo_vfm.parallel.fp8.fp8_product import is_native
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
 
@@ -175,38 +178,53 @@ class Side:
 
 
 def side(name: str, shape: Shape, device: torch.device) -> Side:
-    """`ours` or `plain`, `fp8` or not, then `compiled` or `eager`: awake, on the device, each block compiled if asked.
+    """`ours`, a recipe of FP8 or none, then `compiled` or `eager`: awake, on the device, each block compiled if asked.
 
-    `te fp8` is the plain one with Transformer Engine's linears.
+    `plain` is the plain one, `te` the plain one with Transformer Engine's linears.
     """
     torch.manual_seed(0)
     text = torch.randn(1, shape.text_tokens, shape.text_dim, device=device)
     noise = torch.rand(1, device=device)
-    with device:
-        model: nn.Module
-        if name.startswith("ours"):
+    model: nn.Module
+    if name.startswith("ours"):
+        model = _ours(shape, device)
+        with device:
             latents = torch.randn(1, CHANNELS, shape.grid[0], 2 * shape.grid[1], 2 * shape.grid[2])
             mask, fps = torch.ones(1, shape.text_tokens, dtype=torch.bool), torch.full((1,), 24.0)
-            model = DiT(in_channels=CHANNELS, text_dim=shape.text_dim, width=shape.width, depth=shape.depth,
-                        heads=shape.heads, modulation_rank=RANK)  # fmt: skip
-            inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": mask, "fps_B": fps}
-        else:
+        inputs = {"latents_BCTHW": latents, "noise_B": noise, "text_BLD": text, "text_mask_BL": mask, "fps_B": fps}
+    else:
+        with device:
             model = PlainDiT(shape)
-            inputs = {"patches": torch.randn(1, shape.tokens, 4 * CHANNELS), "noise": noise, "text": text}
+            patches = torch.randn(1, shape.tokens, 4 * CHANNELS)
+        inputs = {"patches": patches, "noise": noise, "text": text}
     context: Callable[[], AbstractContextManager[object]] = nullcontext
-    if name.startswith("ours fp8"):
-        use_fp8(model, Fp8())
+    recipe, _, kernels = "".join(name.split()[1:-1]).partition("-")
+    if name.startswith("ours") and recipe:
+        use_fp8(model, Fp8(recipe=recipe, kernels=kernels or "torch"))  # type: ignore[arg-type]
     elif name.startswith("te"):
         context = _te_linears(model)
     model.to(device).train()
-    for parameter in model.parameters():
-        if parameter.ndim > 1 and not parameter.any():
-            nn.init.normal_(parameter, std=0.02)  # a gate at zero would make gradients zeros
-    if "compiled" in name:
+    if name.startswith("ours") and "compiled" in name:
+        compile_blocks(model)
+    elif "compiled" in name:
         for block in model.blocks:
             block.compile()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
     return Side(name, model, lambda: model(**inputs), optimizer, context)
+
+
+def _ours(shape: Shape, device: torch.device) -> nn.Module:
+    """Our DiT, drawn on the device: its own start, drawn on the CPU, takes longer than all rounds.
+
+    A gate at zero would make gradients zeros, so none is.
+    """
+    with torch.device("meta"):
+        model = DiT(in_channels=CHANNELS, text_dim=shape.text_dim, width=shape.width, depth=shape.depth,
+                    heads=shape.heads, modulation_rank=RANK)  # fmt: skip
+    model.to_empty(device=device)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.02) if parameter.ndim > 1 else nn.init.ones_(parameter)
+    return model
 
 
 def _te_linears(model: nn.Module) -> Callable[[], AbstractContextManager[object]]:
@@ -220,7 +238,7 @@ def _te_linears(model: nn.Module) -> Callable[[], AbstractContextManager[object]
                 if isinstance(linear, nn.Linear):
                     sizes = linear.in_features, linear.out_features
                     setattr(parent, at, te.Linear(*sizes, bias=False, params_dtype=torch.float32))
-    return lambda: te.fp8_autocast(enabled=True, fp8_recipe=Float8CurrentScaling())
+    return lambda: te.autocast(enabled=True, recipe=Float8CurrentScaling())
 
 
 def te_missing() -> str:
@@ -328,17 +346,18 @@ def shapes_of(given: argparse.Namespace, tokens: int) -> list[Shape]:
     return [Shape((tokens // 1024, 32, 32), 4096, 32, depth, 512, 1024) for depth in depths]
 
 
-def pairs(how: str, fp8: bool) -> list[tuple[str, str]]:
+def pairs(how: str, recipes: list[str]) -> list[tuple[str, str]]:
     """Who runs against whom; the last pair only where Transformer Engine is."""
-    plain = (f"ours {how}", f"plain {how}")
-    return [plain, (f"ours fp8 {how}", f"ours {how}"), (f"ours fp8 {how}", f"te fp8 {how}")] if fp8 else [plain]
+    ours = [(f"ours {recipe} {how}", f"ours {how}") for recipe in recipes]
+    return [(f"ours {how}", f"plain {how}"), *ours, *((one, f"te {how}") for one, _ in ours[:1])]
 
 
 def measured(names: tuple[str, str], shapes: list[Shape], given: argparse.Namespace, peak: float | None) -> list[Row]:
     """Both sides of a pair; where one cannot be, what is the matter."""
     device = torch.device(given.device)
-    if names[1].startswith("te") and (why := te_missing()):
-        return [Row(shapes[-1].tokens, shapes[-1].depth, names[1], failed=why)]
+    for name in names:
+        if "te" in name.replace("-", " ").split() and (why := te_missing()):
+            return [Row(shapes[-1].tokens, shapes[-1].depth, name, failed=why)]
     return fitted(names, shapes, given.rounds, peak, device)
 
 
@@ -359,22 +378,24 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--peak-tflops", type=float)
     parser.add_argument("--no-compile", action="store_true")
-    parser.add_argument("--no-fp8", action="store_true")
+    parser.add_argument("--recipes", default="current", help="of FP8, comma-separated; empty for none")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     if given.device == "cuda" and not torch.cuda.is_available():
         parser.error("torch sees no GPU here; --device cpu tries the script with tiny shapes")
     device = torch.device(given.device)
     (peak, source), rows = peak_of(device, given.peak_tflops), list[Row]()
+    recipes = [one for one in given.recipes.split(",") if one]
+    te_missing()  # imported before torch loads its cuDNN, or another copy of it may be loaded beside it
     counts = [int(n) for n in (given.tokens or ("32,64" if given.device == "cpu" else "8192,33792")).split(",")]
-    if not given.no_fp8 and not is_native(device):
+    if recipes and not is_native(device):
         print(f"FP8 is emulated on this {device.type} device: its rows say that it runs, and nothing of its speed")
     print(f"torch {torch.__version__}; peak {peak} TFLOP/s ({source})\n{'tokens':>7} {'blocks':>6}  {'side':15} "
           f"{'ms/step':>9} {'spread':>7} {'tokens/s':>10} {'MFU':>6} {'GB':>6}")  # fmt: skip
     speedups: dict[str, float] = {}
     for tokens in counts:
         for how in ["eager"] if given.no_compile else ["eager", "compiled"]:
-            for names in pairs(how, not given.no_fp8):
+            for names in pairs(how, recipes):
                 found = measured(names, shapes_of(given, tokens), given, peak)
                 rows, speedups = [*rows, *found], speedups | speedup(found)
                 print("\n".join(map(_told, found)), flush=True)

@@ -106,25 +106,30 @@ def _width(batch: FeatureBatch, hidden: Sequence[int]) -> int:
     """The one with which attention is nearest to its share of the plain step, on this machine."""
     shares = dict[int, float]()
     for one in hidden:
-        shares[one] = _rounds({"plain": Side(training.model(one, batch), batch)}, 2)
+        shares[one] = _rounds({"plain": Side(training.model(one, batch), batch)}, 5)
         if shares[one] > SHARE:
             break
     return min(shares, key=lambda one: abs(shares[one] - SHARE))
 
 
 def _rounds(sides: dict[str, Side], rounds: int) -> float:
-    """Time all sides in turn, and the attention alone; its share of the plain step."""
+    """Time all sides in turn, and the attention alone; its share of the plain step, which is timed just before it.
+
+    The same step takes 0.8 to 1.4 times as long from one minute to the next on a shared machine, so that only shares of
+    neighbours mean something.
+    """
     alone = Side(sides["plain"].model, sides["plain"].batch)
     attention = training.attention(alone)
     for round_ in range(rounds + 1):
-        for side in sides.values():
+        for name, side in sides.items():
             side.timed(side.step)
-        alone.timed(attention)
+            if name == "plain":
+                alone.timed(attention)
         if not round_:  # kernels are compiled in the first
             for side in (*sides.values(), alone):
                 side.wall_s.clear()
                 side.cpu_s.clear()
-    return statistics.median(alone.cpu_s) / statistics.median(sides["plain"].cpu_s)
+    return statistics.median(own / step for own, step in zip(alone.cpu_s, sides["plain"].cpu_s, strict=True))
 
 
 def ordered(samples: int, seeds: int) -> dict[str, float]:

@@ -26,6 +26,8 @@ class Fp8:
         margin: delayed leaves room for numbers 2^margin times as large.
         pow2: scales are powers of two; None is what is usual: for block and mxfp8.
         attention: the products of attention, too, when sampling.
+        kernels: on a GPU, torch has its products and casts by Triton; te has both from Transformer Engine. The numbers
+            are the same. A CPU emulates either.
 
     Raises:
         ValueError: these do not go together.
@@ -39,6 +41,7 @@ class Fp8:
     margin: int = 0
     pow2: bool | None = None
     attention: bool = False
+    kernels: Literal["torch", "te"] = "torch"
 
     def __post_init__(self) -> None:
         if self.recipe not in RECIPES:
@@ -55,6 +58,10 @@ class Fp8:
                              "first_bf16 and last_bf16")  # fmt: skip
         if self.recipe != "delayed" and self.margin:
             raise ValueError(f"margin is for recipe=delayed, got {self.margin} for {self.recipe}")
+        if self.kernels not in ("torch", "te"):
+            raise ValueError(f"kernels must be torch or te, got {self.kernels!r}")
+        if self.kernels == "te" and self.recipe == "rowwise":
+            raise ValueError("Transformer Engine has no scales of rows; use kernels=torch, or recipe=current")
         if self.recipe == "mxfp8" and self.pow2 is False:
             raise ValueError("the scales of mxfp8 are powers of two; leave pow2 out")
 
@@ -67,14 +74,16 @@ class Fp8:
         here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
         if capability < (8, 9):
             return f"FP8 has hardware from compute capability 8.9 (Ada, Hopper) on, and {here}; use precision=bf16"
-        if self.recipe not in ("block", "mxfp8"):
-            return None
         instead = "use precision.fp8.recipe=rowwise, or current"
         if self.recipe == "mxfp8" and capability < (10, 0):
             return f"MXFP8 has hardware from compute capability 10.0 (Blackwell) on, and {here}; {instead}"
+        if self.recipe == "mxfp8" and self.kernels == "torch":
+            return f"products of recipe=mxfp8 are emulated as yet, which is slow on a GPU; {instead}, or fp8.kernels=te"
         if self.recipe == "block" and capability != (9, 0):
             return f"scales of blocks have hardware on compute capability 9.0 (Hopper) alone, and {here}; {instead}"
-        return f"products of recipe={self.recipe} are emulated as yet, which is slow on a GPU; {instead}"
+        if self.recipe == "block" and self.gradients_in_e5m2:
+            return "blocks have hardware for E4M3 alone; leave precision.fp8.format out"
+        return None
 
     @property
     def gradients_in_e5m2(self) -> bool:

@@ -53,10 +53,10 @@ def test_it_runs_with_torch_alone_and_loads_the_model_and_no_more(tmp_path: Path
     said = json.loads((tmp_path / "out.json").read_text())
     assert (said["peak_tflops"], said["peak_source"]) == (0.05, "as --peak-tflops said")
     sides = [row["side"] for row in said["rows"]]
-    assert sides == ["ours eager", "plain eager", "ours fp8 eager", "ours eager", "te fp8 eager"]
+    assert sides == ["ours eager", "plain eager", "ours current eager", "ours eager", "te eager"]
     assert said["fp8_emulated"] and "FP8 is emulated on this cpu device" in done.stdout
     assert said["rows"][-1]["failed"] == "Transformer Engine is not installed"
-    assert said["speedups"]["32 tokens: ours fp8 eager over ours eager"] > 0
+    assert said["speedups"]["32 tokens: ours current eager over ours eager"] > 0
     for row in said["rows"][:-1]:
         assert row["tokens"] == 32
         assert row["tokens_per_s"] == pytest.approx(32 / row["step_ms"] * 1e3)
@@ -76,7 +76,7 @@ def test_the_formula_is_what_torch_counts_of_either_side(gpu: ModuleType, name: 
 
 def test_the_fp8_side_computes_its_large_linears_in_fp8_and_no_other_side_does(gpu: ModuleType) -> None:
     shape = gpu.Shape((2, 4, 4), 64, 4, 2, 8, 32)
-    quick, wide = (gpu.side(f"ours{kind} eager", shape, CPU) for kind in (" fp8", ""))
+    quick, wide = (gpu.side(f"ours{kind} eager", shape, CPU) for kind in (" current", ""))
     named = {kind: [name for name, one in side.model.named_modules() if isinstance(one, Fp8Linear)]
              for kind, side in (("fp8", quick), ("bf16", wide))}  # fmt: skip
     assert len(named["fp8"]) == 7 * 2 and not named["bf16"]
@@ -95,12 +95,12 @@ def test_transformer_engines_linears_take_the_place_of_those_over_tokens(
             made.append((inputs, outputs))
 
     te, recipe = ModuleType("transformer_engine.pytorch"), ModuleType("transformer_engine.common.recipe")
-    te.Linear, te.fp8_autocast, recipe.Float8CurrentScaling = Linear, lambda **_: nullcontext(), object  # type: ignore[attr-defined]
+    te.Linear, te.autocast, recipe.Float8CurrentScaling = Linear, lambda **_: nullcontext(), object  # type: ignore[attr-defined]
     package, common = ModuleType("transformer_engine"), ModuleType("transformer_engine.common")
     package.pytorch = te  # type: ignore[attr-defined]
     for module in (package, te, common, recipe):
         monkeypatch.setitem(sys.modules, module.__name__, module)
-    one = gpu.side("te fp8 eager", gpu.Shape((2, 4, 4), 64, 4, 1, 8, 32), CPU)
+    one = gpu.side("te eager", gpu.Shape((2, 4, 4), 64, 4, 1, 8, 32), CPU)
     assert sorted(made) == [(32, 128), (64, 64), (64, 64), (64, 64), (64, 192), (64, 256), (256, 64)]
     assert gpu.step(one, CPU) > 0
 

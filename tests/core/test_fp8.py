@@ -20,10 +20,15 @@ def test_scales_of_tensors_and_rows_have_hardware_everywhere(recipe, capability)
     assert Fp8(recipe=recipe).unsupported(capability) is None
 
 
+def test_scales_of_blocks_have_hardware_on_hopper_and_not_for_e5m2():
+    assert Fp8(recipe="block").unsupported(HOPPER) is None
+    assert "leave precision.fp8.format out" in (Fp8(recipe="block", format="hybrid").unsupported(HOPPER) or "")
+
+
 @pytest.mark.parametrize(("recipe", "capability", "said"), [
     ("mxfp8", HOPPER, "from compute capability 10.0 (Blackwell) on, and this GPU's compute capability is 9.0"),
     ("block", BLACKWELL, "on compute capability 9.0 (Hopper) alone"), ("block", ADA, "(Hopper) alone"),
-    ("block", HOPPER, "emulated as yet"), ("mxfp8", BLACKWELL, "emulated as yet"),
+    ("mxfp8", BLACKWELL, "emulated as yet"),
 ])  # fmt: skip
 def test_scales_of_blocks_are_refused_with_the_reason_and_what_works(recipe, capability, said):
     why = Fp8(recipe=recipe).unsupported(capability)

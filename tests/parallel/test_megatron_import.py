@@ -66,7 +66,6 @@ def test_every_recipe_is_checked_with_it_and_none_imports_it() -> None:
 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"plan": ZERO_BUBBLE}, "no zero-bubble schedule"),
-    ({"precision": Precision("bf16", Fp8())}, "which is not connected"),
 ])  # fmt: skip
 def test_what_it_cannot_do_is_refused_before_anything_begins(changes: dict[str, Any], words: str) -> None:
     model = partial(GPT, vocab=96, width=48, depth=2, heads=8, mlp_hidden=64)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:  # they take a second to import, and what only asks whether a 
     from torch.distributed.tensor import Placement
     from torch.distributed.tensor.parallel import ParallelStyle
 
+#: Without this, torch 2.10 to 2.13 compute wrong gradients on a GPU, and say nothing, where a batch has one sample, and
+#: shifts and scales of norms are parts of one tensor, as in a DiT (pytorch #193061). Others are of a wrong shape, which
+#: stops the step (#178080; seen with FP8, torch 2.11, H200).
+_INDUCTOR = {"triton.mix_order_reduction": False}
+
 
 @runtime_checkable
 class Drawn(Protocol):
@@ -248,8 +253,10 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 def compile_blocks(model: nn.Module) -> None:
     """Compile each block by itself: they are alike, so the first one's work serves all."""
+    backend = getattr(torch.compiler, "get_default_backend", lambda: "inductor")()  # torch before 2.13 has no other
+    options = _INDUCTOR if backend == "inductor" else None
     for block in _blocks(model):
-        block.compile()
+        block.compile(options=options)
 
 
 def fill(model: nn.Module, seed: int, device: torch.device) -> None:

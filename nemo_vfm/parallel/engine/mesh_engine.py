@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
@@ -17,10 +18,11 @@ from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, mismatch, put, shapes_of
 from nemo_vfm.parallel.context.token_layout import Layout
 from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.fp8.use_fp8 import history_tensors, is_mark, switch_off, switched_off
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -122,11 +124,13 @@ class MeshEngine:
         return losses_B, prepared
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The state of model and optimizer; a tensor may be this rank's part (DTensor) of a larger one.
+        """The state of model, optimizer and FP8; a tensor may be this rank's part (DTensor) of a larger one.
 
         Every rank must call it.
         """
-        return {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        scales = history_tensors(self.model) | switched_off(self.model)
+        groups = {"model": learned_state(self.model), "optimizer": self._optimizer.tensors()}
+        return groups | ({"fp8": scales} if scales else {})
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -137,6 +141,16 @@ class MeshEngine:
         ranks = joined()
         fill(learned_state(self.model), groups["model"], ranks)
         self._optimizer.load(groups["optimizer"], ranks)
+        self._load_scales(groups.get("fp8", {}), ranks)
+
+    def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
+        """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty histories."""
+        switch_off(self.model, list(saved))
+        own, there = history_tensors(self.model), {n: shape for n, shape in shapes_of(saved).items() if not is_mark(n)}
+        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
+            log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
+        elif shapes:
+            put(own, saved, ranks)
 
 
 def born(parts: EngineInputs) -> tuple[nn.Module, bool]:

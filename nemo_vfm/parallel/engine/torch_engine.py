@@ -13,9 +13,9 @@ from contextlib import nullcontext
 
 from torch import Tensor, nn
 
-from nemo_vfm.core import log
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
@@ -25,7 +25,6 @@ from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of
 from nemo_vfm.parallel.context.token_layout import under
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
@@ -36,17 +35,12 @@ from nemo_vfm.parallel.engine.sharded_optimizer import ShardedOptimizer
 from nemo_vfm.parallel.fp8.use_fp8 import (
     close_step,
     drop_step,
-    history_tensors,
-    is_mark,
     require_hardware,
-    switch_off,
-    switched_off,
     use_fp8,
 )
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, state_of
-from nemo_vfm.parallel.ranks.gather import Gather
 from nemo_vfm.parallel.tables.table_updates import Clip, TableUpdates, require_data_parallel
 
 
@@ -86,12 +80,24 @@ class TorchEngine(MeshEngine):
             notes.append("through a step each GPU also holds the weights of its stages, gathered over shard x context")
         return DevicePlan(min(plan.world, num_gpus), count, state_bytes, tuple(notes))
 
+    def objection(self, plan: ParallelPlan, precision: Precision) -> str:
+        """See `ObjectsToPlans`."""
+        if self.compile and plan.schedule == "zero_bubble":
+            return ("The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
+                    "block; use parallel.schedule: interleaved, or engine.compile: false.")  # fmt: skip
+        if self.compile and precision.fp8 is not None and precision.fp8.kernels == "te":
+            return ("engine.compile cannot look into Transformer Engine's kernels; use precision.fp8.kernels: torch, "
+                    "or engine.compile: false.")  # fmt: skip
+        return ""
+
     def start(self, parts: EngineInputs) -> nn.Module:
         """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.
 
         Raises:
-            UserError: the plan does not fit the model or the number of ranks.
+            UserError: the plan does not fit the engine, the model or the number of ranks.
         """
+        if why := self.objection(parts.plan, parts.precision):
+            raise UserError(why)
         self.parts, plan = parts, parts.plan
         self.mesh = join(plan, device()) if plan.world > 1 else None
         self.model = self._built(parts)
@@ -134,11 +140,6 @@ class TorchEngine(MeshEngine):
     def _shared(self, model: nn.Module, stages: Sequence[Stage], mesh: Mesh) -> None:
         """Spread the weights over the ranks that share them; stage by stage where there is a pipeline."""
         dtype = self.parts.precision.resolved()[0]
-        if self.compile and mesh.plan.schedule == "zero_bubble":
-            raise UserError(
-                "The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
-                "block; use parallel.schedule: interleaved, or engine.compile: false."
-            )
         if not stages:
             apply_parallelism.shard(model, mesh, dtype)
             return
@@ -209,10 +210,9 @@ class TorchEngine(MeshEngine):
         return 1 if self.mesh is None or self.mesh.sharding is None else self.mesh.sharding.size()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """The state of model, optimizer, tables and FP8; a tensor may be this rank's part (DTensor) of a larger one."""
-        groups = super().tensors()
-        scales, tables = history_tensors(self.model) | switched_off(self.model), self._tables.tensors()
-        return groups | ({"fp8": scales} if scales else {}) | ({"tables": tables} if tables else {})
+        """See `MeshEngine.tensors`; tables, too."""
+        tables = self._tables.tensors()
+        return super().tensors() | ({"tables": tables} if tables else {})
 
     def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Put weights and optimizer state back, of which each rank reads its part; every rank must call it.
@@ -222,13 +222,3 @@ class TorchEngine(MeshEngine):
         """
         super().load(groups)
         self._tables.load(groups.get("tables", {}), joined())
-        self._load_scales(groups.get("fp8", {}), joined())
-
-    def _load_scales(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
-        """Those of a checkpoint; a training that was not in FP8 by this recipe before begins with empty histories."""
-        switch_off(self.model, list(saved))
-        own, there = history_tensors(self.model), {n: shape for n, shape in shapes_of(saved).items() if not is_mark(n)}
-        if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
-            log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
-        elif shapes:
-            put(own, saved, ranks)

@@ -33,11 +33,11 @@ class AmaxHistory:
         return self.factor[ROLES.index(role)]
 
     @torch.no_grad()
-    def see(self, role: str, x: Tensor) -> None:
-        """Note the amax of a tensor of the step under way."""
-        self._to(x.device)
+    def see(self, role: str, amax: Tensor) -> None:
+        """Note the amax of a tensor of the step under way, ()."""
+        self._to(amax.device)
         entry = self.amax[ROLES.index(role), 0]
-        entry.copy_(torch.maximum(entry, x.detach().abs().max().float()))
+        entry.copy_(torch.maximum(entry, amax.float()))
 
     @torch.no_grad()
     def close_step(self) -> None:

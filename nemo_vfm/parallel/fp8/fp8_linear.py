@@ -18,18 +18,43 @@ from nemo_vfm.parallel.fp8.operand_split import OperandSplit
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 
 
-class Fp8Linear(nn.Linear):
-    """`nn.Linear` in FP8. A linear becomes one by `to_fp8`; its parameters and their names stay.
-
-    Under tensor parallelism its input and weight are DTensors. Products are of this rank's parts, with the scales of
-    the whole tensors.
-    """
+class Fp8Products(nn.Module):
+    """What a linear needs to compute in FP8: how, and the numbers it has seen."""
 
     spec: Fp8
     history: AmaxHistory | None  #: of delayed scaling
     is_on: bool = True  #: else it computes as it did before
     stats: OperandStats | None = None  #: of the step under way, where somebody looks
     whole_input: bool  #: every context rank has the whole input, such as a text, and only its own part of the gradient
+
+    def product(
+        self, x: Tensor, weight_NK: Tensor, inputs: dist.ProcessGroup | None, outputs: dist.ProcessGroup | None
+    ) -> Tensor:
+        """X W^T, in the dtype of autocast where it is on, else in that of x.
+
+        Args:
+            x: (..., K), this rank's part.
+            weight_NK: this rank's part.
+            inputs: the ranks that split K.
+            outputs: those that split N.
+        """
+        context = active().context
+        split = OperandSplit(None if self.whole_input else context, inputs, outputs)
+        stats = self.stats if self.training else None
+        partial = context if self.whole_input else None
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.to(torch.get_autocast_dtype(x.device.type))
+        weight = weight_NK.to(x.dtype)
+        operands = Operands(self.spec, self.history, split, self.training, stats, partial, weight is not weight_NK)
+        return products(x, weight, operands)
+
+
+class Fp8Linear(Fp8Products, nn.Linear):
+    """`nn.Linear` in FP8. A linear becomes one by `to_fp8`; its parameters and their names stay.
+
+    Under tensor parallelism its input and weight are DTensors. Products are of this rank's parts, with the scales of
+    the whole tensors.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """X W^T + b, in the dtype of autocast where it is on, else in that of x.
@@ -40,21 +65,12 @@ class Fp8Linear(nn.Linear):
         if not self.is_on:
             return super().forward(x)
         side = None if (weight := spread(self.weight)) is None else _Side(weight)
-        rows = x if side is None else side.own(x)
-        if torch.is_autocast_enabled(rows.device.type):
-            rows = rows.to(torch.get_autocast_dtype(rows.device.type))
-        weight_NK = self.weight if side is None else side.weight()
-        product = products(rows, weight_NK.to(rows.dtype), self._operands(side))
+        groups = (None, None) if side is None else side.groups()
+        rows, weight_NK = (x, self.weight) if side is None else (side.own(x), side.weight())
+        product = self.product(rows, weight_NK, *groups)
         if self.bias is not None:
-            product = product + (self.bias if side is None else side.bias(self.bias)).to(rows.dtype)
+            product = product + (self.bias if side is None else side.bias(self.bias)).to(product.dtype)
         return product if side is None else side.spread(product)
-
-    def _operands(self, side: "_Side | None") -> Operands:
-        context = active().context
-        inputs, outputs = (None, None) if side is None else side.groups()
-        split = OperandSplit(None if self.whole_input else context, inputs, outputs)
-        stats = self.stats if self.training else None
-        return Operands(self.spec, self.history, split, self.training, stats, context if self.whole_input else None)
 
 
 class _Side:

@@ -4,9 +4,16 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.nn.functional import ScalingType, scaled_mm
 
-from nemo_vfm.parallel.fp8.quantise import Quantised, dequantise
+from nemo_vfm.parallel.fp8.opaque_operator import opaque
+from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised, dequantise
+
+#: torch's names of what shares a scale, by ours.
+_TORCH_NAMES = {"tensor": ScalingType.TensorWise, "row": ScalingType.RowWise, "1x128": ScalingType.BlockWise1x128,
+                "128x128": ScalingType.BlockWise128x128}  # fmt: skip
+_OUTER, _BLOCKS = ("tensor", "row"), ("tensor", "row", "1x128", "128x128")  # the former do not change along the sum
 
 
 def product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -18,7 +25,7 @@ def product(a: Quantised, b: Quantised, *, fast: bool = False, dtype: torch.dtyp
         fast: see `native_product`.
         dtype: of the result.
     """
-    if is_native(a.elements.device) and _is_outer(a) and _is_outer(b):
+    if _has_hardware(a.elements.device, _kind(a), _kind(b)):
         return native_product(a, b, fast=fast, dtype=dtype)
     return emulated_product(a, b, torch.promote_types(dtype, torch.float32)).to(dtype)
 
@@ -40,37 +47,80 @@ def emulated_product(a: Quantised, b: Quantised, dtype: torch.dtype = torch.floa
         dtype: of the sums. Those of float64 have no rounding that depends on their order.
     """
     with torch.autocast(a.elements.device.type, enabled=False):  # it would multiply in bf16
-        if _is_outer(a) and _is_outer(b):
+        if _kind(a) in _OUTER and _kind(b) in _OUTER:
             return a.elements.to(dtype) @ b.elements.to(dtype).T * a.scale.to(dtype) * b.scale.to(dtype).reshape(-1)
         return dequantise(a).to(dtype) @ dequantise(b).to(dtype).T
 
 
 def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype = torch.float32) -> Tensor:
-    """A B^T by `scaled_mm`, for one scale of the tensor or of each row.
+    """A B^T by `scaled_mm`.
 
     Args:
-        a: (M, K); K and N divisible by 16.
+        a: (M, K); K and N divisible by 16, for blocks by 128.
         b: (N, K), not E5M2 where `a` is.
-        fast: sum in the tensor cores' own, shorter numbers, as is usual for the forward product alone.
+        fast: sum in the tensor cores' own, shorter numbers, as is usual for the forward product alone; scales of blocks
+            are never summed so.
         dtype: of the result.
 
     Raises:
-        ValueError: the scales are of blocks.
+        ValueError: the device has no hardware for such scales.
     """
-    if not (_is_outer(a) and _is_outer(b)):
-        raise ValueError("scaled_mm is used for one scale of a tensor or a row; blocks are emulated")
-    kind = ScalingType.TensorWise if a.scale.dim() == 0 else ScalingType.RowWise
-    a_scale, b_scale = a.scale.float(), b.scale.float()
-    if a_scale.dim():
-        a_scale, b_scale = a_scale.reshape(-1, 1), b_scale.reshape(1, -1)
-    # The hardware takes rows of A and of B; a transposed operand is copied so.
-    rows, columns = a.elements.contiguous(), b.elements.contiguous().T
+    kind_a, kind_b = _kind(a), _kind(b)
+    blocks = kind_a not in _OUTER or kind_b not in _OUTER
+    if blocks and not _has_hardware(a.elements.device, kind_a, kind_b):
+        raise ValueError(f"{a.elements.device} has no products with scales of {kind_a} and {kind_b}")
+    if blocks:  # a row of one block is a row of blocks
+        kind_a, kind_b = ("1x128" if kind == "row" else kind for kind in (kind_a, kind_b))
+    scales = _laid_out(a, kind_a), _laid_out(b, kind_b, right=True)
+    return _scaled_mm(a.elements, scales[0], kind_a, b.elements, scales[1], kind_b, dtype, fast and not blocks)
+
+
+def _room(
+    a: Tensor, a_scale: Tensor, a_kind: str, b: Tensor, b_scale: Tensor, b_kind: str, dtype: torch.dtype, fast: bool
+) -> Tensor:
+    return a.new_empty((len(a), len(b)), dtype=dtype)
+
+
+@opaque("fp8_scaled_mm", _room)  # torch.compile of torch 2.11 stops at torch's
+def _scaled_mm(
+    a: Tensor, a_scale: Tensor, a_kind: str, b: Tensor, b_scale: Tensor, b_kind: str, dtype: torch.dtype, fast: bool
+) -> Tensor:
+    """The hardware takes rows of A and of B; a transposed operand is copied so."""
     found: Tensor = scaled_mm(
-        rows, columns, a_scale, kind, b_scale, kind, output_dtype=dtype, use_fast_accum=fast
+        a.contiguous(), b.contiguous().T, a_scale, _TORCH_NAMES[a_kind], b_scale, _TORCH_NAMES[b_kind],
+        output_dtype=dtype, use_fast_accum=fast,
     )  # fmt: skip
     return found
 
 
-def _is_outer(q: Quantised) -> bool:
-    """Whether scales do not change along the sum."""
-    return q.scale.dim() == 0 or q.scale.shape == (len(q.elements), 1)
+def _kind(q: Quantised) -> Granularity:
+    """What shares a scale. A row of one block counts as a row."""
+    rows = len(q.elements)
+    if q.scale.dim() == 0:
+        return "tensor"
+    if q.scale.shape == (rows, 1):
+        return "row"
+    if q.scale.dtype == torch.float8_e8m0fnu:
+        return "mx"
+    return "1x128" if len(q.scale) == rows else "128x128"
+
+
+def _has_hardware(device: torch.device, *kinds: Granularity) -> bool:
+    """MXFP8 is emulated as yet."""
+    if not is_native(device):
+        return False
+    if all(kind in _OUTER for kind in kinds):
+        return True
+    return all(kind in _BLOCKS for kind in kinds) and torch.cuda.get_device_capability(device) == (9, 0)
+
+
+def _laid_out(q: Quantised, kind: Granularity, *, right: bool = False) -> Tensor:
+    """The scales as cuBLAS reads them, float32: those of blocks with consecutive rows beside each other."""
+    scale = q.scale.float()
+    if kind == "row":
+        return scale.reshape(1, -1) if right else scale.reshape(-1, 1)
+    if kind == "1x128":
+        return scale.T.contiguous().T
+    if kind == "128x128":  # (K / 128 filled up to a multiple of 4, N / 128)
+        return F.pad(scale, (0, -scale.shape[1] % 4)).contiguous().T
+    return scale

@@ -16,13 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from nemo_vfm.core.fp8 import DIVISOR, Fp8
+from nemo_vfm.core.optional import available
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_product import product
 from nemo_vfm.parallel.fp8.operand_split import OperandSplit
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
 
-_GRANULARITY: dict[str, Granularity] = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
+_GRANULARITY: dict[str, Granularity] = {
+    "current": "tensor", "delayed": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx",
+}  # fmt: skip
+_TRITON = available("triton")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,8 @@ class Operands:
         is_training: whether the history notes what it sees.
         stats: counts what is lost; None where nobody looks.
         partial_gradient: ranks that have the whole input each, and a part of the sum that is the output's gradient.
+        weight_is_copy: of the weight, which is freed with the forward pass; else it is there for backward anyway, or
+            its ranks gather it again.
     """
 
     spec: Fp8
@@ -44,33 +50,84 @@ class Operands:
     is_training: bool = True
     stats: OperandStats | None = None
     partial_gradient: dist.ProcessGroup | None = None
+    weight_is_copy: bool = False
 
-    def by_row(self, x: Tensor, role: str) -> Quantised:
-        """An operand of a product that sums over its last dimension."""
-        found = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
-        if self.stats is not None:
-            self.stats.note(role, x, found)
+    def copies(
+        self, x: Tensor, role: str, *, by_row: bool = True, turned: bool = False
+    ) -> tuple[Quantised | None, Quantised | None]:
+        """An operand for the product that sums over its last dimension, and its transpose for that over the first.
+
+        Args:
+            x: a matrix.
+            role: input, weight or gradient.
+            by_row: make the first.
+            turned: make the second.
+        """
+        make = self._fused if fuses(x) and self.spec.recipe != "mxfp8" else self._apart
+        found = make(x, role, by_row, turned)
+        if self.stats is not None and found[0] is not None:
+            self.stats.note(role, x, found[0])
         return found
 
-    def turned(self, x: Tensor, by_row: Quantised, role: str) -> Quantised:
-        """The transposed operand, for a product that sums over the first dimension."""
-        if by_row.scale.dim() == 0:
-            return Quantised(by_row.elements.T, by_row.scale)
-        if self.spec.recipe == "block" and role == "weight":
-            return Quantised(by_row.elements.T, by_row.scale.T)
-        return self._quantised(x.T, role, turned=True)
+    def note(self, x: Tensor, role: str) -> None:
+        """Count what is lost of an operand that other kernels quantise."""
+        if self.stats is not None:
+            self.stats.note(role, x, _made(self._apart(x, role, True, False)[0]))
+
+    def whole_gradient(self, grad: Tensor) -> Tensor:
+        """The output's gradient, summed where ranks have parts of the sum."""
+        if self.partial_gradient is not None:
+            grad = grad.contiguous().clone()
+            dist.all_reduce(grad, group=self.partial_gradient)
+        return grad
+
+    def _fused(self, x: Tensor, role: str, by_row: bool, turned: bool) -> tuple[Quantised | None, Quantised | None]:
+        from nemo_vfm.parallel.fp8.triton_casts import amax_of_rows, amax_of_tensor, cast
+
+        x, granularity, factor = x.contiguous(), self._granularity(role), None
+        amax: tuple[Tensor, Tensor] | None = None
+        if self.history is not None:
+            if self.is_training:
+                self.history.see(role, amax_of_tensor(x))
+            factor = self.history.factor_for(role, x.device)
+        elif granularity == "tensor":
+            amax = (self.split.whole_amax(amax_of_tensor(x), role, granularity),) * 2
+        elif granularity == "row":
+            rows, columns = amax_of_rows(x)
+            amax = (self.split.whole_amax(rows, role, granularity),
+                    self.split.whole_amax(columns, role, granularity, turned=True))  # fmt: skip
+        return cast(
+            x, granularity, self.dtype(role), amax, factor=factor, pow2=self.spec.scales_are_pow2, by_row=by_row,
+            turned=turned,
+        )  # fmt: skip
+
+    def _apart(self, x: Tensor, role: str, by_row: bool, turned: bool) -> tuple[Quantised | None, Quantised | None]:
+        """By torch's operators, on any device."""
+        same = self._granularity(role) in ("tensor", "128x128")  # both copies have the same scales
+        first = None
+        if by_row or same:
+            first = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
+        if not turned:
+            return first, None
+        if first is not None and same:
+            return first, Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
+        return first, self._quantised(x.T, role, turned=True)
 
     def _delayed(self, x: Tensor, role: str, history: AmaxHistory) -> Quantised:
         if self.is_training:
-            history.see(role, x)
-        return quantise_by(x, history.factor_for(role, x.device), self._dtype(role))
+            history.see(role, x.detach().abs().max())
+        return quantise_by(x, history.factor_for(role, x.device), self.dtype(role))
 
     def _quantised(self, x: Tensor, role: str, *, turned: bool) -> Quantised:
-        granularity = "128x128" if self.spec.recipe == "block" and role == "weight" else _GRANULARITY[self.spec.recipe]
+        granularity = self._granularity(role)
         whole = partial(self.split.whole_amax, role=role, granularity=granularity, turned=turned)
-        return quantise(x, granularity, self._dtype(role), pow2=self.spec.scales_are_pow2, whole=whole)
+        return quantise(x, granularity, self.dtype(role), pow2=self.spec.scales_are_pow2, whole=whole)
 
-    def _dtype(self, role: str) -> torch.dtype:
+    def _granularity(self, role: str) -> Granularity:
+        return "128x128" if self.spec.recipe == "block" and role == "weight" else _GRANULARITY[self.spec.recipe]
+
+    def dtype(self, role: str) -> torch.dtype:
+        """Of an operand's elements."""
         return E5M2 if role == "gradient" and self.spec.gradients_in_e5m2 else E4M3
 
 
@@ -84,7 +141,12 @@ def products(x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
     """
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     surplus = -len(rows) % DIVISOR[operands.spec.recipe]
-    found: Tensor = _Products.apply(F.pad(rows, (0, 0, 0, surplus)), weight, operands)  # type: ignore[no-untyped-call]
+    apply = _Products.apply
+    if operands.spec.kernels == "te" and x.is_cuda:
+        from nemo_vfm.parallel.fp8.te import TeProducts
+
+        apply = TeProducts.apply
+    found: Tensor = apply(F.pad(rows, (0, 0, 0, surplus)), weight, operands)  # type: ignore[no-untyped-call]
     return found[: len(rows)].reshape(*x.shape[:-1], -1)
 
 
@@ -93,31 +155,44 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
-        ctx.operands, by_row = operands, operands.by_row(x, "input")
+        ctx.operands, ctx.trained = operands, weight.requires_grad
+        by_row, turned = operands.copies(x, "input", turned=ctx.trained)
+        # A copy of the weight in 16 bits would be kept for backward: the quantised one is half as large.
+        weight_by_row, weight_turned = operands.copies(
+            weight, "weight", turned=operands.weight_is_copy and ctx.needs_input_grad[0]
+        )
         # What the sum over rows will need of x; nothing else of it is kept. An attribute of ctx would live on where the
         # block is computed again in backward.
-        kept = operands.turned(x, by_row, "input") if weight.requires_grad else ()
-        ctx.save_for_backward(weight, *kept)
-        return product(by_row, operands.by_row(weight, "weight"), fast=True, dtype=x.dtype)
+        ctx.save_for_backward(*(turned or (None, None)), *(weight_turned or (weight, None)))
+        return product(_made(by_row), _made(weight_by_row), fast=True, dtype=x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        (grad,), (weight, *kept), operands = gradients, ctx.saved_tensors, ctx.operands
-        ranks = operands.partial_gradient
-        if ranks is not None:
-            grad = grad.contiguous().clone()
-            dist.all_reduce(grad, group=ranks)
-        by_row = operands.by_row(grad, "gradient")
+        (grad,), (elements, scale, weight, weight_scale), operands = gradients, ctx.saved_tensors, ctx.operands
+        grad = operands.whole_gradient(grad)
+        by_row, grad_turned = operands.copies(grad, "gradient", by_row=ctx.needs_input_grad[0], turned=ctx.trained)
         grad_x = grad_w = None
-        if ctx.needs_input_grad[0]:
-            turned = operands.turned(weight, operands.by_row(weight, "weight"), "weight")
-            grad_x = _share(product(by_row, turned, dtype=grad.dtype), ranks)
-        if kept:
-            turned = operands.turned(grad, by_row, "gradient")
-            grad_w = _share(product(turned, Quantised(*kept), dtype=weight.dtype), ranks)
+        if by_row is not None:
+            turned = Quantised(weight, weight_scale)
+            if weight_scale is None:
+                turned = _made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
+            grad_x = share(product(by_row, turned, dtype=grad.dtype), operands)
+        if grad_turned is not None:
+            grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
         return grad_x, grad_w, None
 
 
-def _share(whole: Tensor, ranks: dist.ProcessGroup | None) -> Tensor:
-    """What a rank gives of a sum that each of them has computed whole."""
+def _made(copy: Quantised | None) -> Quantised:
+    assert copy is not None
+    return copy
+
+
+def fuses(x: Tensor) -> bool:
+    """Whether Triton quantises a matrix; its kernels are right for bf16 alone."""
+    return _TRITON and x.is_cuda and x.dtype == torch.bfloat16
+
+
+def share(whole: Tensor, operands: Operands) -> Tensor:
+    """What a rank gives of a sum that each of some ranks has computed whole."""
+    ranks = operands.partial_gradient
     return whole if ranks is None else whole / ranks.size()

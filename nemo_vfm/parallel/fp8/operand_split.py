@@ -28,6 +28,10 @@ class OperandSplit:
     inputs: dist.ProcessGroup | None = None
     outputs: dist.ProcessGroup | None = None
 
+    def is_split(self, role: str) -> bool:
+        """Whether this rank has a part of an operand."""
+        return any(getattr(self, dim) is not None for dim in _DIMS[role])
+
     def whole_amax(self, amax: Tensor, role: str, granularity: Granularity, *, turned: bool = False) -> Tensor:
         """The amax of the whole operand, from that of this rank's part.
 

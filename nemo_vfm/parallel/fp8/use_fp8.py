@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.core.optional import require
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
-from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Products, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.operand_split import largest
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
@@ -43,14 +44,27 @@ def require_hardware(spec: Fp8) -> None:
     """Refuse what this process's GPU cannot compute; a CPU emulates all of it.
 
     Raises:
+        MissingPackage: its kernels are of a package that is not installed.
         UserError: with the reason and a recipe that works.
     """
     if device().type != "cuda":
         return
     if why := spec.unsupported(torch.cuda.get_device_capability(device())):
         raise UserError(f"{why}.")
+    if spec.kernels == "te":
+        _require_transformer_engine()
     if spec.attention:
         raise UserError("attention in FP8 is emulated as yet, which is slow on a GPU; set fp8.attention to false.")
+
+
+def _require_transformer_engine() -> None:
+    try:
+        require("transformer_engine.pytorch", install="transformer-engine[pytorch]", purpose="precision.fp8.kernels=te")
+    except (RuntimeError, OSError, AssertionError) as error:  # the package without its kernels, or beside another cuDNN
+        raise UserError(
+            f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported ({error}). "
+            f"Install transformer-engine[pytorch] anew, or use precision.fp8.kernels=torch."
+        ) from error
 
 
 def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.Linear]:
@@ -152,9 +166,9 @@ def is_mark(name: str) -> bool:
     return name.endswith(_OFF)
 
 
-def fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Linear]]:
+def fp8_linears(model: nn.Module) -> Iterator[tuple[str, Fp8Products]]:
     """Those of a model or of this rank's part of it, by name."""
-    return ((name, module) for name, module in model.named_modules() if isinstance(module, Fp8Linear))
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, Fp8Products))
 
 
 def _alike(mesh: Mesh) -> list[dist.ProcessGroup]:

@@ -29,6 +29,7 @@ from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
 from nemo_vfm.parallel.engine.mesh_engine import MeshEngine, Recompute, born, plan_notes, summed_over_ranks
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.fp8.use_fp8 import close_step, drop_step, require_hardware, use_fp8
 from nemo_vfm.parallel.megatron.adam_arguments import adam_arguments
 from nemo_vfm.parallel.megatron.megatron_import import require_megatron
 from nemo_vfm.parallel.plan.mesh import Mesh, join
@@ -72,9 +73,6 @@ class MegatronEngine(MeshEngine):
         """See `ObjectsToPlans`."""
         if plan.schedule == "zero_bubble":
             return "Megatron-Core has no zero-bubble schedule. Use parallel.schedule: interleaved, or engine=torch."
-        if precision.fp8 is not None:
-            return ("engine=megatron computes in FP8 by Transformer Engine alone, which is not connected. Use "
-                    "engine=torch, or a precision without fp8.")  # fmt: skip
         return ""
 
     def start(self, parts: EngineInputs) -> nn.Module:
@@ -112,6 +110,9 @@ class MegatronEngine(MeshEngine):
         model, meta = born(parts)
         _require_no_tables(model)
         narrowed = narrow(model, parts.precision.resolved()[0])
+        if parts.precision.fp8 is not None:
+            require_hardware(parts.precision.fp8)
+            use_fp8(model, parts.precision.fp8, plan.tensor)
         apply_parallelism.require_divisible(model, plan)
         ranges = cut(model, plan, mesh.at) if plan.pipeline > 1 else []
         split(model, mesh, self._groups.tp, self._config)
@@ -150,9 +151,11 @@ class MegatronEngine(MeshEngine):
         loss, whole, count = summed_over_ranks(self.parts.plan, own, weight, samples)
         self._data.scale(1 / whole)
         norm = self._optimizer.norm()
-        lr = 0.0
-        if self.nonfinite.may_update(own, norm, microbatches):
-            lr = self._optimizer.step(self._clipped(norm), lr_factor)
+        if not self.nonfinite.may_update(own, norm, microbatches):
+            drop_step(self.model)
+            return StepResult(loss, norm, 0.0, round(count), shapes)
+        lr = self._optimizer.step(self._clipped(norm), lr_factor)
+        close_step(self.model, self.mesh)
         return StepResult(loss, norm, lr, round(count), shapes)
 
     def _backward_alone(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> tuple[float, float]:

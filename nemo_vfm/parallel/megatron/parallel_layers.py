@@ -16,6 +16,7 @@ import torch
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear, VocabParallelEmbedding
 from megatron.core.tensor_parallel.mappings import (
     copy_to_tensor_model_parallel_region,
+    gather_from_sequence_parallel_region,
     reduce_from_tensor_model_parallel_region,
 )
 from megatron.core.transformer import TransformerConfig
@@ -26,6 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.adapter_split import ADAPTERS
 from nemo_vfm.parallel.apply.apply_parallelism import declared
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, Fp8Products
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
@@ -92,6 +94,41 @@ class RowLinear(_NoExtraState, _Cast, RowParallelLinear):  # type: ignore[misc]
         """(B, S, F) from (B, S, F of this rank); S are this rank's tokens afterwards where they are split."""
         summed = _tokens_first(super().forward, x, self.sequence_parallel)
         return summed if self.bias is None else summed + self.bias.to(summed.dtype)
+
+
+class _InFp8(Fp8Products):
+    """Computes the products in FP8; what ranks exchange before and after stays Megatron-Core's."""
+
+    def _forward_impl(self, input: Tensor, weight: Tensor, bias: Tensor | None, **how: Any) -> Tensor:
+        if not self.is_on:
+            found: Tensor = super()._forward_impl(input, weight, bias=bias, **how)  # type: ignore[misc]
+            return found
+        if how["sequence_parallel"]:
+            input = gather_from_sequence_parallel_region(input, group=how["tp_group"])
+        elif how["allreduce_dgrad"]:
+            input = copy_to_tensor_model_parallel_region(input, group=how["tp_group"])
+        product = self.product(input, weight, *self.ranks_of_features())  # type: ignore[operator]
+        return product if bias is None else product + bias.to(product.dtype)
+
+
+class Fp8ColumnLinear(_InFp8, ColumnLinear):
+    """A column linear in FP8."""
+
+    tp_group: ProcessGroup
+
+    def ranks_of_features(self) -> tuple[ProcessGroup | None, ProcessGroup | None]:
+        """Those that split the features that come in, and those that go out."""
+        return None, self.tp_group
+
+
+class Fp8RowLinear(_InFp8, RowLinear):
+    """A row linear in FP8."""
+
+    tp_group: ProcessGroup
+
+    def ranks_of_features(self) -> tuple[ProcessGroup | None, ProcessGroup | None]:
+        """See `Fp8ColumnLinear`."""
+        return self.tp_group, None
 
 
 class WordEmbedding(VocabParallelEmbedding):  # type: ignore[misc]
@@ -171,6 +208,10 @@ def _put(
     """Give the new layer this rank's part of the old one's numbers; what was shared stays shared."""
     if ADAPTERS in old._modules:
         raise UserError("Adapters are not split by engine=megatron; use parallel.tensor: 1, or engine=torch.")
+    if isinstance(old, Fp8Linear):
+        new.__class__ = Fp8ColumnLinear if isinstance(new, ColumnLinear) else Fp8RowLinear
+        assert isinstance(new, Fp8Products)
+        new.spec, new.history, new.whole_input = old.spec, old.history, old.whole_input
     for key, parameter in old.named_parameters(recurse=False):
         dims: dict[str, int] = new.split_dims  # type: ignore[assignment]
         if id(parameter) not in made:

@@ -14,7 +14,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine import torch_engine
+from nemo_vfm.parallel.engine import mesh_engine
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8 import linear_products, operand_split, use_fp8
@@ -213,7 +213,7 @@ def test_a_resume_in_the_same_layout_goes_on_bit_by_bit(tmp_path: Path, degrees:
 
 def test_a_resume_without_its_histories_says_so(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
-    monkeypatch.setattr(torch_engine.log, "warn", said.append)
+    monkeypatch.setattr(mesh_engine.log, "warn", said.append)
     model = partial(Awake, in_channels=4, text_dim=16, width=64, depth=1, heads=4)
     engine = started(ParallelPlan(), spec_of("delayed"), model, Doubling())
     groups = engine.tensors()

@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Quantises a matrix and its transpose in one pass, compiled by Triton; imported only where Triton is installed.
+
+The bytes are those of `quantise`. A program holds a tile. What shares a scale within a tile (blocks of 128) finds its
+amax there; for a tensor or a row a first pass finds it: 27 us for 8192 x 4096 on an H200, and 41 us for the cast, of
+which a copy takes 36. By torch's own operators both take 0.6 ms (2026-11-26). `torch.compile` sees operators here, and
+nothing of what is inside.
+
+Shape letters: M rows, K columns.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from nemo_vfm.parallel.fp8.opaque_operator import opaque
+from nemo_vfm.parallel.fp8.quantise import Granularity, Quantised
+
+_TILE, _BLOCK = (64, 128), (128, 128)
+_GIVEN, _KINDS = 0, {"tensor": 1, "row": 2, "1x128": 3, "128x128": 4}  # where factors come from
+
+
+@opaque("fp8_amax_of_tensor", lambda x_MK: x_MK.new_empty((), dtype=torch.float32))
+def amax_of_tensor(x_MK: Tensor) -> Tensor:
+    """The largest magnitude, (), float32; NaN if there is one."""
+    found = torch.zeros((), dtype=torch.int32, device=x_MK.device)
+    _largest(x_MK, found, found, per_row=False)
+    return found.view(torch.float32)
+
+
+def _room_for_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
+    first, second = (x_MK.new_empty((size, 1), dtype=torch.float32) for size in x_MK.shape)
+    return first, second
+
+
+@opaque("fp8_amax_of_rows", _room_for_rows)
+def amax_of_rows(x_MK: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest magnitudes of rows, (M, 1), and of columns, (K, 1)."""
+    rows = torch.zeros(x_MK.shape[0], 1, dtype=torch.int32, device=x_MK.device)
+    columns = torch.zeros(x_MK.shape[1], 1, dtype=torch.int32, device=x_MK.device)
+    _largest(x_MK, rows, columns, per_row=True)
+    return rows.view(torch.float32), columns.view(torch.float32)
+
+
+def cast(
+    x_MK: Tensor, granularity: Granularity, dtype: torch.dtype, amax: tuple[Tensor, Tensor] | None = None, *,
+    factor: Tensor | None = None, pow2: bool = False, by_row: bool = True, turned: bool = True,
+) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
+    """A matrix and its transpose, each as the product over its last dimension takes it; see `quantise`.
+
+    Args:
+        x_MK: consecutive rows of bf16; for blocks, sizes divisible by 128.
+        granularity: what shares a scale; not mx.
+        dtype: of the elements.
+        amax: of the tensor, () twice, or of rows and columns, (M, 1) and (K, 1). None for blocks, which find theirs.
+        factor: of delayed scaling, () in the place of an amax; an element is the number times it.
+        pow2: round factors that come from an amax down to powers of two.
+        by_row: make the first.
+        turned: make the second.
+    """
+    of_rows, of_columns = (factor, factor) if factor is not None else amax or (None, None)
+    kind = _KINDS[granularity] if factor is None else _GIVEN
+    elements, first, transposed, second = _copies(x_MK, kind, dtype, of_rows, of_columns, pow2, by_row, turned)
+    return Quantised(elements, first) if by_row else None, Quantised(transposed, second) if turned else None
+
+
+def _room(
+    x_MK: Tensor, kind: int, dtype: torch.dtype, of_rows: Tensor | None, of_columns: Tensor | None, pow2: bool,
+    by_row: bool, turned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """For elements and scales of both copies; elements that are not made are empty."""
+    rows, columns = x_MK.shape
+    high, wide = rows // 128, columns // 128
+    sizes = {2: ((rows, 1), (columns, 1)), 3: ((rows, wide), (columns, high)), 4: ((high, wide), (wide, high))}
+    first, second = (x_MK.new_empty(size, dtype=torch.float32) for size in sizes.get(kind, ((), ())))
+    elements = x_MK.new_empty((rows, columns) if by_row else (0, 0), dtype=dtype)
+    return elements, first, x_MK.new_empty((columns, rows) if turned else (0, 0), dtype=dtype), second
+
+
+@opaque("fp8_copies", _room)
+def _copies(
+    x_MK: Tensor, kind: int, dtype: torch.dtype, of_rows: Tensor | None, of_columns: Tensor | None, pow2: bool,
+    by_row: bool, turned: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    (rows, columns), (high, wide) = x_MK.shape, _BLOCK if kind > _KINDS["row"] else _TILE
+    found = _room(x_MK, kind, dtype, of_rows, of_columns, pow2, by_row, turned)
+    elements, first, transposed, second = found
+    _cast[triton.cdiv(rows, high), triton.cdiv(columns, wide)](
+        x_MK, elements, transposed, first if of_rows is None else of_rows, second if of_columns is None else of_columns,
+        first, second, rows, columns, MOST=torch.finfo(dtype).max, E5M2=dtype == torch.float8_e5m2, KIND=kind,
+        POW2=pow2, BY_ROW=by_row, TURNED=turned, HIGH=high, WIDE=wide, num_warps=8,
+    )  # fmt: skip
+    return found
+
+
+def _largest(x_MK: Tensor, rows: Tensor, columns: Tensor, *, per_row: bool) -> None:
+    high, wide = _TILE
+    grid = triton.cdiv(x_MK.shape[0], high), triton.cdiv(x_MK.shape[1], wide)
+    _amax[grid](x_MK, rows, columns, *x_MK.shape, PER_ROW=per_row, HIGH=high, WIDE=wide, num_warps=8)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _magnitude(x: tl.tensor) -> tl.tensor:
+    """As integers, which have the order of magnitudes: NaN, which comparisons lose, is above infinity."""
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _amax(
+    x: tl.tensor, rows: tl.tensor, columns: tl.tensor, M: tl.tensor, K: tl.tensor,
+    PER_ROW: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+) -> None:  # fmt: skip
+    m = tl.program_id(0).to(tl.int64) * HIGH + tl.arange(0, HIGH)
+    k = tl.program_id(1) * WIDE + tl.arange(0, WIDE)
+    mask = (m < M)[:, None] & (k < K)[None, :]
+    sizes = _magnitude(tl.load(x + m[:, None] * K + k[None, :], mask=mask, other=0.0).to(tl.float32))
+    if PER_ROW:
+        tl.atomic_max(rows + m, tl.max(sizes, axis=1), mask=m < M)
+        tl.atomic_max(columns + k, tl.max(sizes, axis=0), mask=k < K)
+    else:
+        tl.atomic_max(rows, tl.max(tl.max(sizes, axis=1), axis=0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _factor(sizes: tl.tensor, MOST: tl.constexpr, POW2: tl.constexpr) -> tl.tensor:
+    """See `quantise.factor_of`."""
+    amax = sizes.to(tl.float32, bitcast=True)
+    factor = tl.div_rn(tl.full(amax.shape, MOST, tl.float32), amax)
+    factor = tl.where(factor == float("inf"), 3.4028234663852886e38, factor)
+    factor = tl.where((amax > 0) & (amax < float("inf")), factor, 1.0)
+    if POW2:
+        factor = (factor.to(tl.int32, bitcast=True) & 0x7F800000).to(tl.float32, bitcast=True)
+    return factor
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _fp8(x: tl.tensor, MOST: tl.constexpr, E5M2: tl.constexpr) -> tl.tensor:
+    """Clamped, NaN stays."""
+    x = tl.where(x > MOST, MOST, tl.where(x < -MOST, -MOST, x))
+    return x.to(tl.float8e5) if E5M2 else x.to(tl.float8e4nv)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _inverse(factor: tl.tensor) -> tl.tensor:
+    return tl.div_rn(tl.full(factor.shape, 1.0, tl.float32), factor)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _cast(
+    x: tl.tensor, elements: tl.tensor, transposed: tl.tensor, first: tl.tensor, second: tl.tensor,
+    first_scale: tl.tensor, second_scale: tl.tensor, M: tl.tensor, K: tl.tensor,
+    MOST: tl.constexpr, E5M2: tl.constexpr, KIND: tl.constexpr, POW2: tl.constexpr,
+    BY_ROW: tl.constexpr, TURNED: tl.constexpr, HIGH: tl.constexpr, WIDE: tl.constexpr,
+) -> None:  # fmt: skip
+    i, j = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    m, k = i * HIGH + tl.arange(0, HIGH), j * WIDE + tl.arange(0, WIDE)
+    mask = (m < M)[:, None] & (k < K)[None, :]
+    tile = tl.load(x + m[:, None] * K + k[None, :], mask=mask, other=0.0)
+    values = tile.to(tl.float32)
+    if KIND == 0:
+        by_row, by_column = tl.load(first), tl.load(second)
+        tl.store(first_scale, _inverse(by_row))  # by every program, the same number
+        tl.store(second_scale, _inverse(by_row))
+    elif KIND == 1:
+        by_row = _factor(_magnitude(tl.load(first)), MOST, POW2)
+        by_column = by_row
+        tl.store(first_scale, _inverse(by_row))
+        tl.store(second_scale, _inverse(by_row))
+    elif KIND == 2:
+        row = _factor(_magnitude(tl.load(first + m, mask=m < M, other=0.0)), MOST, POW2)
+        column = _factor(_magnitude(tl.load(second + k, mask=k < K, other=0.0)), MOST, POW2)
+        tl.store(first_scale + m, _inverse(row), mask=m < M)
+        tl.store(second_scale + k, _inverse(column), mask=k < K)
+        by_row, by_column = row[:, None], column[:, None]
+    elif KIND == 3:
+        row = _factor(tl.max(_magnitude(values), axis=1), MOST, POW2)
+        column = _factor(tl.max(_magnitude(values), axis=0), MOST, POW2)
+        tl.store(first_scale + m * (K // 128) + j, _inverse(row))
+        tl.store(second_scale + k * (M // 128) + i, _inverse(column))
+        by_row, by_column = row[:, None], column[:, None]
+    else:
+        by_row = _factor(tl.max(tl.max(_magnitude(values), axis=1), axis=0), MOST, POW2)
+        by_column = by_row
+        tl.store(first_scale + i * (K // 128) + j, _inverse(by_row))
+        tl.store(second_scale + j * (M // 128) + i, _inverse(by_row))
+    if BY_ROW:
+        tl.store(elements + m[:, None] * K + k[None, :], _fp8(values * by_row, MOST, E5M2), mask=mask)
+    if TURNED:
+        # Not of float32 numbers: Triton 3.6 then gives wrong bytes for some tiles, seen on an H200.
+        turned = _fp8(tl.trans(tile).to(tl.float32) * by_column, MOST, E5M2)
+        tl.store(transposed + k[:, None] * M + m[None, :], turned, mask=tl.trans(mask))

@@ -1,0 +1,83 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests, on a GPU with Transformer Engine, that its kernels give our linears the numbers of torch's."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from nemo_vfm.core.errors import MissingPackage, UserError
+from nemo_vfm.core.fp8 import Fp8, Recipe
+from nemo_vfm.core.optional import available
+from nemo_vfm.parallel.fp8 import use_fp8
+from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, to_fp8
+from nemo_vfm.parallel.fp8.operand_stats import OperandStats
+from nemo_vfm.parallel.fp8.use_fp8 import close_step, require_hardware
+
+on_a_gpu = pytest.mark.skipif(
+    not (torch.cuda.is_available() and available("transformer_engine")), reason="needs a GPU and Transformer Engine"
+)
+
+
+def trained(recipe: Recipe, kernels: str, call: Callable[..., Tensor] = lambda layer, x: layer(x)) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    layer = to_fp8(nn.Linear(256, 384, device="cuda"), Fp8(recipe=recipe, kernels=kernels, history=4))  # type: ignore[arg-type]
+    layer.stats, found = OperandStats(), {}
+    for step, size in enumerate((1.0, 3.0, 2.0)):
+        x = torch.randn(200, 256, device="cuda").mul_(size).requires_grad_()
+        with torch.autocast("cuda", torch.bfloat16):
+            y = call(layer, x)
+        (y.float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
+        close_step(layer)
+        assert x.grad is not None and layer.weight.grad is not None
+        found |= {f"y {step}": y.detach(), f"dx {step}": x.grad, f"dw {step}": layer.weight.grad.clone()}
+    return found | _history(layer) | {f"seen {role}": counts for role, counts in layer.stats.counts.items()}
+
+
+def _history(layer: Fp8Linear) -> dict[str, Tensor]:
+    return {} if layer.history is None else {"amax": layer.history.amax, "factor": layer.history.factor}
+
+
+@on_a_gpu
+@pytest.mark.parametrize("recipe", ["current", "delayed", "block"])
+def test_a_linear_has_the_numbers_that_torchs_kernels_give_it(recipe: Recipe) -> None:
+    ours, theirs = trained(recipe, "torch"), trained(recipe, "te")
+    for name, one in ours.items():
+        if name in ("amax", "factor") or name.startswith("seen"):
+            assert torch.equal(one, theirs[name]), name
+        else:  # sums differ by their order, and are rounded to bf16
+            assert float((one.float() - theirs[name].float()).norm() / one.float().norm()) < 2e-3, name
+
+
+@on_a_gpu
+def test_a_block_that_is_computed_again_changes_nothing() -> None:
+    again = trained("delayed", "te", lambda layer, x: checkpoint(layer, x, use_reentrant=False))
+    for name, one in trained("delayed", "te").items():
+        assert name.startswith("seen") or torch.equal(one, again[name]), name
+
+
+def test_scales_of_rows_are_refused_with_what_would_do() -> None:
+    with pytest.raises(ValueError, match="no scales of rows; use kernels=torch, or recipe=current"):
+        Fp8(recipe="rowwise", kernels="te")
+
+
+@pytest.mark.parametrize(("error", "kind"), [
+    (MissingPackage("not here"), MissingPackage), (RuntimeError("Found empty meta package"), UserError),
+    (OSError("libcudnn_cnn.so.9: undefined symbol"), UserError),
+], ids=["none", "empty", "another cuDNN"])  # fmt: skip
+def test_where_it_cannot_be_imported_one_sentence_says_so(
+    error: Exception, kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(use_fp8, "device", lambda: torch.device("cuda"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    monkeypatch.setattr(use_fp8, "require", fail)
+    require_hardware(Fp8())
+    with pytest.raises(kind, match=str(error)) as raised:
+        require_hardware(Fp8(kernels="te"))
+    assert kind is MissingPackage or "or use precision.fp8.kernels=torch" in str(raised.value)
