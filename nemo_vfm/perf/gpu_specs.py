@@ -23,6 +23,7 @@ class Gpu:
         bf16_tflops: dense bf16 products without sparsity, in 10^12 FLOPs a second.
         memory_gb_per_s: between memory and cores, in 10^9 bytes a second.
         fp8_tflops: dense FP8 products with sums in fp32; None where there are none, before compute capability 8.9.
+        capability: compute capability, (major, minor).
     """
 
     name: str
@@ -31,6 +32,7 @@ class Gpu:
     bf16_tflops: float
     memory_gb_per_s: float
     fp8_tflops: float | None = None
+    capability: tuple[int, int] = (9, 0)
 
     @property
     def usable_bytes(self) -> float:
@@ -51,14 +53,14 @@ class Gpu:
 #: NVIDIA's data sheets. Where one name's words stand in another's, the longer one comes first. They give FP8 with
 #: sparsity, twice what is here; for the RTX 4090 the Ada white paper has it with sums in fp32.
 GPUS = (
-    Gpu("gb200", "GB200", 186, 2500.0, 8000, 5000.0), Gpu("b200", "B200", 180, 2250.0, 8000, 4500.0),
+    Gpu("gb200", "GB200", 186, 2500.0, 8000, 5000.0, (10, 0)), Gpu("b200", "B200", 180, 2250.0, 8000, 4500.0, (10, 0)),
     Gpu("gh200", "GH200", 96, 989.4, 4000, 1978.9), Gpu("h200", "H200", 140, 989.4, 4800, 1978.9),
     Gpu("h100_pcie", "H100 PCIe", 80, 756.0, 2000, 1513.0), Gpu("h100_nvl", "H100 NVL", 94, 835.0, 3900, 1670.5),
     Gpu("h100", "H100", 80, 989.4, 3350, 1978.9), Gpu("h800", "H800", 80, 989.4, 3350, 1978.9),
-    Gpu("a100_40", "A100-SXM4-40GB", 40, 312.0, 1555), Gpu("a100", "A100", 80, 312.0, 2039),
-    Gpu("a800", "A800", 80, 312.0, 2039), Gpu("l40s", "L40S", 48, 362.05, 864, 733.0),
-    Gpu("l40", "L40", 48, 181.05, 864, 362.0), Gpu("l4", "L4", 24, 121.0, 300, 242.5),
-    Gpu("rtx_4090", "RTX 4090", 24, 165.2, 1008, 330.3),
+    Gpu("a100_40", "A100-SXM4-40GB", 40, 312.0, 1555, None, (8, 0)), Gpu("a100", "A100", 80, 312.0, 2039, None, (8, 0)),
+    Gpu("a800", "A800", 80, 312.0, 2039, None, (8, 0)), Gpu("l40s", "L40S", 48, 362.05, 864, 733.0, (8, 9)),
+    Gpu("l40", "L40", 48, 181.05, 864, 362.0, (8, 9)), Gpu("l4", "L4", 24, 121.0, 300, 242.5, (8, 9)),
+    Gpu("rtx_4090", "RTX 4090", 24, 165.2, 1008, 330.3, (8, 9)),
 )  # fmt: skip
 
 

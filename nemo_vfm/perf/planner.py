@@ -46,7 +46,6 @@ class Question:
         machine: what it would run on.
         precision: of the arithmetic.
         fp8: how the blocks' large linears are in FP8; None has them in `precision`.
-        fused: whether casts to FP8 are compiled into one or two kernels each.
         average: whether a running average of the weights is kept.
         offload: whether the optimizer's state is in host memory.
     """
@@ -57,13 +56,12 @@ class Question:
     machine: Machine
     precision: PrecisionName = "bf16"
     fp8: Fp8 | None = None
-    fused: bool = True
     average: bool = False
     offload: bool = False
 
     def clock(self) -> Clock:
         """What tells how long a step takes."""
-        return Clock(self.work, self.machine, fp32=self.precision == "fp32", fp8=self.fp8, fused=self.fused)
+        return Clock(self.work, self.machine, fp32=self.precision == "fp32", fp8=self.fp8)
 
     @property
     def arithmetic(self) -> str:

@@ -125,17 +125,14 @@ class Clock:
         machine: what it runs on.
         fp32: whether products are in fp32.
         fp8: how the blocks' large linears are in FP8; None has them like all else.
-        fused: whether casts to FP8 are compiled into one or two kernels each.
 
     Raises:
         UserError: the GPU has no such products in FP8.
     """
 
-    def __init__(
-        self, work: Work, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None, fused: bool = True
-    ) -> None:
+    def __init__(self, work: Work, machine: Machine, *, fp32: bool = False, fp8: Fp8 | None = None) -> None:
         self.work, self.machine = work, machine
-        self.casts = None if fp8 is None else Casts(fp8.recipe, fused)
+        self.casts = None if fp8 is None else Casts(fp8.recipe)
         self.fp8_peak = 0.0 if fp8 is None else fp8_flops_per_s(machine.gpu, fp8)
         self.share_in_fp8 = 0.0 if fp8 is None else share_in_fp8(fp8, work.depth)
         self.peak = machine.gpu.flops_per_s / (FP32_SLOWER if fp32 else 1)

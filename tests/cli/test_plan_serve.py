@@ -31,13 +31,13 @@ def test_a_plan_in_fp8_says_so_and_from_which_width_that_is_quicker(kitchen, cap
     said = " ".join(capsys.readouterr().out.split())
     assert (
         " a step in fp8." in said
-        and "FP8 is quicker than bf16 from width 7,856 on h100" in said
+        and "FP8 is quicker than bf16 from width 992 on h100" in said
         and "slower at this" in said
     )
     assert kitchen.main(*words, "--json") == 0
     found = json.loads(capsys.readouterr().out)
-    assert found["precision"] == "fp8" and found["fp8"]["pays_from_width"] == 7856
-    assert not found["fp8"]["casts_fused"] and found["gpu"]["fp8_tflops"] == 1978.9
+    assert found["precision"] == "fp8" and found["fp8"]["pays_from_width"] == 992
+    assert found["gpu"]["fp8_tflops"] == 1978.9
     assert kitchen.main(*words, "--gpu", "a100") == 2
     assert "a100 has no products in FP8" in capsys.readouterr().err
 
@@ -47,6 +47,6 @@ def test_check_says_of_fp8_what_plan_says(kitchen, capsys, monkeypatch):
     recipe = str(ROOT / "recipes/diffusion/train_small.yaml")
     assert kitchen.main("check", recipe, "precision=fp8", "data.shards=x", "--gpus", "1", "--latents", "32,32,32") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "FP8 is quicker than bf16 from width 7,856 on h100" in said
+    assert "FP8 is quicker than bf16 from width 992 on h100" in said
     assert kitchen.main("check", recipe, "data.shards=x", "--gpus", "1", "--latents", "32,32,32") == 0
     assert "FP8" not in capsys.readouterr().out

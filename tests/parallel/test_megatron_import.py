@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.language.next_token_task import NextToken
 from nemo_vfm.models.gpt import GPT

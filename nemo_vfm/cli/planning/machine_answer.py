@@ -44,9 +44,9 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
 def _fp8(request: PlanRequest, spec: Fp8) -> "Json":
     """How linears are in FP8, and from which width that is quicker with the tokens of one sample."""
     question = request.question
-    width = fp8_pays_from(question.machine.gpu, spec, question.subject.tokens, fused=question.fused)
+    width = fp8_pays_from(question.machine.gpu, spec, question.subject.tokens)
     return {"recipe": spec.recipe, "first_bf16": spec.first_bf16, "last_bf16": spec.last_bf16,
-            "casts_fused": question.fused, "pays_from_width": width, "width": question.work.width}  # fmt: skip
+            "pays_from_width": width, "width": question.work.width}  # fmt: skip
 
 
 def _choice(request: PlanRequest, choice: Choice) -> "Json":

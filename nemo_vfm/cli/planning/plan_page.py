@@ -112,14 +112,13 @@ def fp8_sentences(question: Question) -> Iterator[str]:
     if question.fp8 is None:
         return
     gpu, tokens, width = question.machine.gpu, question.subject.tokens, question.work.width
-    least = fp8_pays_from(gpu, question.fp8, tokens, fused=question.fused)
-    often = "" if question.fused else "; with engine.compile=true casts move an eighth of the bytes or less"
+    least = fp8_pays_from(gpu, question.fp8, tokens)
     of = f"on {gpu.name} with {tokens:,} tokens a microbatch by recipe={question.fp8.recipe}"
     if least is None:
-        yield f"FP8 is slower than bf16 at every width {of}{often}."
+        yield f"FP8 is slower than bf16 at every width {of}."
     else:
         verdict = "slower" if width < least else "quicker"
-        yield f"FP8 is quicker than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}{often}."
+        yield f"FP8 is quicker than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
 
 
 def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:

@@ -117,7 +117,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     )  # fmt: skip
     question = Question(
         subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
-        fp8=job.precision.fp8, fused=job.engine.compile, average=job.ema is not None,
+        fp8=job.precision.fp8, average=job.ema is not None,
         offload=job.engine.offload_optimizer,
     )  # fmt: skip
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"

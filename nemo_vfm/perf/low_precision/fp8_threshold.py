@@ -18,9 +18,7 @@ from nemo_vfm.perf.low_precision.quantise_traffic import Casts, fp8_flops_per_s
 _WIDEST = 65_536
 
 
-def fp8_speedup(
-    gpu: Gpu, spec: Fp8, tokens: int, width: int, *, fused: bool = True, kernels: Kernels | None = None
-) -> float:
+def fp8_speedup(gpu: Gpu, spec: Fp8, tokens: int, width: int, *, kernels: Kernels | None = None) -> float:
     """Seconds of a square linear in bf16 over those in FP8, forward and backward.
 
     Args:
@@ -28,26 +26,23 @@ def fp8_speedup(
         spec: of FP8.
         tokens: of a microbatch on one device.
         width: inputs and outputs of the linear.
-        fused: whether casts are compiled into one or two kernels each.
         kernels: shares of the peaks; None takes the published ones.
 
     Raises:
         UserError: the GPU has no products in FP8.
     """
     reached, sides = kernels or Published(), (tokens, width, width)
-    flops, moved = 6.0 * tokens * width**2, Casts(spec.recipe, fused).linear(*sides)
+    flops, moved = 6.0 * tokens * width**2, Casts(spec.recipe).linear(*sides)
     products = flops / (fp8_flops_per_s(gpu, spec) * reached.linear_fp8(*sides))
     casts = (moved.forward + moved.backward) / gpu.bytes_per_s
     return flops / (gpu.flops_per_s * reached.linear(*sides)) / (products + casts)
 
 
-def fp8_pays_from(
-    gpu: Gpu, spec: Fp8, tokens: int, *, fused: bool = True, kernels: Kernels | None = None
-) -> int | None:
+def fp8_pays_from(gpu: Gpu, spec: Fp8, tokens: int, *, kernels: Kernels | None = None) -> int | None:
     """The smallest width from which FP8 is quicker; None where it is at no width up to 65,536.
 
     Args:
-        gpu, spec, tokens, fused, kernels: see `fp8_speedup`.
+        gpu, spec, tokens, kernels: see `fp8_speedup`.
 
     Raises:
         UserError: the GPU has no products in FP8.
@@ -56,7 +51,7 @@ def fp8_pays_from(
     low, high = 0, _WIDEST // step
 
     def pays(number: int) -> bool:
-        return fp8_speedup(gpu, spec, tokens, number * step, fused=fused, kernels=kernels) > 1
+        return fp8_speedup(gpu, spec, tokens, number * step, kernels=kernels) > 1
 
     if not pays(high):
         return None

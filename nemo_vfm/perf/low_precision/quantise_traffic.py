@@ -5,6 +5,7 @@
 A linear of M tokens, K inputs and N outputs quantises its input (M K) and its weight (K N) forward, and its output's
 gradient (M N) and its weight again backward. Hopper multiplies in FP8 only where both operands are contiguous along the
 sum, so the backward products also need the weight, and for the weight's gradient the input and the gradient, turned.
+One pass makes both copies of an operand (`parallel/fp8/triton_casts.py`).
 """
 
 from dataclasses import dataclass
@@ -14,12 +15,11 @@ from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.perf.communication import Passes
 from nemo_vfm.perf.gpu_specs import Gpu
 
-#: Bytes read and written for each bf16 number that is quantised, by one kernel for the amax (2) and one for the cast
-#: (2 + 1); delayed scaling knows its factor, and does both at once.
-FUSED: dict[Recipe, float] = {"delayed": 3, "current": 5, "rowwise": 5}
-#: The same where every operation of `parallel/fp8/quantise.py` is a kernel of its own, as without `engine.compile`.
-EAGER: dict[Recipe, float] = {"delayed": 33, "current": 39, "rowwise": 39}
-_TURNED = 2  # read and written of a transposed copy of elements
+#: Bytes read of each bf16 number that is quantised, for its amax and for its cast; a block finds its amax in the cast.
+READ: dict[Recipe, float] = {"delayed": 4, "current": 4, "rowwise": 4, "block": 2, "mxfp8": 2}
+#: Of the speed of products with one scale: on an H200 it was 0.84 forward and for the input's gradient, 0.71 for the
+#: weight's (docs/measurements/h200.md).
+_BLOCKS_REACH = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,13 @@ class Casts:
 
     Args:
         recipe: of the scales.
-        fused: whether a cast is one or two kernels, as compiled; else every operation is one.
     """
 
     recipe: Recipe
-    fused: bool = True
 
-    @property
-    def cast(self) -> float:
-        """Bytes for each number that is quantised."""
-        return (FUSED if self.fused else EAGER)[self.recipe]
-
-    @property
-    def turned(self) -> float:
-        """Bytes for each number of a turned operand: scales of rows do not turn, so it is quantised anew."""
-        return self.cast if self.recipe == "rowwise" else _TURNED
+    def operand(self, copies: int) -> float:
+        """Bytes for each number of an operand, of which one copy or two are written."""
+        return READ[self.recipe] + copies
 
     def linear(self, rows: float, inputs: float, outputs: float, *, learns: bool = True) -> Passes:
         """Bytes of a linear, forward and backward.
@@ -54,9 +46,8 @@ class Casts:
             learns: whether its weight has a gradient.
         """
         x, weight, y = rows * inputs, inputs * outputs, rows * outputs
-        forward = self.cast * (x + weight)
-        backward = self.cast * (y + weight) + self.turned * weight
-        return Passes(forward, backward + (self.turned * (x + y) if learns else 0))
+        one, both = self.operand(1), self.operand(2 if learns else 1)
+        return Passes(both * x + one * weight, both * y + one * weight)
 
 
 def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
@@ -70,12 +61,9 @@ def fp8_flops_per_s(gpu: Gpu, spec: Fp8) -> float:
             f"{gpu.name} has no products in FP8, which begin with compute capability 8.9 (Ada, Hopper); plan with "
             f"precision=bf16, or for another GPU, such as --gpu h100"
         )
-    if spec.recipe not in FUSED:
-        raise UserError(
-            f"products by recipe={spec.recipe} are emulated in fp32 on every GPU, so nothing is gained by them; plan "
-            f"with precision.fp8.recipe={', '.join(FUSED)}"
-        )
-    return gpu.fp8_tflops * 1e12
+    if why := spec.unsupported(gpu.capability):
+        raise UserError(f"{gpu.name}: {why}.")
+    return gpu.fp8_tflops * 1e12 * (_BLOCKS_REACH if spec.recipe == "block" else 1)
 
 
 def share_in_fp8(spec: Fp8, depth: int) -> float:
