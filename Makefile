@@ -82,9 +82,9 @@ test-nemo: $(NEMO_STAMP) ## NeMo's jobs, and our rooms at the oldest lightning a
 	@$(NEMO_VENV)/bin/python -m pytest -m 'not soak' -rs $(NEMO_TESTS) $(PYTEST_ARGS)
 
 # The last result stands in docs/support.md.
-torchrec: $(TORCHREC_STAMP) ## embedding tables and jagged tensors against TorchRec and FBGEMM, and their Triton kernels, in an environment of their own (2 GB)
+torchrec: $(TORCHREC_STAMP) ## embedding tables and jagged tensors against TorchRec and FBGEMM, and all Triton kernels, in an environment of their own (2 GB)
 	@$(TORCHREC_VENV)/bin/python -m pytest -rs tests/torchrec $(PYTEST_ARGS)
-	@TRITON_INTERPRET=1 $(TORCHREC_VENV)/bin/python -m pytest -rs tests/sparse/tables/test_triton_kernels.py $(PYTEST_ARGS)
+	@TRITON_INTERPRET=1 $(TORCHREC_VENV)/bin/python -m pytest -rs tests/sparse/tables/test_triton_kernels.py tests/parallel/fp8/test_triton_casts.py $(PYTEST_ARGS)
 
 # Every tool speaks, also after another has found something.
 check: $(DEV_STAMP) ## format, lint, types, which room opens which door, Dockerfile, house rules

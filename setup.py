@@ -93,6 +93,8 @@ EXTRAS = {
     "dev": DEV,
     # The second engine; the same versions as in DEV.
     "megatron": ["megatron-core>=0.16.1,<0.17", "einops>=0.8,<1"],
+    # FP8 by its kernels. It is built against torch for CUDA: pip install --no-build-isolation, torch first.
+    "te": ["transformer-engine[pytorch]>=2.20,<2.21"],
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
     # Autoencoders of Wan and Cosmos from local folders.
