@@ -164,10 +164,6 @@ def test_core_sparse_parallel_models_and_diffusion_import_with_torch_alone():
     allowed = sorted(modules_of(requirements_of("torch")) | {"nemo_vfm", "torch", "torchgen", "functorch"})
     # Imported late, where there is Megatron-Core, Triton or Transformer Engine.
     with_more = {"megatron", "triton_kernels.py", "triton_casts.py", "te.py"}
-        "megatron",
-        "triton_kernels.py",
-        "triton_casts.py",
-    }  # imported late, where there is Megatron-Core or Triton
     files = [path for path in python_files(*TORCH_ALONE) if not with_more & set(path.relative_to(ROOT).parts)]
     modules = [module_name(path) for path in files]
     assert len(modules) > 10
