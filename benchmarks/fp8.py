@@ -97,16 +97,19 @@ def gap(seeds: int, spec: Fp8, steps: int, in_fp32: list[list[float]]) -> float:
 @contextmanager
 def unscaled_gradients() -> Iterator[None]:
     """A fault: gradients of a mean loss, as other frameworks have them, in E4M3 without a scale."""
-    kept = Operands.by_row
+    kept = Operands.copies
 
-    def faulty(self: Operands, x: Tensor, role: str) -> Quantised:
-        return quantise_by(x, torch.tensor(1.0 / (BATCH * LENGTH)), E4M3) if role == "gradient" else kept(self, x, role)
+    def faulty(self: Operands, x: Tensor, role: str, **which: bool) -> tuple[Quantised | None, Quantised | None]:
+        if role != "gradient":
+            return kept(self, x, role, **which)
+        found = quantise_by(x, torch.tensor(1.0 / (BATCH * LENGTH)), E4M3)
+        return found, Quantised(found.elements.T, found.scale)
 
-    Operands.by_row = faulty  # type: ignore[method-assign]
+    Operands.copies = faulty  # type: ignore[assignment, method-assign]
     try:
         yield
     finally:
-        Operands.by_row = kept  # type: ignore[method-assign]
+        Operands.copies = kept  # type: ignore[method-assign]
 
 
 def emulation_over_torchao(rounds: int) -> float:

@@ -117,7 +117,7 @@ def _against_delayed(found: Differing, number: int, dtype: torch.dtype) -> None:
     theirs = reference.Delayed(_NAMES[dtype], spec.history, spec.margin)
     for step in range(6):
         x = seeded(number + step)
-        history.see(role, x)
+        history.see(role, x.abs().max())
         ours = quantise_by(x, history.factor_for(role, x.device), dtype)
         history.close_step()
         codes, scale = theirs.step(x.float().numpy())

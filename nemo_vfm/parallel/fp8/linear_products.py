@@ -107,11 +107,12 @@ class Operands:
         first = None
         if by_row or same:
             first = self._delayed(x, role, self.history) if self.history else self._quantised(x, role, turned=False)
-        if not turned:
-            return first, None
-        if first is not None and same:
-            return first, Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
-        return first, self._quantised(x.T, role, turned=True)
+        second = None
+        if turned and first is not None and same:
+            second = Quantised(first.elements.T, first.scale.T if first.scale.dim() else first.scale)
+        elif turned:
+            second = self._quantised(x.T, role, turned=True)
+        return first if by_row else None, second
 
     def _delayed(self, x: Tensor, role: str, history: AmaxHistory) -> Quantised:
         if self.is_training:
