@@ -12,10 +12,13 @@ from torch.utils.checkpoint import checkpoint
 from nemo_vfm.core.errors import MissingPackage, UserError
 from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.core.optional import available
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8 import use_fp8
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, to_fp8
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.use_fp8 import close_step, require_hardware
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 on_a_gpu = pytest.mark.skipif(
     not (torch.cuda.is_available() and available("transformer_engine")), reason="needs a GPU and Transformer Engine"
@@ -81,3 +84,10 @@ def test_where_it_cannot_be_imported_one_sentence_says_so(
     with pytest.raises(kind, match=str(error)) as raised:
         require_hardware(Fp8(kernels="te"))
     assert kind is MissingPackage or "or use precision.fp8.kernels=torch" in str(raised.value)
+
+
+def test_it_is_refused_with_the_compiler_before_anything_begins() -> None:
+    plan, chosen = ParallelPlan(), Precision("bf16", Fp8(kernels="te"))
+    assert "precision.fp8.kernels: torch, or engine.compile: false" in TorchEngine(compile=True).objection(plan, chosen)
+    assert not TorchEngine().objection(plan, chosen)
+    assert not TorchEngine(compile=True).objection(plan, Precision("bf16", Fp8()))
