@@ -26,8 +26,8 @@ class Fp8:
         margin: delayed leaves room for numbers 2^margin times as large.
         pow2: scales are powers of two; None is what is usual: for block and mxfp8.
         attention: the products of attention, too, when sampling.
-        kernels: on a GPU, torch has its products and casts by Triton; te has both from Transformer Engine. The numbers
-            are the same. A CPU emulates either.
+        kernels: on a GPU, torch has its products and casts by Triton; te has both from Transformer Engine, with the
+            same numbers but where a tensor has NaN. A CPU emulates either.
 
     Raises:
         ValueError: these do not go together.
@@ -74,9 +74,9 @@ class Fp8:
         here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
         if capability < (8, 9):
             return f"FP8 has hardware from compute capability 8.9 (Ada, Hopper) on, and {here}; use precision=bf16"
-        instead = "use precision.fp8.recipe=rowwise, or current"
-        if self.recipe == "mxfp8" and capability < (10, 0):
-            return f"MXFP8 has hardware from compute capability 10.0 (Blackwell) on, and {here}; {instead}"
+        instead = f"use precision.fp8.recipe={'rowwise, or current' if self.kernels == 'torch' else 'current'}"
+        if self.recipe == "mxfp8" and not (10, 0) <= capability < (12, 0):
+            return f"MXFP8 has hardware on compute capability 10.0 to 11 (Blackwell) alone, and {here}; {instead}"
         if self.recipe == "mxfp8" and self.kernels == "torch":
             return f"products of recipe=mxfp8 are emulated as yet, which is slow on a GPU; {instead}, or fp8.kernels=te"
         if self.recipe == "block" and capability != (9, 0):

@@ -26,7 +26,7 @@ def test_scales_of_blocks_have_hardware_on_hopper_and_not_for_e5m2():
 
 
 @pytest.mark.parametrize(("recipe", "capability", "said"), [
-    ("mxfp8", HOPPER, "from compute capability 10.0 (Blackwell) on, and this GPU's compute capability is 9.0"),
+    ("mxfp8", HOPPER, "on compute capability 10.0 to 11 (Blackwell) alone, and this GPU's compute capability is 9.0"),
     ("block", BLACKWELL, "on compute capability 9.0 (Hopper) alone"), ("block", ADA, "(Hopper) alone"),
     ("mxfp8", BLACKWELL, "emulated as yet"),
 ])  # fmt: skip

@@ -73,6 +73,8 @@ class TorchEngine(MeshEngine):
     ) -> DevicePlan:
         """What the plan makes of so many GPUs, and what each keeps."""
         notes = plan_notes(num_gpus, plan, model)
+        if why := self.objection(plan, Precision()):
+            notes.append(f"it would not start: {why}")
         count, state_bytes = state_of(model, optimizer, plan)
         if self.offload_optimizer:
             notes.append(f"the optimizer's {state_bytes.pop('optimizer') / 1e9:.2f} GB for each GPU are in host memory")
@@ -82,13 +84,14 @@ class TorchEngine(MeshEngine):
 
     def objection(self, plan: ParallelPlan, precision: Precision) -> str:
         """See `ObjectsToPlans`."""
-        if self.compile and plan.schedule == "zero_bubble":
+        zero_bubble = plan.schedule == "zero_bubble" and plan.pipeline > 1
+        if self.compile and zero_bubble:
             return ("The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
                     "block; use parallel.schedule: interleaved, or engine.compile: false.")  # fmt: skip
-        if self.compile and precision.fp8 is not None and precision.fp8.kernels == "te":
-            return ("engine.compile cannot look into Transformer Engine's kernels; use precision.fp8.kernels: torch, "
-                    "or engine.compile: false.")  # fmt: skip
-        return ""
+        if precision.fp8 is None or precision.fp8.kernels == "torch" or not (self.compile or zero_bubble):
+            return ""
+        return ("engine.compile cannot look into Transformer Engine's kernels, and the zero_bubble schedule uses twice "
+                "what they keep; use precision.fp8.kernels: torch, or neither of both.")  # fmt: skip
 
     def start(self, parts: EngineInputs) -> nn.Module:
         """Meet the other ranks, build this rank's part of the model from the seed, and the optimizer over it.

@@ -121,7 +121,7 @@ def to_fp8(linear: nn.Linear, spec: Fp8, *, whole_input: bool = False) -> Fp8Lin
     Args:
         linear: with features in and out, on each rank, that are multiples of the recipe's divisor.
         spec: how.
-        whole_input: see `Fp8Linear`.
+        whole_input: see `Fp8Products`.
     """
     linear.__class__ = _in_fp8(type(linear))  # type: ignore[arg-type]
     assert isinstance(linear, Fp8Linear)

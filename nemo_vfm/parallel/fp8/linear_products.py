@@ -94,8 +94,8 @@ class Operands:
             amax = (self.split.whole_amax(amax_of_tensor(x), role, granularity),) * 2
         elif granularity == "row":
             rows, columns = amax_of_rows(x)
-            amax = (self.split.whole_amax(rows, role, granularity),
-                    self.split.whole_amax(columns, role, granularity, turned=True))  # fmt: skip
+            rows = self.split.whole_amax(rows, role, granularity) if by_row else rows
+            amax = rows, self.split.whole_amax(columns, role, granularity, turned=True) if turned else columns
         return cast(
             x, granularity, self.dtype(role), amax, factor=factor, pow2=self.spec.scales_are_pow2, by_row=by_row,
             turned=turned,
@@ -140,6 +140,8 @@ def products(x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
         weight: (N, K), in the dtype of x.
         operands: how.
     """
+    if not torch.is_grad_enabled():  # a parameter says that it needs a gradient even then
+        x, weight = x.detach(), weight.detach()
     rows = x.flatten(0, -2) if x.dim() > 1 else x.unsqueeze(0)
     surplus = -len(rows) % DIVISOR[operands.spec.recipe]
     apply = _Products.apply
@@ -156,8 +158,8 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
-        ctx.operands, ctx.trained = operands, weight.requires_grad
-        by_row, turned = operands.copies(x, "input", turned=ctx.trained)
+        ctx.operands = operands
+        by_row, turned = operands.copies(x, "input", turned=ctx.needs_input_grad[1])
         # A copy of the weight in 16 bits would be kept for backward: the quantised one is half as large.
         weight_by_row, weight_turned = operands.copies(
             weight, "weight", turned=operands.weight_is_copy and ctx.needs_input_grad[0]
@@ -171,13 +173,15 @@ class _Products(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         (grad,), (elements, scale, weight, weight_scale), operands = gradients, ctx.saved_tensors, ctx.operands
         grad = operands.whole_gradient(grad)
-        by_row, grad_turned = operands.copies(grad, "gradient", by_row=ctx.needs_input_grad[0], turned=ctx.trained)
+        needs_x, needs_w, _ = ctx.needs_input_grad
+        looked_at = operands.stats is not None
+        by_row, grad_turned = operands.copies(grad, "gradient", by_row=needs_x or looked_at, turned=needs_w)
         grad_x = grad_w = None
-        if by_row is not None:
+        if needs_x:
             turned = Quantised(weight, weight_scale)
             if weight_scale is None:
                 turned = _made(operands.copies(weight, "weight", by_row=False, turned=True)[1])
-            grad_x = share(product(by_row, turned, dtype=grad.dtype), operands)
+            grad_x = share(product(_made(by_row), turned, dtype=grad.dtype), operands)
         if grad_turned is not None:
             grad_w = share(product(grad_turned, Quantised(elements, scale), dtype=grad.dtype), operands)
         return grad_x, grad_w, None

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes a linear's three products by Transformer Engine 2.20; imported only where a recipe chooses it.
 
-Scales, histories and what ranks agree on are ours, and so are the bytes: the kernels of either give the same elements
-and scales of all numbers but NaN, which Transformer Engine leaves out of an amax (500 million bytes, H200, 2026-11-26).
+Histories and what ranks agree on are ours. The kernels of either give the same elements and scales of all numbers but
+NaN, which Transformer Engine leaves out of an amax (H200, docs/measurements/h200.md). MXFP8 was never tried.
 """
 
 from typing import Any
@@ -25,8 +25,8 @@ class TeProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, operands: Operands) -> Tensor:
         """X W^T."""
-        ctx.operands, trained = operands, weight.requires_grad
-        keeps_weight = operands.weight_is_copy and ctx.needs_input_grad[0]
+        ctx.operands, (needs_x, trained, _) = operands, ctx.needs_input_grad
+        keeps_weight = operands.weight_is_copy and needs_x
         rows = _cast(x, "input", operands, turned=trained)
         by_row = _cast(weight, "weight", operands, turned=keeps_weight)
         product: Tensor = general_gemm(by_row, rows, out_dtype=x.dtype)[0]

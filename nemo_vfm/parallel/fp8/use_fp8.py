@@ -51,6 +51,11 @@ def require_hardware(spec: Fp8) -> None:
         return
     if why := spec.unsupported(torch.cuda.get_device_capability(device())):
         raise UserError(f"{why}.")
+    if spec.recipe == "block" and (version := torch.version.cuda) and tuple(map(int, version.split(".")[:2])) < (12, 9):
+        raise UserError(
+            f"scales of blocks have products from CUDA 12.9 on, and this torch is built for {version}; use another "
+            f"build, or precision.fp8.recipe=current."
+        )
     if spec.kernels == "te":
         _require_transformer_engine()
     if spec.attention:

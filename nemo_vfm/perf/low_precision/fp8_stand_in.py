@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes products in FP8 allocate as on a GPU, while a model's memory is traced."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partialmethod
 from unittest import mock
 
 import torch
@@ -21,14 +22,17 @@ def fp8_products_of(*, gpu: bool) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(linear_products, "product", _native if gpu else _emulated))
         if gpu:
-            stack.enter_context(mock.patch.object(Operands, "copies", _copies))
+            stack.enter_context(mock.patch.object(Operands, "copies", partialmethod(_copies, Operands.copies)))
         yield
 
 
 def _copies(
-    self: Operands, x: Tensor, role: str, *, by_row: bool = True, turned: bool = False
-) -> tuple[Quantised | None, Quantised | None]:
-    """Elements alone: scales are small, and a program holds what it computes with."""
+    self: Operands, otherwise: Callable[..., tuple[Quantised | None, Quantised | None]], x: Tensor, role: str, *,
+    by_row: bool = True, turned: bool = False,
+) -> tuple[Quantised | None, Quantised | None]:  # fmt: skip
+    """Elements alone: scales are small, and a program holds what it computes with. Of bf16, as Triton's casts are."""
+    if x.dtype != torch.bfloat16:
+        return otherwise(self, x, role, by_row=by_row, turned=turned)
     x, dtype = x.contiguous(), self.dtype(role)
     first = Quantised(torch.empty_like(x, dtype=dtype), x.new_empty(())) if by_row else None
     second = Quantised(x.new_empty(x.shape[::-1], dtype=dtype), x.new_empty(())) if turned else None

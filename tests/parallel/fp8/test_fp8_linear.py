@@ -6,6 +6,7 @@ import copy
 import math
 import weakref
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from nemo_vfm.parallel.fp8 import linear_products
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
+from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
 from nemo_vfm.parallel.fp8.use_fp8 import close_step, drop_step
 
@@ -236,3 +238,26 @@ def test_a_block_that_is_computed_again_keeps_no_quantised_input(
     assert sum(one() is not None for one in seen) == alive
     y.sum().backward()
     assert layer.weight.grad is not None
+
+
+def test_the_gradient_of_a_linear_is_looked_at_also_where_its_input_has_none() -> None:
+    layer = linear("current")
+    layer.stats = OperandStats()
+    layer(numbers(32, 256)).sum().backward()
+    assert set(layer.stats.summaries()) == {"input", "weight", "gradient"}
+
+
+@pytest.mark.parametrize("recipe", ["current", "rowwise"])
+def test_without_gradients_no_operand_is_turned(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, asked, kept = linear(recipe), [], linear_products.Operands.copies
+
+    def noted(self: Any, *operand: Any, turned: bool = False, **which: bool) -> Any:
+        asked.append(turned)
+        return kept(self, *operand, turned=turned, **which)
+
+    monkeypatch.setattr(linear_products.Operands, "copies", noted)
+    with torch.no_grad():
+        layer(numbers(32, 256))
+    assert asked == [False, False]
+    layer(numbers(32, 256)).sum().backward()
+    assert asked[2:] == [True, False, True]  # input, weight, gradient

@@ -86,8 +86,12 @@ def test_where_it_cannot_be_imported_one_sentence_says_so(
     assert kind is MissingPackage or "or use precision.fp8.kernels=torch" in str(raised.value)
 
 
-def test_it_is_refused_with_the_compiler_before_anything_begins() -> None:
+def test_it_is_refused_with_what_it_cannot_do_before_anything_begins() -> None:
     plan, chosen = ParallelPlan(), Precision("bf16", Fp8(kernels="te"))
-    assert "precision.fp8.kernels: torch, or engine.compile: false" in TorchEngine(compile=True).objection(plan, chosen)
+    zero_bubble = ParallelPlan(pipeline=2, virtual=2, microbatches=2, schedule="zero_bubble")
+    assert "use precision.fp8.kernels: torch" in TorchEngine(compile=True).objection(plan, chosen)
+    assert "use precision.fp8.kernels: torch" in TorchEngine().objection(zero_bubble, chosen)
     assert not TorchEngine().objection(plan, chosen)
+    assert not TorchEngine().objection(zero_bubble, Precision("bf16", Fp8()))
+    assert "engine.compile fuses" in TorchEngine(compile=True).objection(zero_bubble, Precision("bf16"))
     assert not TorchEngine(compile=True).objection(plan, Precision("bf16", Fp8()))
