@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests, on a GPU with Transformer Engine, that its kernels give our linears the numbers of torch's."""
 
+import importlib
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -14,11 +16,14 @@ from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.fp8 import use_fp8
+from nemo_vfm.parallel.fp8 import linear_products, use_fp8
+from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, to_fp8
+from nemo_vfm.parallel.fp8.linear_products import Operands
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.use_fp8 import close_step, require_hardware
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support import stand_in_te
 
 on_a_gpu = pytest.mark.skipif(
     not (torch.cuda.is_available() and available("transformer_engine")), reason="needs a GPU and Transformer Engine"
@@ -60,6 +65,32 @@ def test_a_block_that_is_computed_again_changes_nothing() -> None:
     again = trained("delayed", "te", lambda layer, x: checkpoint(layer, x, use_reentrant=False))
     for name, one in trained("delayed", "te").items():
         assert name.startswith("seen") or torch.equal(one, again[name]), name
+
+
+@pytest.mark.parametrize("frozen", ["nothing", "weight", "input"])
+@pytest.mark.parametrize("is_copy", [False, True], ids=["own weight", "cast weight"])
+@pytest.mark.parametrize("recipe", ["current", "delayed", "block", "mxfp8"])
+def test_calls_are_those_that_give_the_three_products(
+    recipe: Recipe, is_copy: bool, frozen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a stand-in of our own numerics, which a CPU can run."""
+    stand_in_te.install(monkeypatch)
+    te = importlib.import_module("nemo_vfm.parallel.fp8.te")
+    monkeypatch.delitem(sys.modules, te.__name__)
+    found = []
+    for apply in (linear_products._Products.apply, te.TeProducts.apply):
+        torch.manual_seed(0)
+        spec = Fp8(recipe=recipe, history=4)
+        history = AmaxHistory(spec) if recipe == "delayed" else None
+        operands = Operands(spec, history, stats=OperandStats(), weight_is_copy=is_copy)
+        x = torch.randn(128, 256, requires_grad=frozen != "input")
+        weight = torch.randn(128, 256, requires_grad=frozen != "weight")
+        y = apply(x, weight, operands)
+        y.backward(torch.randn(128, 128))
+        assert operands.stats is not None
+        found.append([y.detach(), x.grad, weight.grad, *operands.stats.counts.values(), getattr(history, "amax", None)])
+    for one, other in zip(*found, strict=True):
+        assert (one is None and other is None) or torch.equal(one, other)
 
 
 def test_scales_of_rows_are_refused_with_what_would_do() -> None:
