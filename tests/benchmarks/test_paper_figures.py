@@ -28,7 +28,7 @@ def test_the_page_is_what_its_benchmark_writes(page: ModuleType):
 
 #: Of each figure's published rows, ours over theirs.
 OFF = {
-    "exchange": (0.87, 1.0), "inference": (0.83, 0.85), "fp8_attention": (0.79, 1.14), "fp8_linears": (0.88, 1.01),
+    "exchange": (0.87, 1.0), "inference": (0.83, 0.85), "fp8_attention": (0.79, 1.14), "fp8_linears": (0.89, 1.02),
     "scaling": (0.9, 1.06),
 }  # fmt: skip
 
