@@ -253,7 +253,7 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
 
 def compile_blocks(model: nn.Module) -> None:
     """Compile each block by itself: they are alike, so the first one's work serves all."""
-    backend = getattr(torch.compiler, "get_default_backend", lambda: "inductor")()  # torch before 2.13 has no other
+    backend = getattr(torch.compiler, "get_default_backend", lambda: "inductor")()  # torch 2.11 has no other
     options = _INDUCTOR if backend == "inductor" else None
     for block in _blocks(model):
         block.compile(options=options)

@@ -45,7 +45,7 @@ class TeProducts(torch.autograd.Function):
         grad_x = grad_w = None
         if ctx.needs_input_grad[0]:
             if isinstance(weight, Tensor):
-                weight = _cast(weight, "weight", operands, by_row=False, turned=True)
+                weight = _cast(weight, "weight", operands, turned=True, count=False)
             grad_x = share(_summed_long(weight, by_row, "NN", grad.dtype), operands)
         if rows is not None:
             grad_w = share(_summed_long(rows, by_row, "NT", grad.dtype), operands)
@@ -64,10 +64,14 @@ def _summed_long(a: Any, b: Any, layout: str, dtype: torch.dtype) -> Tensor:
     return found
 
 
-def _cast(x: Tensor, role: str, operands: Operands, *, by_row: bool = True, turned: bool = False) -> Any:
-    """An operand in Transformer Engine's form, with the copies asked for."""
+def _cast(x: Tensor, role: str, operands: Operands, *, turned: bool = False, count: bool = True) -> Any:
+    """An operand in Transformer Engine's form, with its transposed copy if asked.
+
+    Args:
+        count: what is lost of it, where somebody looks; an operand counts once a step.
+    """
     x = x.contiguous()
-    if operands.stats is not None and by_row:
+    if count:
         operands.note(x, role)
     quantizer, amax = _quantizer(x, role, operands)
     quantizer.set_usage(rowwise=True, columnwise=turned)  # it makes no second copy without the first

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests, on a GPU with Transformer Engine, that its kernels give our linears the numbers of torch's."""
+"""Tests Transformer Engine in our linears: on a GPU its numbers, on a CPU the calls and what is refused."""
 
 import importlib
 import sys
