@@ -65,6 +65,7 @@ def test_a_hostile_file_leaves_a_sentence_and_nothing_else(kitchen, capfd):
     [({"w": torch.zeros(2, dtype=torch.complex128)}, "complex128"), ({"w\ud800": torch.zeros(2)}, "surrogates")],
     ids=["dtype", "name"],
 )
+@pytest.mark.slow
 def test_what_safetensors_cannot_hold_is_a_sentence(kitchen, capfd, forked, weights, words):
     (kitchen.folder / "odd.pt").write_bytes(saved(weights))
     assert kitchen.main("convert", "odd.pt", "out") == 1
@@ -125,6 +126,7 @@ def test_limits_only_ever_shrink(size):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+@pytest.mark.slow
 def test_one_tensor_is_not_tensors_and_a_file_is_called_as_the_user_called_it(kitchen, capfd, forked):
     (kitchen.folder / "one.pt").write_bytes(saved({"w": torch.ones(3)}))
     (kitchen.folder / "-odd.pt").write_bytes(b"no weights")
@@ -151,6 +153,7 @@ def test_a_checkpoint_of_ours_becomes_one_file_and_nothing_is_overwritten(kitche
     assert sorted(path.name for path in kitchen.folder.iterdir()) == ["out", "own", "run"]
 
 
+@pytest.mark.slow
 def test_a_distributed_checkpoint_becomes_one_file_and_the_rest_is_named(kitchen, capfd, forked):
     state = {"module.a": torch.ones(2, 3), "module.b": torch.randn(4), "optimizer.exp_avg.a": torch.zeros(2, 3)}
     folder = made(state, (2,), {"step": b"x"}).write(kitchen.folder / "ckpt/weights").parent

@@ -64,6 +64,7 @@ def test_a_clip_is_really_written_and_read_here(probe):
     assert "H.264" in answer.detail
 
 
+@pytest.mark.slow
 def test_torch_really_multiplies_here():
     answer = ask("torch")
     assert answer.state == "ok" and " thread" in answer.detail

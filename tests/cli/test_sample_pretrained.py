@@ -45,11 +45,13 @@ def test_a_video_goes_on_from_the_end_of_a_clip(kitchen, pipeline: Path) -> None
     assert beginning < 0.5 < 1 < rest, "the beginning is what was given"
 
 
+@pytest.mark.slow
 def test_a_base_that_is_not_there_is_one_sentence(kitchen) -> None:
     done = kitchen.command("run", "world_model/sample_pretrained", "base=nowhere", "run_dir=run")
     assert done.returncode == 2 and "nowhere" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
+@pytest.mark.slow
 def test_weights_of_another_family_are_refused(kitchen, pipeline: Path) -> None:
     shutil.copytree(pipeline, kitchen.folder / "base")
     path = kitchen.folder / "base/transformer/config.json"

@@ -89,6 +89,7 @@ def test_a_change_written_as_an_option_is_told_how_it_is_written_here(capsys, wo
     assert ended.value.code == 2 and capsys.readouterr().err.strip().endswith(said)
 
 
+@pytest.mark.slow
 def test_run_says_what_runs_and_where_before_torch_is_imported(tmp_path):
     recipe = tmp_path / "r.yaml"
     recipe.write_text("_target_: nemo_vfm.workflow.Workflow\nsteps: {train: {_target_: nemo_vfm.train.job.Train}}\n")

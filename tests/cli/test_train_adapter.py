@@ -46,6 +46,7 @@ def arguments(base: Path, *more: str) -> list[str]:
             *more]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path) -> None:
     import diffusers
 

@@ -32,6 +32,7 @@ def test_equal_frames_give_equal_bytes() -> None:
     assert mp4(9) == mp4(9) != mp4(9, seed=1)
 
 
+@pytest.mark.slow
 def test_a_picture_of_many_blocks_gives_equal_bytes_again_and_again() -> None:
     """x264 as it comes gives others in most of 20 encodings, where the processor has AVX-512."""
     frames, found = moving(23, 192, 192), set()

@@ -131,6 +131,7 @@ def test_what_the_trainer_holds_is_not_the_workers(films: Path) -> None:
     del held
 
 
+@pytest.mark.slow
 def test_a_limit_that_no_worker_can_keep_still_lets_each_read_some_batches(films: Path) -> None:
     plain = contents(iter(batches(films, num_workers=0)), 40)
     others, given, seen = children().keys(), iter(batches(films, num_workers=1, allowed=0)), set()

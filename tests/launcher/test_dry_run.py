@@ -56,6 +56,7 @@ def test_a_time_in_minutes_is_a_plain_number(desk, capsys):
     assert "\n#SBATCH --time=30\n" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys):
     words = ["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3", "--dry-run"]
     assert main(words) == 0

@@ -28,12 +28,14 @@ def _moving(shots: list[Shot]) -> list[Shot]:
     return [shot for shot in shots if shot.direction and not shot.num_fade_frames]
 
 
+@pytest.mark.slow
 def test_every_drawn_shot_is_read_right_at_48_px():
     for shot in _moving(SHOTS):
         reading = read(_shrink(draw(shot, side_px=96)[4:20:2], 48))
         assert (reading.colour, reading.shape, reading.direction) == (shot.colour, shot.shape, shot.direction)
 
 
+@pytest.mark.slow
 def test_every_drawn_shot_is_read_right_after_x264():
     for shot in _moving(SHOTS)[::4]:
         file = io.BytesIO()

@@ -117,6 +117,7 @@ STEPS = [
 
 
 @pytest.mark.parametrize(("spec", "recompute"), STEPS)
+@pytest.mark.slow
 def test_a_step_in_fp8_needs_what_the_model_says(spec: Fp8, recompute: Any):
     how, precision = {"recompute": recompute}, Precision("bf16", fp8=spec)
     found = measured_step(0, gpt, SHAPES, ParallelPlan(), rows=2, precision=precision, how=how)

@@ -142,6 +142,7 @@ def test_the_quickest_way_to_attend_is_taken():
     assert [one for one, _ in allowed.schemes(1, 8)] == ["ring", "ring_ulysses", "ring_ulysses", "all_gather"]
 
 
+@pytest.mark.slow
 def test_all_that_is_ranked_fits_and_the_quickest_comes_first():
     planner = Planner(question("small", (32, 32, 32)))
     answer = planner.answer(16)

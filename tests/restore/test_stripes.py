@@ -28,6 +28,7 @@ def gain_db(pictures, clean):
 
 
 @pytest.mark.parametrize("theta_deg", [0, 90])
+@pytest.mark.slow
 def test_eight_pictures_gain_five_and_a_half_db_over_stripes_and_half_over_an_empty_wedge(theta_deg):
     clean, striped = eight(theta_deg)
     known = known_frequencies(256, 256, theta_deg=theta_deg, **WEDGE)

@@ -138,6 +138,7 @@ def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
         run(cfg, trust=["tests.support"])
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_prints_what_it_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}

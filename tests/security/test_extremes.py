@@ -84,6 +84,7 @@ def tries(share: int) -> Iterator[tuple[str, str, Plain]]:
 
 
 @pytest.mark.parametrize("share", [1, pytest.param(len(VALUES), marks=pytest.mark.soak)])
+@pytest.mark.slow
 def test_every_extreme_is_taken_or_refused_in_a_sentence(share: int) -> None:
     wrong = []
     for name, path, value in tries(share):

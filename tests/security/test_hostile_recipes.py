@@ -62,9 +62,9 @@ def test_a_step_cannot_leave_the_run_folder(kitchen, name):
         kitchen.build(recipe)
 
 
-def test_a_run_folder_that_is_somebody_elses_is_refused(kitchen):
+def test_a_run_folder_that_is_somebody_elses_is_refused(kitchen, capsys):
     kitchen.write("home/.ssh/id", "key")
     kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\nrun_dir: home/.ssh\n")
-    done = kitchen.command("run", "r.yaml")
-    assert done.returncode == 2 and "not empty and not a run folder (it holds id)" in done.stderr
+    assert kitchen.main("run", "r.yaml") == 2
+    assert "not empty and not a run folder (it holds id)" in capsys.readouterr().err
     assert sorted(p.name for p in (kitchen.folder / "home/.ssh").iterdir() if p.name != ".lock") == ["id"]

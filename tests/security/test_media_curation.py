@@ -117,10 +117,11 @@ def test_100_mutated_files_each_have_a_fate_on_ray(tmp_path):
 @pytest.mark.parametrize(
     ("executor", "bad"),
     [
-        pytest.param(Processes(workers=2), (HANGS, CRASHES, EATS, RAISES), id="processes", marks=pytest.mark.slow),
+        pytest.param(Processes(workers=2), (HANGS, CRASHES, EATS, RAISES), id="processes"),
         pytest.param(Inline(), (CRASHES, EATS), id="inline"),
     ],
 )
+@pytest.mark.slow
 def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(executor, bad, tmp_path):
     films = tmp_path / "films"
     films.mkdir()

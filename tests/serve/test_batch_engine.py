@@ -124,6 +124,7 @@ def test_stop_tokens_and_listeners_end_a_text(passes: ModelPasses) -> None:
     assert (recorder.tokens, recorder.ending, free.ending) == (free.tokens[:4], "stop", "length")
 
 
+@pytest.mark.slow
 def test_the_room_is_never_exceeded_and_comes_back(passes: ModelPasses) -> None:
     engine, address = BatchEngine(passes, most_running=16), passes.room.pool.data_ptr()
     recorders = [Recorder() for _ in range(20)]

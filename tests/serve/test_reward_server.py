@@ -241,6 +241,7 @@ def reward_chat(server: Running) -> RewardChat:
                       require_echo=True)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_pipeline_asks_the_server_and_the_model_in_this_process_alike(
     rewards: Running, server: Running, model: tuple[Path, Any], tmp_path: Path
 ) -> None:

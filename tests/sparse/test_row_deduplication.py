@@ -125,6 +125,7 @@ def test_fingerprints_depend_on_order_place_length_column_and_seed_and_collide_n
     assert not set(fingerprints([one], 0).tolist()) & set(fingerprints([one], 1).tolist())
 
 
+@pytest.mark.slow
 def test_fingerprints_use_every_bit():
     """Of 20,000 values of a row each bit is set in half, within five standard deviations."""
     found = fingerprints([jagged([[n] for n in range(20_000)])], 0)

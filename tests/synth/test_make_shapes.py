@@ -77,6 +77,7 @@ def test_there_is_a_copy_a_reencoded_copy_and_a_file_that_cannot_be_read(made: P
         _num_frames(made / "film-damaged.mp4")
 
 
+@pytest.mark.slow
 def test_a_second_run_does_nothing_and_an_interrupted_one_ends_with_the_same_bytes(made: Path, tmp_path: Path):
     before = _bytes(made)
     assert MakeVideos(**SMALL).run(Run(made)).did_nothing
@@ -88,6 +89,7 @@ def test_a_second_run_does_nothing_and_an_interrupted_one_ends_with_the_same_byt
     assert _bytes(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_another_seed_or_size_draws_other_films_over_the_old_ones(made: Path, tmp_path: Path):
     MakeVideos(**SMALL).run(Run(tmp_path, seed=1))
     assert _bytes(tmp_path)["film-01.mp4"] != _bytes(made)["film-01.mp4"]

@@ -81,6 +81,7 @@ def test_the_loss_falls_and_every_step_has_a_line(tmp_path: Path) -> None:
     assert sum(line["loss"] for line in written[-20:]) < 0.25 * sum(line["loss"] for line in written[:20])
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path) -> None:
     train().run(Run(tmp_path / "whole", seed=3))
     code = f"""

@@ -52,10 +52,11 @@ def test_steps_run_in_order_each_in_its_folder(cooked):
 
 def test_it_says_what_it_does(kitchen, capfd):
     kitchen.write("r.yaml", STEPS % "weight: 1.0")
-    done = kitchen.command("run", "r.yaml")
+    assert kitchen.main("run", "r.yaml") == 0
+    said = capfd.readouterr()
     for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
-        assert text in done.stderr
-    assert "3 steps done; counted to 1 steps" in done.stdout and done.stdout.splitlines()[-1] == "out/report.html"
+        assert text in said.err
+    assert "3 steps done; counted to 1 steps" in said.out and said.out.splitlines()[-1] == "out/report.html"
 
 
 def test_a_second_run_does_nothing(cooked, capsys):

@@ -123,6 +123,7 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
+    followed: set[Any] = set()
     wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.filling(kind)]
     while wanted:
         name = wanted.pop(0)
@@ -131,8 +132,10 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
         seen.add(name)
         for slot in _slots_of(name, found):
             slots.append(slot)
-            _add_kind(found, slot.kind, trust)
-            wanted += found.filling(slot.kind)
+            if slot.kind not in followed:
+                followed.add(slot.kind)
+                _add_kind(found, slot.kind, trust)
+                wanted += found.filling(slot.kind)
     return slots
 
 

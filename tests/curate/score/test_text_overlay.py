@@ -84,6 +84,7 @@ def test_a_title_on_black_that_fades_out_is_seen():
     assert measured([(title * (1 - k / 40)).astype(np.uint8) for k in range(30)])["text.overlay"] == 1
 
 
+@pytest.mark.slow
 def test_a_detector_from_a_file_finds_the_same_subtitles(tmp_path):
     weights = bright_smears(tmp_path / "detector.onnx")
     dark = panned(scene(3) // 4, num_frames=12)

@@ -29,6 +29,7 @@ def true_pairs(texts: list[str], threshold: float, shingles: Shingles) -> set[tu
 
 
 @pytest.mark.parametrize(("threshold", "shingles"), [(0.8, Shingles()), (0.6, Shingles()), (0.8, WORDS), (0.7, WORDS)])
+@pytest.mark.slow
 def test_no_pair_is_false_and_few_are_missed(threshold: float, shingles: Shingles):
     true = true_pairs(FAMILIES, threshold, shingles)
     pairs = list(similar_pairs(FAMILIES, threshold=threshold, shingles=shingles))
@@ -39,6 +40,7 @@ def test_no_pair_is_false_and_few_are_missed(threshold: float, shingles: Shingle
     assert all(pair.jaccard == jaccard(sets[pair.a], sets[pair.b]) for pair in pairs)
 
 
+@pytest.mark.slow
 def test_each_that_goes_is_like_one_that_stays_and_no_two_that_stay_are_alike():
     true, gone = true_pairs(FAMILIES, 0.8, Shingles()), near_duplicates(FAMILIES)
     assert len(gone) > 100 and not set(gone) & set(gone.values())
@@ -49,6 +51,7 @@ def test_each_that_goes_is_like_one_that_stays_and_no_two_that_stay_are_alike():
 
 @settings(deadline=None)
 @given(SHORT, st.sampled_from([Shingles("characters", 2), Shingles("words", 1)]))
+@pytest.mark.slow
 def test_of_any_texts_none_goes_for_one_that_is_not_like_it(texts: list[str], shingles: Shingles):
     true = true_pairs(texts, 0.7, shingles)
     gone = near_duplicates(texts, threshold=0.7, shingles=shingles)

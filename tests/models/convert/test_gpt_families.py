@@ -11,6 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
+import pytest
 import torch
 import transformers
 from hypothesis import given, settings
@@ -97,6 +98,7 @@ def test_every_setting_of_ours_and_of_theirs_is_drawn() -> None:
         assert {field.name for field in fields(config)} - common <= drawn, kind
 
 
+@pytest.mark.slow
 def test_a_model_of_ours_goes_out_as_the_same_function_or_not_at_all() -> None:
     def outcome(drawn: Mapping[str, Any], base: Mapping[str, Any], folder: Path) -> str:
         model = GPT(**(drawn | base))
@@ -115,6 +117,7 @@ def test_a_model_of_ours_goes_out_as_the_same_function_or_not_at_all() -> None:
     assert len(seen) >= 5, seen  # among them refusals, and a mistral where the heads do not divide the width
 
 
+@pytest.mark.slow
 def test_a_folder_of_theirs_comes_in_as_the_same_function_or_not_at_all() -> None:
     def outcome(kind: str, left_out: list[str], more: Mapping[str, Any], folder: Path) -> str:
         told = {key: value for key, value in (SIZED | THEIRS[kind]).items() if key not in left_out} | more
