@@ -13,6 +13,7 @@ DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "recsys"
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
+@pytest.mark.slow
 def test_a_quick_run_comes_near_every_bin(tmp_path: Path):
     figures = figures_of("locality", "--quick", "--data", str(DATA.resolve()), folder=tmp_path)
     assert set(figures) == {"max_bin_error", "max_access_error", "peak_gb"}

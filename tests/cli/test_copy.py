@@ -34,6 +34,7 @@ def test_there_are_recipes_to_copy():
 
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.parametrize("how", [(), ("--flat",), ("--with-ingredients",)])
+@pytest.mark.slow
 def test_a_copy_composes_to_what_the_original_did(kitchen, name, how):
     before = composition(ROOT / "recipes" / f"{name}.yaml")
     assert kitchen.main("copy", name, "mine/copy.yaml", *how) == 0

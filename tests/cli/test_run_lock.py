@@ -218,6 +218,7 @@ def test_an_empty_lock_holds_nobody_off(tmp_path, text):
 
 
 @pytest.mark.parametrize("text", ["nonsense", "a b 1", "[" * 9999, '{"pid": 1}', json.dumps([1]), "\xff\x00"])
+@pytest.mark.slow
 def test_a_lock_that_cannot_be_read_is_listened_to_and_then_taken(tmp_path, text):
     (tmp_path / ".lock").write_text(text, encoding="latin-1")
     began = time.monotonic()

@@ -114,6 +114,7 @@ def test_defaults_of_constructors_are_shown_with_their_line(kitchen, capsys):
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+@pytest.mark.slow
 def test_with_defaults_a_recipe_says_every_value_and_is_the_same(file, kitchen, capsys):
     text = shown(capsys, "--defaults", str(file))
     kitchen.write("whole.yaml", text)

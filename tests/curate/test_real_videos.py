@@ -13,7 +13,7 @@ from nemo_vfm.core.types.job import Run
 from tests.support.films import job
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")]
 
 
 @pytest.fixture(scope="module")

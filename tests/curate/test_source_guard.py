@@ -91,6 +91,7 @@ def told(folder):
 
 @pytest.mark.parametrize("change", [write_over, exchange, cut_off, remove])
 @pytest.mark.parametrize("step", ["examine_all", "encode_kept"])
+@pytest.mark.slow
 def test_a_film_that_changes_after_it_was_probed_fails_in_a_sentence_and_alone(
     films, tmp_path, monkeypatch, step, change
 ):

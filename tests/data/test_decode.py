@@ -67,6 +67,7 @@ def check_agreement(source: Path | bytes) -> VideoInfo:
     ["crush_027.mp4", "dashcam_6.mp4", "flipping_a_pancake.mkv", "sintel_trailer_10s.mp4", "unordered.mov",
      "video_0.mov", "video_90.mov", "video_180.mov", "video_270.mov"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_decoders_agree_on_real_videos(name: str, real_videos: Path) -> None:
     check_agreement(real_videos / name)
 

@@ -49,6 +49,7 @@ def family_of(name):
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.slow
 def test_a_preset_is_the_published_model_tensor_by_tensor(name):
     family, kind = family_of(name)
     preset = yaml.safe_load((ROOT / f"conf/model/{name}.yaml").read_text())

@@ -50,6 +50,7 @@ def counted(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", MODELS)
+@pytest.mark.slow
 def test_a_model_costs_what_torch_counts(name: str):
     kind, sizes = MODELS[name]
     with torch.device("meta"):

@@ -37,6 +37,7 @@ def test_a_recipe_checks(recipe, options, capsys):
 
 @pytest.mark.parametrize("scales", ["current", "block"])
 @pytest.mark.parametrize("recipe", TRAININGS)
+@pytest.mark.slow
 def test_a_training_in_fp8_checks_or_says_which_linear_is_too_narrow(recipe, scales, capsys):
     status = main(["check", str(ROOT / recipe), "precision=fp8", f"precision.fp8.recipe={scales}"])
     said = " ".join(capsys.readouterr().out.split())

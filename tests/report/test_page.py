@@ -302,6 +302,7 @@ def test_the_page_stays_under_15_mb_and_says_what_was_left_out(folder: Path, pag
 
 
 @pytest.mark.parametrize("name", [name for name, _ in page_module._modules()])
+@pytest.mark.slow
 def test_a_section_that_fails_says_so_and_the_others_stand(finished: Path, monkeypatch, page: Reader, name: str):
     def fail(run, media):
         raise RuntimeError("<b>no luck</b>")

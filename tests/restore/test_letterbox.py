@@ -142,6 +142,7 @@ def test_a_plain_ground_at_one_side_is_picture_unless_it_is_quite_plain_and_ends
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize("name", ["crush_027.mp4", "dashcam_6.mp4", "dashcam_7.mp4", "flipping_a_pancake.mkv"])
 @pytest.mark.parametrize("kind", ["white", "one-sided", "grey side", "blurred"])
+@pytest.mark.slow
 def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
     pictures = filmed(DATA / name).luma(range(0, 60, 8))
     height, width = pictures.shape[1:]

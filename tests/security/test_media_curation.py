@@ -141,6 +141,7 @@ def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(exec
     assert_it_adds_up(tmp_path / "run", 2 + len(bad))
 
 
+@pytest.mark.slow
 def test_names_of_files_steer_no_terminal(tmp_path, capfd):
     films = tmp_path / "films"
     films.mkdir()

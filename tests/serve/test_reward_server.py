@@ -198,15 +198,17 @@ class Held(OutputListener):
 
     def __init__(self) -> None:
         super().__init__(lambda outputs: None)
-        self.may_go_on = threading.Event()
+        self.holds, self.may_go_on = threading.Event(), threading.Event()
 
     def outputs(self, values: list[float]) -> None:
+        self.holds.set()
         self.may_go_on.wait(60)
 
 
 def test_a_full_queue_is_429_and_a_client_that_is_gone_is_not_scored(rewards: Running) -> None:
     held, text = Held(), text_to_score(rewards.served, ASSISTANT)
     rewards.engine.submit([(text, held)])
+    assert held.holds.wait(60)  # else others end in the same step, and are not cancelled
     body = json.dumps({"model": NAME, "messages": [ASSISTANT] * 40}).encode()
     try:
         with socket.create_connection(("127.0.0.1", rewards.port)) as connection:

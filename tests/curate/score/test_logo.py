@@ -123,9 +123,8 @@ def test_a_stage_that_cannot_cope_with_a_file_costs_its_clips(tmp_path):
 
 
 @REAL
-@pytest.mark.parametrize(("seed", "num_shots"), [
-    (5001, 3), pytest.param(5002, 4, marks=pytest.mark.slow), pytest.param(5007, 5, marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "num_shots"), [(5001, 3), (5002, 4), (5007, 5)])
 def test_at_least_six_of_seven_logos_over_real_shots_are_found_and_none_without(seed, num_shots):
     shots = film(seed, num_shots)
     assert overlays(shots) == [0] * num_shots
@@ -134,6 +133,7 @@ def test_at_least_six_of_seven_logos_over_real_shots_are_found_and_none_without(
 
 
 @REAL
+@pytest.mark.slow
 def test_a_still_camera_that_is_cut_is_one_scene():
     for scene in (0, 3):
         assert scores(still_camera(5003, scene)) == [{}] * 3
@@ -143,6 +143,7 @@ def test_a_still_camera_that_is_cut_is_one_scene():
 
 
 @REAL
+@pytest.mark.slow
 def test_a_logo_that_pauses_is_missed_only_where_it_pauses():
     shots = film(5006, 6)
     mark = logos()["rimmed letters"]

@@ -86,6 +86,7 @@ def test_a_blurred_copy_is_less_alike_than_a_copy():
     assert STAGE.likeness([remember(pan(2)), remember(blurred(2))])[0] < 0.9
 
 
+@pytest.mark.slow
 def test_ten_seconds_of_the_trailer_are_found_inside_thirty(trailer: tuple[np.ndarray, float]):
     piece, fps = small(DATA / "sintel_trailer_10s.mp4")
     whole = [remember(trailer[0], fps), remember(piece, fps)]

@@ -128,5 +128,6 @@ def test_boxes_overlap_by_what_they_share():
     [("sintel_trailer_10s.mp4", 1), ("crush_027.mp4", 0), ("dashcam_6.mp4", 0), ("dashcam_7.mp4", 0),
      ("flipping_a_pancake.mkv", 0)],
 )  # fmt: skip
+@pytest.mark.slow
 def test_of_real_videos_only_the_one_with_a_title_has_an_overlay(name, expected):
     assert TextOverlay().measure(filmed(DATA / name))["text.overlay"] == expected

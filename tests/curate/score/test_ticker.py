@@ -75,6 +75,7 @@ def test_a_likeness_that_is_none_is_refused():
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize("name", ["crush_027.mp4", "dashcam_6.mp4", "dashcam_7.mp4", "flipping_a_pancake.mkv"])
+@pytest.mark.slow
 def test_tickers_over_real_videos_are_found_and_clean_ones_have_none(name):
     footage = filmed(DATA / name)
     frames = footage.frames(range(min(60, footage.num_frames)))

@@ -112,6 +112,7 @@ class Shapes:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.slow
 def test_every_published_network_is_known_by_its_shapes(name: str) -> None:
     told = {key: tuple(value) if isinstance(value, list) else value
             for key, value in read_values((ROOT / f"conf/model/{name}.yaml").read_text(), name).items()
