@@ -32,6 +32,7 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
+@torch.compiler.assume_constant_result  # a compiled graph would break at the question
 def has_fast_bf16() -> bool:
     """Whether bfloat16 matrix products have hardware here.
 

@@ -26,7 +26,12 @@ OF_LINES = [(1, {}), (2, {"context": 2})]
 
 
 def compared(
-    rank: int, degrees: dict[str, Any], model: Any = tiny, latents: Any = (4, 2, 4, 8), fp8: Fp8 | None = None
+    rank: int,
+    degrees: dict[str, Any],
+    model: Any = tiny,
+    latents: Any = (4, 2, 4, 8),
+    fp8: Fp8 | None = None,
+    precision: str = "fp32",
 ) -> dict[str, Any]:
     """Losses and norms of two steps without and with compiled blocks, how many graphs there were, what broke them."""
     from torch._dynamo.utils import counters
@@ -39,7 +44,7 @@ def compared(
         found: dict[str, Any] = {}
         for compile in (False, True):
             plan = ParallelPlan(**degrees)
-            engine = started(plan, model, task=Doubling(latents), fp8=fp8, compile=compile)
+            engine = started(plan, model, task=Doubling(latents), fp8=fp8, compile=compile, precision=precision)
             results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
             found["compiled" if compile else "eager"] = [x for r in results for x in (r.loss, r.grad_norm)]
         return {**found, "graphs": counters["stats"]["unique_graphs"], "breaks": list(counters["graph_break"])}
@@ -55,6 +60,12 @@ def test_compiled_blocks_give_the_numbers_of_uncompiled_ones(count: int, degrees
         # Four blocks are alike, so they share what is captured: one piece, or those around what sends to others.
         assert found["graphs"] >= 1
         assert found["graphs"] <= (1 if degrees in ({}, {"shard": 2}) else 8), found
+
+
+def test_nothing_that_asks_about_the_processor_breaks_a_graph_of_bf16() -> None:
+    found = compared(0, {}, precision="bf16")
+    assert not found["breaks"] and found["graphs"] == 1
+    assert found["compiled"] == pytest.approx(found["eager"], rel=1e-2)
 
 
 @pytest.mark.soak

@@ -145,12 +145,12 @@ def batch(index: int, first: int, last: int) -> VideoBatch:
 
 def started(
     plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), fp8: Fp8 | None = None,
-    **how: Any,
+    precision: Any = "fp32", **how: Any,
 ) -> TorchEngine:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)
     engine.start(
-        EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision("fp32", fp8), 3, plan)
+        EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision(precision, fp8), 3, plan)
     )
     return engine
 

@@ -66,8 +66,13 @@ def native_products() -> Iterator[None]:
         _NATIVE.pop()
 
 
-@cache
+@torch.compiler.assume_constant_result  # the compiler looks into a cached function, and would stop at the words
 def _slow_bf16() -> bool:
+    return _slow_bf16_said()
+
+
+@cache
+def _slow_bf16_said() -> bool:
     slow = not has_fast_bf16()
     if slow:
         logging.getLogger("nemo_vfm").info(
