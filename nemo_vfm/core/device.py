@@ -32,7 +32,8 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-@torch.compiler.assume_constant_result  # a compiled graph would break at the question
+# A compiled graph would break at the question.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_fast_bf16() -> bool:
     """Whether bfloat16 matrix products have hardware here.
 

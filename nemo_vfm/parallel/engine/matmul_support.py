@@ -66,7 +66,8 @@ def native_products() -> Iterator[None]:
         _NATIVE.pop()
 
 
-@torch.compiler.assume_constant_result  # the compiler looks into a cached function, and would stop at the words
+# The compiler looks into a cached function, and would stop at the words.
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _slow_bf16() -> bool:
     return _slow_bf16_said()
 
