@@ -5,6 +5,7 @@
 import torch
 from torch import Tensor
 
+from nemo_vfm.core.device import device
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, factor_of
 
@@ -24,8 +25,10 @@ class AmaxHistory:
     def __init__(self, spec: Fp8) -> None:
         self.margin = spec.margin
         self.dtypes = (E4M3, E4M3, E5M2 if spec.gradients_in_e5m2 else E4M3)
-        self.factor = torch.ones(3)  #: (3,), an element is the number times it
-        self.amax = torch.zeros(3, spec.history)  #: (3, length), by step; column 0 is that of the step under way
+        where = device()  # a compiled block that had to move them would be compiled anew in the second step
+        self.factor = torch.ones(3, device=where)  #: (3,), an element is the number times it
+        #: (3, length), by step; column 0 is that of the step under way
+        self.amax = torch.zeros(3, spec.history, device=where)
 
     def factor_for(self, role: str, device: torch.device) -> Tensor:
         """The factor of an operand in this step, (), fixed by the steps before."""
