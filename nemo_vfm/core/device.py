@@ -32,8 +32,6 @@ def synchronize() -> None:
         torch.cuda.synchronize()
 
 
-# A compiled graph would break at the question.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def has_fast_bf16() -> bool:
     """Whether bfloat16 matrix products have hardware here.
 

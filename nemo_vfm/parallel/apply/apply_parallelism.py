@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.adapter_split import ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.engine.matmul_support import mark_constants
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
@@ -255,6 +256,7 @@ def compile_blocks(model: nn.Module) -> None:
     """Compile each block by itself: they are alike, so the first one's work serves all."""
     backend = getattr(torch.compiler, "get_default_backend", lambda: "inductor")()  # torch 2.11 has no other
     options = _INDUCTOR if backend == "inductor" else None
+    mark_constants()
     for block in _blocks(model):
         block.compile(options=options)
 

@@ -66,9 +66,16 @@ def native_products() -> Iterator[None]:
         _NATIVE.pop()
 
 
-# The compiler looks into a cached function, and would stop at the words.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _slow_bf16() -> bool:
+def mark_constants() -> None:
+    """Let the compiler take for constants what is asked about the processor: else graphs break there.
+
+    As a decorator it would import the compiler, which takes a second, with this file.
+    """
+    for question in (has_fast_bf16, _slow_bf16):
+        torch.compiler.assume_constant_result(question)  # type: ignore[no-untyped-call]
+
+
+def _slow_bf16() -> bool:  # the compiler looks into a cached function, so it is marked around that
     return _slow_bf16_said()
 
 
