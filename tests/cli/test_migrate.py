@@ -343,6 +343,7 @@ def test_line_breaks_in_keys_and_values_do_not_escape_from_the_comments(kitchen)
 
 @pytest.mark.parametrize("kind", ["diffusion", "language"])
 @pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.slow
 def test_odd_values_at_every_known_key_still_give_a_recipe_that_checks(name, kind, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     paths = [pattern.replace("**", "a.b").replace("*", "0") for pattern in FORMATS[name].taken]

@@ -67,6 +67,7 @@ def test_what_is_not_there_is_named_with_its_key(desk, capsys, recipe, change, k
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
 def test_no_recipe_of_ours_is_refused_for_what_it_makes_by_itself(desk, capsys, recipe):
     status, said = checked(capsys, recipe)
     assert status == 0, said

@@ -74,6 +74,7 @@ def test_every_recipe_fits(file):
 
 
 @pytest.mark.parametrize(("slot", "choice"), INGREDIENTS)
+@pytest.mark.slow
 def test_every_ingredient_fits(slot, choice):
     text = OURS.ingredient(slot, choice).read_text()
     assert complaint(ingredients(slot), read_values(text, choice)) == ""

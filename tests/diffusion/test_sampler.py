@@ -74,6 +74,7 @@ NAMES = ["euler", "heun", "res-2ab", "res-2mid", "dpm-2m", "unipc-1", "unipc-2",
 
 @pytest.mark.parametrize(("sampler", "order"), ORDERS, ids=NAMES)
 @pytest.mark.parametrize("flow", [False, True], ids=["edm", "flow"])
+@pytest.mark.slow
 def test_halving_the_steps_divides_the_error_by_two_to_the_order(sampler, order, flow):
     """Between two noise levels; UniPC's corrector raises the order of its predictor by one."""
     levels = [
@@ -87,6 +88,7 @@ def test_halving_the_steps_divides_the_error_by_two_to_the_order(sampler, order,
 
 @pytest.mark.parametrize("sampler", [sampler for sampler, _ in ORDERS[1:]], ids=NAMES[1:])
 @pytest.mark.parametrize("flow", [False, True], ids=["edm", "flow"])
+@pytest.mark.slow
 def test_from_pure_noise_to_zero_the_order_is_two(sampler, flow):
     """First and last steps are of low order, which binds all to two in the end; flow matching loses a log more."""
     objective = FlowMatching(shift=1.0) if flow else EDM()

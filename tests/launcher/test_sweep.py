@@ -65,6 +65,7 @@ def test_each_task_of_the_array_has_its_own_recipe_and_run_folder(desk, queue, c
 
 
 @pytest.mark.parametrize("text", HOSTILE)
+@pytest.mark.slow
 def test_a_task_runs_its_recipe_in_its_folder_whatever_their_names(tmp_path, text):
     runs = tuple((tmp_path / f"{text}.yaml", tmp_path / f"{number} {text}") for number in range(2))
     job = small_job(tmp_path, array=2, task_runs=runs, words=("--allow=a b",))

@@ -215,6 +215,7 @@ RECIPES = sorted(str(file.relative_to(ROOT)) for file in (ROOT / "recipes").rglo
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
 def test_no_section_of_a_real_recipe_takes_a_call(kitchen, recipe):
     composed = compose(ROOT / recipe, [], [ROOT / "conf"])
     found = sections(composed.root)
