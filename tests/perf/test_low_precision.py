@@ -108,12 +108,7 @@ def small(**how: Any) -> Question:
 
 
 SPECS = [Fp8(), Fp8(recipe="delayed", history=64), Fp8(recipe="rowwise"), Fp8(first_bf16=1)]
-#: One in `make test`; the other pairs, of 4 s each, in `make test-slow`.
-STEPS = [
-    pytest.param(spec, how, marks=[] if (number, how) == (0, "none") else [pytest.mark.slow])
-    for how in ("none", "blocks")
-    for number, spec in enumerate(SPECS)
-]
+STEPS = [(spec, how) for how in ("none", "blocks") for spec in SPECS]  # of 4 s each
 
 
 @pytest.mark.parametrize(("spec", "recompute"), STEPS)
