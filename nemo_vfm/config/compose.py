@@ -6,12 +6,12 @@
 `recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from nemo_vfm.config.emit import to_yaml, with_places
+from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
@@ -84,6 +84,11 @@ class Composed:
             raise RecipeError(problems)
         return to_yaml(_cleaned(tree, clean))
 
+    def typed_words(self) -> list[str]:
+        """What the user typed, as changes of what `to_yaml` writes: read from there, all of it is the recipe's."""
+        tree, _ = resolve(self.root, keep_env=True, keep=frozenset({"run_dir"}))
+        return [f"{path}={flow(node)}" for path, node in _typed(tree, "")]
+
     def show(self, width: int | None = None) -> str:
         """The composed recipe with the place of every value; `width` is the terminal's, in columns."""
         return with_places(resolve(self.root, keep_env=True)[0], width)
@@ -99,6 +104,17 @@ class Composed:
         if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
             raise fail(f"{key} is {words}", node.mark, key)
         return node
+
+
+def _typed(node: Node, path: str) -> Iterator[tuple[str, Node]]:
+    """The largest parts of a resolved tree that are the user's as a whole; a list can only be set as one."""
+    values = [below.is_typed for _, below in walk(node) if isinstance(below, Scalar)]
+    if values and all(values):
+        yield path, node
+    elif isinstance(node, Map):
+        for key, below in node.items.items():
+            if is_address(key) and "." not in key:
+                yield from _typed(below, join(path, key))
 
 
 def compose(

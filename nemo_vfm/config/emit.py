@@ -58,6 +58,16 @@ def text_of(value: Plain, *, in_list: bool = False) -> str:
     return UNSEEN.sub(lambda match: f"\\U{ord(match[0]):08x}", quoted)
 
 
+def flow(node: Node, *, in_list: bool = False) -> str:
+    """A tree in one line, as a change on the command line has it."""
+    if isinstance(node, Map):
+        pairs = (f"{text_of(key, in_list=True)}: {flow(below, in_list=True)}" for key, below in node.items.items())
+        return f"{{{', '.join(pairs)}}}"
+    if isinstance(node, Seq):
+        return f"[{', '.join(flow(item, in_list=True) for item in node.items)}]"
+    return text_of(node.value, in_list=in_list)
+
+
 def _reads_back(text: str) -> bool:
     if not _UNQUOTED.fullmatch(text) or ": " in text or text.endswith(":") or text == "...":
         return False
@@ -82,7 +92,7 @@ def _entry(head: str, node: Node, depth: int) -> Iterator[tuple[str, str]]:
         for item in node.items:
             yield from _item(item, depth + 1)
     else:
-        yield f"{head} {_flat(node)}", _origin(node)
+        yield f"{head} {flow(node)}", _origin(node)
 
 
 def _item(node: Node, depth: int) -> Iterator[tuple[str, str]]:
@@ -98,16 +108,7 @@ def _item(node: Node, depth: int) -> Iterator[tuple[str, str]]:
         for item in node.items:
             yield from _item(item, depth + 1)
     else:
-        yield f"{indent}- {_flat(node)}", _origin(node)
-
-
-def _flat(node: Node) -> str:
-    if isinstance(node, Map):
-        return "{}"
-    if isinstance(node, Seq):
-        values = (item.value for item in node.items if isinstance(item, Scalar))
-        return f"[{', '.join(text_of(value, in_list=True) for value in values)}]"
-    return text_of(node.value)
+        yield f"{indent}- {flow(node)}", _origin(node)
 
 
 def _origin(node: Node) -> str:

@@ -38,6 +38,20 @@ class Scalar:
         """Its pieces, also where it is as written."""
         return self.pieces or ((str(self.value), "user" if self.mark.source.is_typed else "recipe"),)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether the user gave all of it on the command line, also where it came through `${...}`.
+
+        What stands at another address was typed for that place: what grants something asks `is_typed_here`.
+        """
+        given = {origin for _, origin in self.origins()}
+        return given == {"user"} or (self.mark.source.is_typed and "recipe" not in given)
+
+    @property
+    def is_typed_here(self) -> bool:
+        """Whether the user gave all of it on the command line, at this very address."""
+        return self.is_typed and self.mark.source.is_typed
+
 
 @dataclass(frozen=True, slots=True)
 class Seq:

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from nemo_vfm.config import build_part, trust_list
 from nemo_vfm.config import compose as compose_tree
 from nemo_vfm.config.dict_config import address_of, from_dict_config, to_dict_config
-from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.recipe_errors import Mark, Source
-from nemo_vfm.config.tree import Scalar, walk
+from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
 from nemo_vfm.core.storage.files import read_json
@@ -121,8 +120,7 @@ def _as_file(composed: "Composed", folder: Path) -> list[str]:
     """The words that name the recipe to other processes; what the user typed is typed there, too."""
     file = folder / f"{composed.path.stem}.yaml"
     file.write_text(composed.to_yaml())
-    return [str(file), *(f"{path}={text_of(node.value)}" for path, node in walk(composed.root)
-                         if isinstance(node, Scalar) and node.mark.source.is_typed)]  # fmt: skip
+    return [str(file), *composed.typed_words()]
 
 
 def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) -> Outcome:

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from nemo_vfm.config import RecipeError, compose
-from nemo_vfm.config.tree import plain
+from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.tree import Scalar, plain, walk
 from nemo_vfm.config.yaml_source import parse
 
 
@@ -291,3 +292,36 @@ def test_places_stand_in_one_column_or_all_below_and_the_text_reads_back(stocked
     assert yaml.safe_load(shown) == yaml.safe_load(composed.to_yaml())
     if width is not None:
         assert all(len(line) <= width for line in lines if "xxx" not in line) or all(behind)
+
+
+def test_what_the_user_typed_is_typed_in_every_process_that_reads_the_composed_recipe(kitchen, monkeypatch):
+    monkeypatch.setenv("SOMEWHERE", "/there")
+    text = ("_target_: @.Wide\nplain: {a: 1, b: [1], e: ''}\nref: ${plain.a}\nall: ${plain.b}\nmixed: ${plain.a}/x\n"
+            "own: {x: {p: 1}, y: 2, z: '${env:SOMEWHERE}'}\nlist: ['${plain.a}', 7]\nrun_dir: runs/a\n")  # fmt: skip
+    typed = ("plain.a=2", "plain.b=[1, {c: 'x: ]'}]", "plain.e='[a'", "own.x={p: '${env:SOMEWHERE}/it', q: null}",
+             "new.w=${run_dir}/deep")  # fmt: skip
+    first = kitchen.compose(text, *typed)
+    again = compose(kitchen.write("again.yaml", first.to_yaml()), first.typed_words())
+
+    def marks(composed):
+        tree = resolve(composed.root)[0]
+        return {path: (node.value, node.is_typed) for path, node in walk(tree) if isinstance(node, Scalar)}
+
+    found = marks(first)
+    assert [path for path, (_, typed) in found.items() if typed] == [
+        "plain.a", "plain.b.0", "plain.b.1.c", "plain.e", "ref", "all.0", "all.1.c", "own.x.p", "own.x.q", "list.0",
+    ]  # fmt: skip
+    assert found["mixed"] == ("2/x", False), "the recipe wrote a part of it"
+    assert found["new.w"] == ("runs/a/deep", False), "the folder is the recipe's"
+    # An item of a list cannot be typed alone, and ${run_dir} follows a folder that is moved.
+    different = {"list.0", "new.w"}
+    assert {k: v for k, v in marks(again).items() if k not in different} == {
+        k: v for k, v in found.items() if k not in different
+    }
+
+
+def test_a_reference_to_what_was_typed_elsewhere_is_not_typed_here(kitchen):
+    tree = resolve(kitchen.compose("a: 1\nb: ${a}\nc: 3\n", "a=2", "c=${a}").root)[0]
+    assert {key: node.is_typed_here for key, node in tree.items.items() if key in "abc"} == {
+        "a": True, "b": False, "c": True,
+    }  # fmt: skip
