@@ -107,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE "
                              "holds the API key"
                         )  # fmt: skip
+    add_allow_write(parser)
     parser.add_argument("--parts", metavar="N", type=int, default=0,
                         help="split curation and sampling over N tasks of a job array")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
@@ -123,6 +124,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-paths", action="store_true",
                         help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
     parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
+
+
+def add_allow_write(parser: argparse.ArgumentParser) -> None:
+    """--allow-write, kept among the words of --allow-host as `nemo-vfm run` keeps it."""
+    parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append",
+                        type=lambda text: f"file://{Path(text).expanduser().absolute()}",
+                        help="a folder that the recipe may write in, although it lies outside the working directory "
+                             "and the run folder")  # fmt: skip
 
 
 def parse_request(arguments: argparse.Namespace) -> LaunchRequest:

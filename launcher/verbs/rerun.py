@@ -5,6 +5,8 @@
 import argparse
 from pathlib import Path
 
+from launcher.request.request import add_allow_write
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, and where to."""
@@ -14,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="packages that the launch was trusted with, again; their code will run")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
                         help="hosts that the launch was allowed to contact, again")  # fmt: skip
+    add_allow_write(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the scripts and the checks; write nothing")
 
 

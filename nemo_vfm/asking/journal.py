@@ -16,6 +16,7 @@ from pathlib import Path
 from nemo_vfm.asking.file_lock import file_lock
 from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.write_path import WritePath, require_own
 from nemo_vfm.core.types.json_value import Json
 
 _OPEN: dict[Path, "_Shared"] = {}
@@ -32,7 +33,7 @@ class Journal:
             to them, and nobody is kept from writing.
     """
 
-    def __init__(self, *, file: Path, others: Sequence[Path] = ()) -> None:
+    def __init__(self, *, file: WritePath, others: Sequence[Path] = ()) -> None:
         self.file, self.others = Path(file), tuple(others)
 
     @contextmanager
@@ -77,8 +78,9 @@ class OpenJournal:
         others: files that are read only.
     """
 
-    def __init__(self, path: Path, others: Sequence[Path]) -> None:
+    def __init__(self, path: WritePath, others: Sequence[Path]) -> None:
         self._path, self._lock, self._closed = path, threading.Lock(), False
+        require_own(path, b'{"key": "', "a journal of answers")
         with ExitStack() as stack:
             self._descriptor = stack.enter_context(_descriptor(path, os.O_RDWR | os.O_CREAT | os.O_APPEND))
             self._own = JournalIndex(path, self._descriptor)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
-    """RECIPE, changes, --conf, --trust and --allow-host."""
+    """RECIPE, changes, --conf, --trust, --allow-host and --allow-write."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
                         help="slot=choice swaps an ingredient, a.b=value sets a value, ~a.b removes it")  # fmt: skip
@@ -17,6 +17,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
                              "recipe tiny")  # fmt: skip
     add_trust(parser, "the recipe may name")
     add_allow_host(parser)
+    add_allow_write(parser)
 
 
 _CONTACTED = "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact; VARIABLE holds the API key"
@@ -25,6 +26,17 @@ _CONTACTED = "a host, s3://BUCKET or ray://HOST:PORT that the recipe may contact
 def add_allow_host(parser: argparse.ArgumentParser, words: str = _CONTACTED) -> None:
     """--allow-host, for every verb that builds a recipe's job, or contacts a host itself; `words` are its help."""
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[], help=words)
+
+
+def add_allow_write(parser: argparse.ArgumentParser) -> None:
+    """--allow-write, kept among the words of --allow-host, so that whatever passes these on passes it on, too."""
+    parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append", type=_folder,
+                        help="a folder that the recipe may write in, although it lies outside the working directory "
+                             "and the run folder")  # fmt: skip
+
+
+def _folder(text: str) -> str:
+    return f"file://{Path(text).expanduser().absolute()}"
 
 
 #: What joins GPUs where nobody says: conf/network/NAME.

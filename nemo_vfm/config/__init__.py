@@ -21,13 +21,14 @@ from nemo_vfm.config.recipe_paths import NamedPath, named_paths
 from nemo_vfm.config.recipients import Listed, listed, not_allowed, withheld
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, plain
+from nemo_vfm.config.written_paths import is_free
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
     "Source", "build", "build_part", "check", "compose", "factories", "ingredient", "paths", "read_values",
-    "recipients", "trust_list",
+    "recipients", "trust_list", "writes_outside",
 ]  # fmt: skip
 
 
@@ -105,6 +106,15 @@ def paths(
     return named_paths(_examine(composed, trust, permissions)[1])
 
 
+def writes_outside(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[Path]:
+    """What the recipe writes where only the user may let it: whole paths, in the recipe's order."""
+    named, run_dir = paths(composed, trust, permissions), _run_dir(composed)
+    found = [Path.cwd() / one.place for one in named if one.is_written and isinstance(one.place, Path)]
+    return [path for path in found if not is_free(path, run_dir)]
+
+
 def ingredient(
     slot: str, choice: str, kind: type[T], conf: Sequence[Path] = (), trust: Sequence[str] = DEFAULT_TRUST
 ) -> T:
@@ -160,7 +170,7 @@ def _examined(
 
     tree, unresolved = resolve(composed.root)
     permissions = replace(permissions, withheld=withheld(tree))
-    checker = Checker(trust, composed.roots.choices, permissions)
+    checker = Checker(trust, composed.roots.choices, permissions, _run_dir(composed))
     whole = tree.without(*RESERVED)
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.
@@ -172,6 +182,14 @@ def _examined(
     files = list(dict.fromkeys(problem.mark.source.name for problem in once.values()))
     problems = sorted(once.values(), key=lambda p: (files.index(p.mark.source.name), p.mark.line, p.mark.column))
     return problems, part, tree
+
+
+def _run_dir(composed: Composed) -> Path | None:
+    """The run folder, or None where no run may be kept there; whoever runs the recipe is told why."""
+    try:
+        return composed.run_dir
+    except RecipeError:
+        return None
 
 
 def _name(source: Source) -> str | int:

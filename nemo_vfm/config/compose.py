@@ -26,8 +26,8 @@ from nemo_vfm.config.recipe_errors import (
     some_of,
 )
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.run_dir import run_dir_of
 from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
+from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")

@@ -150,6 +150,12 @@ def notes(hint: Any) -> tuple[Any, ...]:
     return _peeled(hint)[1]
 
 
+def says(hint: Any, kind: type) -> bool:
+    """Whether `Annotated` says something of this kind, here or of a part such as the `X` of `X | None`."""
+    inner, found = _peeled(hint)
+    return any(isinstance(one, kind) for one in found) or any(says(part, kind) for part in get_args(inner))
+
+
 def options(hint: Any) -> tuple[Any, ...]:
     """What a union allows, each with what `Annotated` says of all of them."""
     return tuple(Annotated[(option, *notes(hint))] if notes(hint) else option for option in get_args(bare(hint)))

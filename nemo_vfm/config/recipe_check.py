@@ -8,6 +8,7 @@ typed `Factory[...]` receives a factory instead of an object.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
@@ -17,8 +18,10 @@ from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable
 from nemo_vfm.config.slot_fit import chosen
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
+from nemo_vfm.config.written_paths import write_refusal
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent
 from nemo_vfm.core.network.secret import register_arguments
+from nemo_vfm.core.storage.write_path import Written
 from nemo_vfm.core.types.job import Job
 
 _NOTHING = Value(None)
@@ -55,12 +58,14 @@ class Checker:
     Args:
         trust: which names may be used, see `locate`.
         choices: the ingredients there are for a slot, for suggestions.
-        permissions: what the user allows, for the components that send something.
+        permissions: what the user allows, for the components that send or write something.
+        run_dir: the run folder, in which a recipe may write; None where there is none.
     """
 
     trust: Sequence[str]
     choices: Callable[[str], list[str]] = field(default=lambda _: [])
     permissions: Permissions = NOTHING
+    run_dir: Path | None = None
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
@@ -122,9 +127,13 @@ class Checker:
             return self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
                              f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
         try:
-            return Value(convert(node, hint), node)
+            value = Value(convert(node, hint), node)
         except BadValue as error:
             return self._say(path, node.mark, str(error))
+        is_written = any(isinstance(note, Written) for note in hints.notes(hint))
+        if is_written and (refusal := write_refusal(node, path, self.run_dir, self.permissions)):
+            return self._say(path, node.mark, refusal)
+        return value
 
     def _open(self, node: Node, path: str) -> Part:
         """A slot of a third-party class that says nothing about its type: plain values only, never a component."""
@@ -142,7 +151,7 @@ class Checker:
             return self.node(node, options[0], path, key)
         trials = []
         for option in options:  # one after the other: unions below unions would make trying all of them exponential
-            trial = Checker(self.trust, self.choices, self.permissions, places=self.places)
+            trial = Checker(self.trust, self.choices, self.permissions, self.run_dir, places=self.places)
             try:
                 part = trial.node(node, option, path, key)
             except _Enough:

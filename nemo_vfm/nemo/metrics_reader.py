@@ -4,12 +4,12 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 
 from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.core.storage.write_path import WritePath
 
 FILE = "metrics.jsonl"
 
@@ -21,7 +21,7 @@ class WriteMetrics(pl.Callback):
         folder: the run folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: WritePath) -> None:
         self.file = folder / FILE
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Composes, builds and runs recipes from Python, with OmegaConf's `DictConfig` as the currency.
 
-All three say what is wrong as the command line does: every problem with its file, line and column. What `--trust` and
-`--allow-host` permit there is permitted here by an argument, never by the config.
+All three say what is wrong as the command line does: every problem with its file, line and column. What `--trust`,
+`--allow-host` and `--allow-write` permit there is permitted here by an argument, never by the config.
 """
 
 import tempfile
@@ -53,26 +53,30 @@ def compose(
     return to_dict_config(compose_tree(recipe, overrides, [Path(folder) for folder in conf], overlay))
 
 
-def build(cfg: "DictConfig", *, trust: Sequence[str] = (), allow_hosts: Sequence[str] = (), **given: Any) -> Any:
+def build(
+    cfg: "DictConfig", *, trust: Sequence[str] = (), allow_hosts: Sequence[str] = (),
+    allow_write: Sequence[str | Path] = (), **given: Any,
+) -> Any:  # fmt: skip
     """Make the component that a config, or a part of one, describes.
 
     Args:
         cfg: a mapping with a `_target_`, such as `cfg.model`. References are counted from the root that it is part of.
         trust: names that may stand behind `_target_` beside ours, as for `--trust`.
         allow_hosts: what may be contacted, as for `--allow-host`.
+        allow_write: folders that may be written in, as for `--allow-write`.
         given: arguments that a job would give later: `build(cfg.optimizer, params=model.parameters())`.
 
     Raises:
         RecipeError: something in this part is wrong or missing, or the constructor refused its arguments.
     """
     composed = from_dict_config(cfg)
-    allowed = permissions(allow_hosts, composed.path)
+    allowed = permissions(_words(allow_hosts, allow_write), composed.path)
     return build_part(composed, address_of(cfg), given, trust_list(trust), allowed)
 
 
 def run(
     cfg: "DictConfig", *, run_dir: str | Path | None = None, trust: Sequence[str] = (), allow: Sequence[str] = (),
-    allow_hosts: Sequence[str] = (), only: str | None = None,
+    allow_hosts: Sequence[str] = (), allow_write: Sequence[str | Path] = (), only: str | None = None,
 ) -> Outcome:  # fmt: skip
     """Run a job in its run folder, as `nemo-vfm run` does; run it again to resume.
 
@@ -84,6 +88,7 @@ def run(
         trust: names that may stand behind `_target_` beside ours, as for `--trust`.
         allow: keys in which the config may differ from the one that the run folder holds, as for `--allow`.
         allow_hosts: what may be contacted, as for `--allow-host`.
+        allow_write: folders that may be written in, as for `--allow-write`.
         only: one step of a workflow.
 
     Returns:
@@ -96,7 +101,7 @@ def run(
     """
     composed = _in_run_dir(from_dict_config(cfg), run_dir)
     endings: list[Ending] = []
-    given = RunOptions(trust=trust, allow=allow, allow_host=allow_hosts, only=only)
+    given = RunOptions(trust=trust, allow=allow, allow_host=_words(allow_hosts, allow_write), only=only)
     with ExitStack() as stack:
         words = [] if ranks.is_given() else _as_file(composed, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         before = _status(composed.run_dir)
@@ -107,6 +112,11 @@ def run(
         raise endings[-1].error
     assert endings[-1].outcome is not None
     return endings[-1].outcome
+
+
+def _words(hosts: Sequence[str], folders: Sequence[str | Path]) -> list[str]:
+    """What the user allows, as `permissions` reads it."""
+    return [*hosts, *(f"file://{Path(folder).expanduser().absolute()}" for folder in folders)]
 
 
 def _in_run_dir(composed: "Composed", run_dir: str | Path | None) -> "Composed":

@@ -92,6 +92,7 @@ class RecipeRun:
     options: RunOptions
     show: Show
     _folder: Path = field(default=Path(), init=False)
+    _writes: Sequence[Path] = field(default=(), init=False)
 
     def run(self) -> int:
         """Check, build, run and report; the exit status.
@@ -131,7 +132,7 @@ class RecipeRun:
         return signals
 
     def _built(self) -> "Job":
-        from nemo_vfm.config import trust_list
+        from nemo_vfm.config import trust_list, writes_outside
         from nemo_vfm.runtime.checks.meta_build import built
         from nemo_vfm.runtime.user_permissions import permissions, say_recipients
 
@@ -139,6 +140,7 @@ class RecipeRun:
         allowed = permissions(self.options.allow_host, self.composed.path)
         job = _wanted(built(self.composed, trust, allowed), self.options.only)
         say_recipients(self.composed, trust, allowed)
+        self._writes = writes_outside(self.composed, trust, allowed)
         return job
 
     def _needs_other_ranks(self, job: "Job", count: int, status: int) -> bool:
@@ -190,12 +192,14 @@ class RecipeRun:
 
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""
+        from nemo_vfm.runtime.allowed_writes import remember
         from nemo_vfm.runtime.run_folder import Status, open_folder
 
         text, source = self.composed.to_yaml(conceal_keys), self.composed.path
         with open_folder(
             self._folder, text, self.composed.seed, self.options.allow, source=source if source.is_file() else None
         ) as prepared:
+            remember(text, self._writes)
             ending = perform_recorded(job, prepared, Status(prepared.folder))
             self.show(ending)
             return ending.status

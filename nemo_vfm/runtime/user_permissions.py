@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what the user allows: `--allow-host`, and the user's own endpoints file."""
+"""Reads what the user allows: `--allow-host`, `--allow-write`, and the user's own endpoints file."""
 
 import os
 import stat
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from nemo_vfm.config import Composed, RecipeError, recipients
-from nemo_vfm.config.tree import Map, Scalar
+from nemo_vfm.config.tree import Map, Scalar, Seq
 from nemo_vfm.config.yaml_source import MAX_BYTES, parse
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
@@ -16,6 +16,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.network.permission import (
     Allowed,
     Permissions,
+    allowed_folder,
     allowed_host,
     allowed_place,
     require_variable,
@@ -23,8 +24,10 @@ from nemo_vfm.core.network.permission import (
 )
 from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.storage.uri import SCHEMES, Address
+from nemo_vfm.runtime.allowed_writes import remembered
 
 VARIABLE = "NEMO_VFM_ENDPOINTS"
+_WRITE = "write"
 _KEYS = ("url", "api_key_env", "allow_private")
 
 
@@ -32,7 +35,7 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
     """Everything that the user allows.
 
     Args:
-        words: what stands behind each `--allow-host`.
+        words: what stands behind each `--allow-host`, and folders of `--allow-write` as `file:///FOLDER`.
         recipe: its file; an endpoints file that lies beside it is not the user's.
 
     Raises:
@@ -48,7 +51,8 @@ def permissions(words: Sequence[str], recipe: Path | None = None) -> Permissions
         found, trouble = _read(file, recipe), ""
     except (UserError, OSError) as error:
         found, trouble = [], str(error)
-    return Permissions((*typed, *found), _shown(file), trouble)
+    before = [] if recipe is None else [allowed_folder(str(path), "before") for path in remembered(recipe)]
+    return Permissions((*typed, *found, *before), _shown(file), trouble)
 
 
 def say_recipients(composed: Composed, trust: Sequence[str], allowed: Permissions) -> None:
@@ -123,10 +127,22 @@ def _entries(node: object, file: Path) -> Iterator[Allowed]:
         raise UserError("it holds a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
     for name, entry in node.items.items():
         try:
+            if name == _WRITE:
+                yield from _folders(entry, f"{name} in {_shown(file)}")
+                continue
             yield _entry(name, entry, f"{name} in {_shown(file)}")
         except ValueError as error:
             mark = node.key_mark(name)
             raise UserError(f"line {mark.line}, {name}: {error}") from error
+
+
+def _folders(node: object, source: str) -> Iterator[Allowed]:
+    """The folders of `write: [DIR, ...]`."""
+    if not isinstance(node, Seq) or not all(isinstance(one, Scalar) for one in node.items):
+        raise ValueError("write is a list of folders that runs may write in")
+    for one in node.items:
+        assert isinstance(one, Scalar)
+        yield allowed_folder(str(Path(str(one.value)).expanduser()), source)
 
 
 def _entry(name: str, node: object, source: str) -> Allowed:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 
@@ -53,6 +53,9 @@ def _made(name: str, made: object, kind: type[T]) -> T:
 
 def _trainer(job: LightningFit, run: Run) -> Trainer:
     callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
+    for one in callbacks:
+        if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
+            one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
     on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")

@@ -162,6 +162,6 @@ def test_a_full_disk_is_said_and_leaves_no_half_line(file, monkeypatch):
 def test_a_folder_or_a_link_is_refused(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     for place in (tmp_path, tmp_path / "link"):
-        with pytest.raises(UserError, match="cannot open"), Journal(file=place).open():
+        with pytest.raises(UserError, match=r"cannot open|is not a journal"), Journal(file=place).open():
             pass
     assert not Path(tmp_path / "elsewhere").exists()

@@ -173,7 +173,7 @@ def test_what_killed_downloads_left_in_the_cache_goes_and_one_under_way_stays(
     upload_shards(latent_shards([SMALL] * 3), HOME)
     cache = ShardCache(folder=tmp_path / "cache", max_gb=1)
     cache.folder.mkdir()
-    old, new = cache.folder / ".aa.7.tmp.tar", cache.folder / ".bb.8.tmp.tar"
+    old, new = (cache.folder / f".{letter * 64}.{pid}.tmp.tar" for letter, pid in (("a", 7), ("b", 8)))
     old.write_bytes(b"half")
     new.write_bytes(b"half")
     os.utime(old, (1e9, 1e9))

@@ -108,7 +108,10 @@ def test_tars_whose_count_is_known_are_passed_over(tars: Path, tmp_path: Path, m
         changed.num_train_samples()
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b'{"schema": 1}', b"[" * 99999])
+_COUNTS = b'{\n "schema": "nemo_vfm.tar_counts/'
+
+
+@pytest.mark.parametrize("content", [b"", _COUNTS[:9], _COUNTS + b'1",\n "tars": 3}', _COUNTS + b'1" ' + b"[" * 99999])
 def test_a_damaged_file_of_counts_is_counted_again(content: bytes, tars: Path, tmp_path: Path) -> None:
     (tmp_path / "counts.json").write_bytes(content)
     whole = contents(take(data_of(tars), 3, first=5))

@@ -113,10 +113,12 @@ def test_a_file_is_looked_at_once_and_again_when_it_changed(
     assert sorted(looked) == ["a.mp4", "b.mkv"] and data.num_train_samples() == 6
 
 
+_FACTS = b'{\n "schema": "nemo_vfm.file_facts/'
+
+
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"[1]", b'{"schema": "x"}', b'{"schema": "nemo_vfm.file_facts/1"}', b"[" * 99999,
-     b'{"schema": "nemo_vfm.file_facts/1", "files": {"a.mp4": {"size": "1"}}}'],
+    "content", [b"", b"{", _FACTS[:20], _FACTS + b'0"}', _FACTS + b'1"}', _FACTS + b'1" ' + b"[" * 99999,
+                _FACTS + b'1", "files": {"a.mp4": {"size": "1"}}}'],
 )  # fmt: skip
 def test_a_damaged_index_is_made_again(content: bytes, folder: Path, tmp_path: Path) -> None:
     (tmp_path / "index.json").write_bytes(content)

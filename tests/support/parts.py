@@ -23,6 +23,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
 
@@ -105,6 +106,18 @@ class Wide:
 
     def run(self, run: Run) -> Outcome:
         return Outcome("ran")
+
+
+class Writes:
+    """A job that writes a file of the recipe's choice."""
+
+    def __init__(self, *, file: WritePath, more: Mapping[str, WritePath | None] | None = None) -> None:
+        self.file, self.more = file, dict(more or {})
+
+    def run(self, run: Run) -> Outcome:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text("written")
+        return Outcome("wrote")
 
 
 class Three:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule
-from lightning.pytorch.callbacks import LearningRateMonitor
+from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from torch.utils.data import DataLoader, Dataset
 
@@ -166,6 +166,13 @@ def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> N
     job(**demo).run(Run(tmp_path / "two", seed=3, resume=True))
     assert lines(tmp_path / "two")[-1][0] == 128
     require_same(tmp_path / "two", tmp_path / "whole")
+
+
+def test_lightnings_own_checkpoints_lie_beside_ours(tmp_path: Path) -> None:
+    best = partial(ModelCheckpoint, save_top_k=1, monitor="train_loss", filename="best")
+    job(callbacks={"best": best}).run(Run(tmp_path / "run"))
+    found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ckpt")}
+    assert "run/checkpoints/best.ckpt" in found and all(path.startswith("run/checkpoints/") for path in found), found
 
 
 def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decides which hosts a run may send data to, and with which key. The user allows them, never the recipe.
+"""Decides which hosts a run may send data to, with which key, and where it may write. The user allows these, no recipe.
 
 The code that composes a recipe gives `Permissions` to the components that send (`config/build.py`). No key of a recipe
 can hold one. It travels with the component to worker processes and other machines.
@@ -10,10 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
 from nemo_vfm.core.network.secret import register
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, is_private, service_url
+from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import SCHEMES, Address
 
 
@@ -24,6 +26,8 @@ class Sent:
 #: A text that is sent to somebody: what comes from the environment is refused in it.
 SentText = Annotated[str, Sent()]
 #: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.
+#: Stands before a folder of the user's that a run may write in.
+_FOLDER = "file://"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _BARE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
 
@@ -33,7 +37,7 @@ class Allowed:
     """One host or bucket that the user allows.
 
     Args:
-        place: `https://host:443`, `s3://bucket` or `ray://host:10001`.
+        place: `https://host:443`, `s3://bucket`, `ray://host:10001`, or `file:///folder` that may be written in.
         variable: of the environment, whose value is the key; None sends none.
         private: whether it may be on this machine or in its network.
         source: where the user says so, in words.
@@ -80,7 +84,7 @@ class Permissions:
     """Everything that the user allows; without arguments nothing.
 
     Args:
-        allowed: hosts and buckets.
+        allowed: hosts, buckets and folders.
         file: the user's endpoints file, for messages.
         trouble: why that file was not read; empty where it was, or where there is none.
         withheld: (variable, value) of all that the recipe takes from the environment; no request may hold a value.
@@ -126,6 +130,11 @@ class Permissions:
         """Whether the user allows a bucket, or another address that takes no key of ours."""
         return any(one.place == place for one in self.allowed)
 
+    def may_write(self, path: Path) -> bool:
+        """Whether the user allows the folder that a path lies in, or the path itself."""
+        folders = (Path(one.place.removeprefix(_FOLDER)) for one in self.allowed if one.place.startswith(_FOLDER))
+        return any(real(path).is_relative_to(real(folder)) for folder in folders)
+
     def refusal(self, place: str) -> str:
         """Why nothing goes to a host or bucket that a recipe names, and what the user can do."""
         reason = f" ({self.file} was not read: {self.trouble})" if self.trouble else ""
@@ -158,15 +167,28 @@ def allowed_host(word: str) -> Allowed:
     """What `--allow-host HOST[:PORT][=VARIABLE]` allows.
 
     A name means https, an address of this machine or network http. `http://HOST` allows a name inside the network,
-    `s3://BUCKET` a bucket, `ray://HOST:PORT` a Ray cluster.
+    `s3://BUCKET` a bucket, `ray://HOST:PORT` a Ray cluster, `file:///DIR` what `--allow-write /DIR` does.
 
     Raises:
         ValueError: it is not understood; a key in the place of its variable's name is not repeated.
     """
+    if word.startswith(_FOLDER):
+        return allowed_folder(word.removeprefix(_FOLDER))
     place, equals, variable = word.partition("=")
     if equals:
         require_variable(variable)
     return allowed_place(place, variable or None)
+
+
+def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
+    """A folder, or a single file, that a run may write.
+
+    Raises:
+        ValueError: it is no whole path.
+    """
+    if not text.startswith("/"):
+        raise ValueError(f"{text[:100]!r} is not the whole path of a folder; begin it with /")
+    return Allowed(f"{_FOLDER}{text}", source=source)
 
 
 def allowed_place(text: str, variable: str | None, *, private: bool | None = None) -> Allowed:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames
@@ -53,7 +54,7 @@ class Examine:
     splitter: Splitter
     stages: Mapping[str, Stage]
     side_px: int
-    thumbnails: Path
+    thumbnails: WritePath
     decode: Decoding = "cpu"
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import read_json, write_bytes, write_json
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.stage import ClipRecord, Restorer
@@ -33,7 +34,7 @@ class Media:
         shards: the finished clip shards, which may be the only place of a clip's media.
     """
 
-    folder: Path
+    folder: WritePath
     stamp: str
     shards: Path
 

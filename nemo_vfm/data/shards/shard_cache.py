@@ -3,6 +3,7 @@
 """Caches whole shards of an object store on the local disk, checked by hash, within a number of bytes."""
 
 import os
+import re
 import threading
 import time
 from contextlib import suppress
@@ -13,8 +14,10 @@ from nemo_vfm.core.log import warn, warn_once
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address, local
+from nemo_vfm.core.storage.write_path import WritePath
 
 _ABANDONED_S = 3600.0
+_OURS = re.compile(r"[0-9a-f]{64}\.tar|\.[0-9a-f]{64}\.\d+\.tmp\.tar")  # whatever else the folder holds is somebody's
 
 
 class ShardCache:
@@ -24,11 +27,11 @@ class ShardCache:
     a slow line; the first batches wait for whole shards.
 
     Args:
-        folder: where; nothing but shards belongs in it.
+        folder: where; only shards that it has fetched, which are named by their hash, are deleted.
         max_gb: how many GB (10^9 bytes) of shards are kept at most; a shard larger than that is read by ranges.
     """
 
-    def __init__(self, *, folder: Path, max_gb: float) -> None:
+    def __init__(self, *, folder: WritePath, max_gb: float) -> None:
         if max_gb <= 0:
             raise ValueError(f"max_gb must be above 0, got {max_gb:g}")
         self.folder, self.max_gb = local(folder, "the folder of a cache"), max_gb
@@ -95,9 +98,9 @@ class ShardCache:
         """Delete the shards that were not used for longest. Another process may delete them at the same time."""
         for left in self.folder.glob(".*.tmp.tar"):  # of downloads that were killed; one under way is written to
             with suppress(FileNotFoundError):
-                if time.time() - left.stat().st_mtime > _ABANDONED_S:
+                if _OURS.fullmatch(left.name) and time.time() - left.stat().st_mtime > _ABANDONED_S:
                     left.unlink()
-        kept = [path for path in self.folder.glob("*.tar") if path != wanted and not path.name.startswith(".")]
+        kept = [path for path in self.folder.glob("[!.]*.tar") if path != wanted and _OURS.fullmatch(path.name)]
         by_age = []
         for path in kept:
             try:

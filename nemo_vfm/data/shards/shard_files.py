@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sync, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
@@ -63,7 +64,7 @@ class ShardWriter:
         max_shard_bytes: or before a tar would grow beyond this.
     """
 
-    def __init__(self, folder: Path, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
+    def __init__(self, folder: WritePath, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
         if samples_per_shard < 1 or max_shard_bytes < BLOCK:
             raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
         self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.storage.write_path import WritePath, require_own
 from nemo_vfm.data.shards.tar_stream import Tar
 
 COUNTS_SCHEMA = "nemo_vfm.tar_counts/1"
+_BEGINNING = b'{\n "schema": "nemo_vfm.tar_counts/'  # of every version
 _MAX_BYTES = 256 << 20
 
 
@@ -18,9 +20,14 @@ class TarCounts:
 
     Args:
         path: the file; None forgets at the end.
+
+    Raises:
+        UserError: it is a file of another kind.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: WritePath | None) -> None:
+        if path is not None:
+            require_own(path, _BEGINNING, "a file of tar counts")
         self._path = path
         self._counts: dict[str, tuple[int | None, int]] = _read(path)
         self._sizes: dict[str, int | None] = {}

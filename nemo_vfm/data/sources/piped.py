@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.shards.tar_stream import OpenTar, Tar
 from nemo_vfm.data.sources.streamed import StreamedTars
@@ -35,7 +36,7 @@ class PipedTars(StreamedTars):
         bucket: Bucket | None = None,
         num_workers: int = 0,
         shuffle_buffer: int = 256,
-        counts: Path | None = None,
+        counts: WritePath | None = None,
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,
         max_member_mb: float = 1000.0,

@@ -18,6 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
@@ -59,7 +60,7 @@ class StreamedTars:
         bucket: Bucket | None = None,
         num_workers: int = 0,
         shuffle_buffer: int = 256,
-        counts: Path | None = None,
+        counts: WritePath | None = None,
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,
         max_member_mb: float = 1000.0,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
@@ -51,7 +52,7 @@ class VideoFolder(Feed):
         val_fraction: float = 0.0,
         shuffle: bool = True,
         max_bad_in_a_row: int = 16,
-        index: Path | None = None,
+        index: WritePath | None = None,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
     ) -> None:

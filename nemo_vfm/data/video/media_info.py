@@ -11,12 +11,14 @@ from pathlib import Path
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
 from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
 
 FACTS_SCHEMA = "nemo_vfm.file_facts/1"
+_BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
 _AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it reads
 _SAVE_EVERY = 2048
 _SHOWN = 5
@@ -40,7 +42,12 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     Args:
         paths: name -> file.
         index: where the facts are kept, written while the files are looked at; None keeps nothing.
+
+    Raises:
+        UserError: `index` is a file of another kind.
     """
+    if index is not None:
+        require_own(index, _BEGINNING, "an index of media files")
     stamps = {name: stamp(path) for name, path in paths.items()}
     known = _known(index)
     found = {n: known[n] for n in paths if n in known and (known[n]["size"], known[n]["mtime_ns"]) == stamps[n]}
@@ -92,7 +99,7 @@ def _of_video(path: Path) -> dict[str, Json]:
 
 
 def _known(index: Path | None) -> dict[str, Facts]:
-    """What an earlier start found; nothing where the file is absent, damaged or of another kind."""
+    """What an earlier start found; nothing where the file is absent, damaged or of another version."""
     if index is None or not index.is_file():
         return {}
     try:

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -20,6 +19,7 @@ from nemo_vfm.core import log
 from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.storage import files
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, reason_of, row_of
@@ -68,7 +68,7 @@ class Synthesize:
         self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel,
         models: Mapping[str, ChatModel] | None = None, filters: Sequence[RowFilter | AskingFilter | OrderedFilter] = (),
         rows: int = 50, min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
-        licence: str = "", journal: Path | None = None, batch: bool = False,
+        licence: str = "", journal: WritePath | None = None, batch: bool = False,
     ) -> None:  # fmt: skip
         if rows < 1 or not 0 <= min_yield <= 1:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")

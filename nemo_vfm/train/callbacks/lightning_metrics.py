@@ -7,7 +7,6 @@ import math
 import time
 from argparse import Namespace
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,6 +14,7 @@ from lightning.pytorch.loggers import Logger
 
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.train.callbacks.metrics_log import truncate
 
 FILE = "metrics.jsonl"
@@ -29,7 +29,7 @@ def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
 class _Lines:
     """The file, of which rank 0 writes lines; the report takes the lines of one step together."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: WritePath) -> None:
         self.path, self._began = folder / FILE, time.monotonic()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class RunMetrics(Logger):
         folder: the run folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: WritePath) -> None:
         super().__init__()
         self._lines = _Lines(folder)
 
@@ -74,7 +74,7 @@ class RecordLoss(Callback):
         folder: the run folder.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: WritePath) -> None:
         self._lines = _Lines(folder)
         self._total: int | None = None
 

@@ -21,6 +21,7 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import sync
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
 
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -122,7 +123,7 @@ class SaveAndStop(Callback):
         keep_last: how many of the newest stay.
     """
 
-    def __init__(self, folder: Path, every_steps: int, keep_last: int) -> None:
+    def __init__(self, folder: WritePath, every_steps: int, keep_last: int) -> None:
         self.folder, self.every_steps, self.keep_last = folder, every_steps, keep_last
         self._saved, self._urgency, self._waits = -1, 0.0, False
 

@@ -1,10 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the run folder that a recipe names: a stranger's recipe must not write outside the working directory.
+"""Checks where a recipe makes a run write: a stranger's recipe must not write outside the working directory.
 
-The command line may name any folder except a git repository's own. A folder from a recipe, and the default `runs/NAME`,
-must lie below the working directory. No link may be on the way, since it may have come with the recipe. Folders above
-the working directory are the user's own, so a home or a scratch disk may be a link.
+What the user types may lie anywhere except in a git repository's own folders. A run folder from a recipe, the default
+`runs/NAME`, and whatever else a recipe lets a component write must lie below the working directory, or in the run
+folder. No link may lead out of it, since it may have come with the recipe. Folders above the working directory are the
+user's own, so a home or a scratch disk may be a link.
 """
 
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from nemo_vfm.config.recipe_errors import UNSEEN, fail, shown_path
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.config.yaml_source import MAX_DEPTH
+from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.network.secret import is_key
 from nemo_vfm.core.storage.files import real
 
@@ -30,10 +32,45 @@ def run_dir_of(node: Scalar, recipe: Path) -> Path:
         RecipeError: no run may be kept there.
     """
     path = _path(node)
-    _refuse_git(path, node)
+    if (folder := _of_git(path)) is not None:
+        raise fail(f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
+                   node.mark, _KEY)  # fmt: skip
     if not node.mark.source.is_typed and real(path) != real(recipe).parent:
         _refuse_outside(path, node)
     return path
+
+
+def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Permissions) -> str:
+    """Why a component may not write the file or folder that a recipe names; empty where it may.
+
+    Args:
+        node: the path; what came from the environment is not repeated.
+        key: its dotted address.
+        run_dir: the run folder; None where the recipe's own is refused.
+        permissions: the folders that the user allows.
+    """
+    path = Path(str(node.value))
+    if _of_git(path) is not None:
+        return "this is written, and it lies in a folder that is git's own; choose another path"
+    if node.is_typed or is_free(path, run_dir) or permissions.may_write(path):
+        return ""
+    return ("this is written, and a recipe writes only in its run folder and below the working directory, nothing "
+            f"hidden there; if you mean it, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
+
+
+def is_free(path: Path, run_dir: Path | None) -> bool:
+    """Whether any recipe may write there: in the run folder, or below the working directory where nothing is hidden."""
+    if run_dir is not None and _lies_below(path, run_dir) is not None:
+        return True
+    here = Path.cwd()
+    below = _lies_below(path, here) if here != Path(here.anchor) else None
+    return below is not None and not any(part.startswith(".") for part in below.parts)  # it may be the user's home
+
+
+def _lies_below(path: Path, folder: Path) -> Path | None:
+    """Where a path leads below a folder, links followed; None where it leads elsewhere or to the folder itself."""
+    lies, root = real(path), real(folder)
+    return lies.relative_to(root) if lies.is_relative_to(root) and lies != root else None
 
 
 def _path(node: Scalar) -> Path:
@@ -53,18 +90,15 @@ def _path(node: Scalar) -> Path:
     return path
 
 
-def _refuse_git(path: Path, node: Scalar) -> None:
-    """Git runs what its folders say: a hook, a filter, a pager."""
+def _of_git(path: Path) -> Path | None:
+    """The folder of git's own that a path lies in. Git runs what its folders say: a hook, a filter, a pager."""
     lies = real(path)
     for folder in (lies, *lies.parents):
         if folder == Path.cwd() or (folder / ".git").exists():  # a checkout, which may itself lie in a bare repository
-            return
+            return None
         if folder.name.lower() == ".git" or _is_bare_repository(folder):
-            raise fail(
-                f"run_dir lies inside {shown_path(str(folder))}, which is git's own; take another folder",
-                node.mark,
-                _KEY,
-            )
+            return folder
+    return None
 
 
 def _is_bare_repository(folder: Path) -> bool:

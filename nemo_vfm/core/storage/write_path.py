@@ -1,0 +1,39 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Marks the arguments of components that name what a run writes, and keeps the files of others from being changed."""
+
+from pathlib import Path
+from typing import Annotated
+
+from nemo_vfm.core.errors import UserError
+
+
+class Written:
+    """Marks an argument whose file or folder is written: see `WritePath`."""
+
+
+#: A file or folder that a component creates, changes or deletes. A recipe may name one below the working directory or
+#: in the run folder; elsewhere the user must have typed or allowed it (docs/permissions.md).
+WritePath = Annotated[Path, Written()]
+
+
+def require_own(path: Path, beginning: bytes, what: str) -> None:
+    """Refuse to change a file that did not begin as ours; a missing or an empty one is nobody's.
+
+    Args:
+        beginning: with what each file of this kind begins.
+        what: such a file in words, with its article.
+
+    Raises:
+        UserError: it begins with something else, or it is no regular file.
+    """
+    if not path.exists():
+        return
+    found = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            found = file.read(len(beginning))
+        if not found:
+            return
+    if not found or not beginning.startswith(found):
+        raise UserError(f"{path} is not {what}, so it is not changed; choose another file")
