@@ -16,6 +16,7 @@ from pathlib import Path
 from nemo_vfm.asking.file_lock import file_lock
 from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
 _OPEN: dict[Path, "_Shared"] = {}
@@ -69,6 +70,7 @@ class _Shared:
             self.close = stack.pop_all().close
 
 
+@no_component
 class OpenJournal:
     """A journal that this process holds. Threads may share it.
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sync, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
@@ -52,6 +53,7 @@ _MAX_OPEN_FILES = 64
 _WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
 
 
+@no_component
 class ShardWriter:
     """Writes shards in the order of the calls; equal calls give equal bytes. Not finished until `close`.
 
@@ -179,6 +181,7 @@ class ShardWriter:
         self._file, self._samples, self._position = None, [], 0
 
 
+@no_component
 class ShardSet:
     """A folder of shards, opened: what is in it is known, and members are read by offset, never unpacked.
 

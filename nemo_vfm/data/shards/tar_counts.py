@@ -7,12 +7,14 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.shards.tar_stream import Tar
 
 COUNTS_SCHEMA = "nemo_vfm.tar_counts/1"
 _MAX_BYTES = 256 << 20
 
 
+@no_component
 class TarCounts:
     """Counts by tar, in memory, and in a file where one is given.
 
