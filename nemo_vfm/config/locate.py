@@ -122,8 +122,7 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
         raise NotLocated(f"{name} is defined inside a function; recipes name classes at the top level of a module")
     if _acts(found):
         why = "opens what it is given while it is made" if inspect.isclass(found) else "may do more than build"
-        raise NotLocated(f"{name} {why}, so no recipe calls it; `nemo-vfm list` shows what can be named. A class or "
-                         f"function of your own needs --trust PACKAGE")  # fmt: skip
+        raise NotLocated(f"{name} {why}, so no recipe calls it; name a component, or your own with --trust PACKAGE")
 
 
 def _acts(found: Target) -> bool:

@@ -195,7 +195,7 @@ def test_nothing_of_ours_that_acts_is_called_by_a_config(name, kitchen):
     text = json.dumps({"_target_": f"nemo_vfm.{name}", **ACTING[name]})
     for word, place in places.items():
         text = text.replace(word, place)
-    with pytest.raises(RecipeError, match="so no recipe calls it; `nemo-vfm list` shows what can be named"):
+    with pytest.raises(RecipeError, match="so no recipe calls it; name a component, or your own with --trust PACKAGE"):
         nemo_vfm.build(json.loads(text))
     assert precious.read_text() == "first\nlast, and torn"
     assert not (kitchen.folder / "mark").exists()
