@@ -26,7 +26,7 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGUSR1)  # a Ctrl-C reaches the run by its
 
 def commands(launch: Launch) -> list[list[str]]:
     """Each command, word by word: one, or one for every run of a sweep."""
-    folders = [run.run_dir for run in launch.runs] or [launch.run_dir]
+    runs = [(run.run_dir, run.typed) for run in launch.runs] or [(launch.run_dir, launch.typed)]
     before = before_here(launch.request.profile, launch.folder)
     return [
         [
@@ -38,9 +38,10 @@ def commands(launch: Launch) -> list[list[str]]:
             "run",
             str(recipe),
             f"run_dir={folder}",
+            *typed,
             *launch.request.run_words(),
         ]
-        for recipe, folder in zip(launch.recipes(), folders, strict=True)
+        for recipe, (folder, typed) in zip(launch.recipes(), runs, strict=True)
     ]
 
 

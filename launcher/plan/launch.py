@@ -50,6 +50,7 @@ class Launch:
         values: of the cluster, as its file and the changes say.
         recipe: the composed recipe's text.
         run_dir: the run folder, whole path.
+        typed: what the user typed in the recipe, as changes; a file alone would make it the recipe's.
         workdir: where it is submitted.
         work: the steps of the recipe.
         code: the working tree.
@@ -70,6 +71,7 @@ class Launch:
     values: Json
     recipe: str
     run_dir: Path
+    typed: tuple[str, ...] = ()
     workdir: Path
     work: Work
     code: Code
@@ -166,8 +168,8 @@ def prepared(request: LaunchRequest) -> Launch:
     found = work(request, code.root)
     where, unknown = known(chosen.where)
     return Launch(
-        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, workdir=Path.cwd(),
-        work=found,
+        request=request, where=where, values=chosen.values, recipe=text, run_dir=run_dir, typed=typed_words(composed),
+        workdir=Path.cwd(), work=found,
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
         modules=modules(request.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
         shares=tuple(chain(found, where, request.nodes, request.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
@@ -193,7 +195,8 @@ def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
 def swept_run(name: str, request: LaunchRequest, changes: Sequence[str]) -> SweptRun:
     """One run of a sweep; `asked` are the words for it alone."""
     composed = _composed(request)
-    return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes))
+    return SweptRun(name=name, recipe=composed_text(composed), run_dir=run_folder(composed), changes=tuple(changes),
+                    typed=typed_words(composed))  # fmt: skip
 
 
 def _composed(request: LaunchRequest) -> Composed:
@@ -269,6 +272,11 @@ def composed_text(composed: Composed) -> str:
     return text
 
 
+def typed_words(composed: Composed) -> tuple[str, ...]:
+    """What the user typed, behind the file that a job reads; its run folder is given whole."""
+    return tuple(word for word in composed.typed_words() if not word.startswith("run_dir="))
+
+
 def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     alone = len(launch.shares) == 1
     if share.phase and share.ranks == 1:  # else it would begin the processes of the next phase by itself, here
@@ -279,15 +287,15 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
-        words=(*only, *launch.request.run_words(), *_timeout(launch.request, cluster)),
+        words=(*only, *launch.typed, *launch.request.run_words(), *_timeout(launch.request, cluster)),
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,
         engine=share.engine, silence_s=launch.request.rank_silence or SILENCE_S, lead_s=launch.lead_s,
         module_path=launch.module_path,
         needed=tuple(name for name in launch.needed if name not in cluster.secrets), ray=share.ray,
-        mpi=cluster.mpi or "", array=share.array, task_words=() if launch.runs else share.task_words(),
-        profile=launch.request.profile,
+        mpi=cluster.mpi or "", array=share.array, profile=launch.request.profile,
+        task_words=tuple(run.typed for run in launch.runs) or share.task_words(),
         task_runs=tuple((file, run.run_dir) for file, run in zip(launch.recipes(), launch.runs, strict=False)),
         cluster=cluster,
     )  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from launcher.plan.chain import chain
-from launcher.plan.launch import Launch, composed_text, known, swept_run
+from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_words
 from launcher.plan.recipe_info import Point, work
 from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import modules
@@ -26,31 +26,41 @@ from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json
 
 
-def again(kept: KeptLaunch, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = ()) -> Launch:
+def again(
+    kept: KeptLaunch, run_dir: Path, trust: Sequence[str] = (), allow_host: Sequence[str] = (),
+    typed: Sequence[str] = (),
+) -> Launch:  # fmt: skip
     """The launch.
 
     Args:
         trust: words of `--trust`, from the command line.
         allow_host: words of `--allow-host`, from the command line.
+        typed: values of the recipe that only the command line can give, again: the folder's recipe grants nothing.
 
     Raises:
-        UserError: it is the same folder, the copy of the code was changed, or a word that it was given is missing.
+        UserError: it is the same folder, the copy of the code was changed, a word that it was given is missing, or one
+            would change the recipe.
     """
     target = Path.cwd() / run_dir
     if target == kept.run_dir:
         raise UserError(
             f"{run_dir} is where it ran; choose another folder, or resume there: vfm-launch retry {run_dir}"
         )
-    request = _request_of(kept, trust, allow_host)
+    request = replace(_request_of(kept, trust, allow_host), changes=tuple(typed))
     where, unknown = known(cluster_again(kept.values["cluster"], request))
     code, runs = _code(kept), _runs(kept, target, request)
-    one = request.alone(runs[0].changes) if runs else replace(request, changes=(f"run_dir={target}",))
-    found, recipe = work(one, code.root), composed_text(compose(one.recipe, one.changes))
+    one = request.alone(runs[0].changes if runs else (f"run_dir={target}",))
+    found, composed = work(one, code.root), compose(one.recipe, one.changes)
+    recipe = composed_text(composed)
+    if recipe != composed_text(compose(one.recipe, [f"run_dir={composed.run_dir}"])):
+        raise UserError(f"a launch is repeated as it was, and {' '.join(typed)} would change its recipe; submit the "
+                        f"recipe with the change instead")  # fmt: skip
     shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, request.nodes)
     shares = tuple(replace(share, degrees=kept.jobs[0]["degrees"]) for share in shares)  # of all runs, not of the first
     return Launch(
         request=request if runs else one, where=where, values=kept.values["cluster"], recipe=recipe, run_dir=target,
-        workdir=Path(kept.values["workdir"]), work=found, name_of_recipe=kept.values["recipe"],
+        typed=typed_words(composed), workdir=Path(kept.values["workdir"]), work=found,
+        name_of_recipe=kept.values["recipe"],
         title=kept.values["title"], code=code, modules=modules(request.trust, code.root), packages=packages(),
         unknown=tuple(unknown), runs=runs,
         shares=shares or tuple(chain(found, where, request.nodes, request.parts)), table=_table(kept, target),

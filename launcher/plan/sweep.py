@@ -27,12 +27,14 @@ class SweptRun:
         recipe: its composed text.
         run_dir: whole path.
         changes: of the recipe that is swept; its run folder is among them.
+        typed: what the user typed, swept or not, as changes.
     """
 
     name: str
     recipe: str
     run_dir: Path
     changes: tuple[str, ...]
+    typed: tuple[str, ...] = ()
 
 
 def shared(points: Sequence[Point], cluster: Where, nodes: int | None) -> tuple[Share, ...]:

@@ -127,16 +127,17 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
 
 def _words(job: SlurmJob) -> Iterator[str]:
     """What each task of an array has for itself."""
-    if job.task_words:
-        yield "# -- The share of this task of the array."
-        lines = [f"share=({' '.join(map(quoted, words))})" for words in job.task_words]
-    elif job.task_runs:
-        yield "# -- The recipe of this task of the array, and its run folder."
-        lines = [f"recipe={quoted(str(recipe))}; run={quoted(str(run))}" for recipe, run in job.task_runs]
-    else:
+    if not (job.task_words or job.task_runs):
         return
+    what = (
+        "recipe of this task of the array, and its run folder" if job.task_runs else "share of this task of the array"
+    )
+    yield f"# -- The {what}."
+    runs = [f"recipe={quoted(str(recipe))}; run={quoted(str(run))}" for recipe, run in job.task_runs]
+    words = [f"own=({' '.join(map(quoted, one))})" for one in job.task_words]
     yield 'case "$SLURM_ARRAY_TASK_ID" in'
-    yield from (f"  {number}) {line} ;;" for number, line in enumerate(lines))
+    lines = zip(*filter(None, (runs, words)), strict=True)
+    yield from (f"  {number}) {'; '.join(line)} ;;" for number, line in enumerate(lines))
     yield "esac"
 
 
@@ -153,9 +154,9 @@ def _work(job: SlurmJob) -> Iterator[str]:
     if job.task_runs:
         which = ['"$recipe"', '"run_dir=$run"']
     words = ["run", *which, *map(quoted, job.words)]
-    share = ['"${share[@]}"'] if job.task_words else []
+    own = ['"${own[@]}"'] if job.task_words else []
     lines = [" ".join(_step(job)), *enter, " ".join(inside), " ".join(profile.before(job.profile)),
-             " ".join([*map(quoted, job.command), *words, *share])]  # fmt: skip
+             " ".join([*map(quoted, job.command), *words, *own])]  # fmt: skip
     work = [*" \\\n    ".join(line for line in lines if line).split("\n"), "status=$?"]
     yield from _guarded(job, node_check.around(job, work))
     if job.ray:

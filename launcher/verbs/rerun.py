@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which launch, and where to."""
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
     parser.add_argument("to", metavar="run_dir=DIR", help="run folder of the new launch")
+    parser.add_argument("typed", metavar="KEY=VALUE", nargs="*", default=[],
+                        help="values of the recipe that only you can give, such as models.python.strict=false, "
+                             "again")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
                         help="packages that the launch was trusted with, again; their code will run")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
@@ -27,4 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.verbs.submit import launched
 
     to = Path(arguments.to.removeprefix("run_dir="))
-    return launched(again(read(arguments.run), to, arguments.trust, arguments.allow_host), dry_run=arguments.dry_run)
+    return launched(
+        again(read(arguments.run), to, arguments.trust, arguments.allow_host, arguments.typed),
+        dry_run=arguments.dry_run,
+    )

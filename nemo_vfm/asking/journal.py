@@ -17,6 +17,7 @@ from nemo_vfm.asking.file_lock import file_lock
 from nemo_vfm.asking.journal_index import JournalIndex
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.write_path import WritePath, require_own
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
 _OPEN: dict[Path, "_Shared"] = {}
@@ -70,6 +71,7 @@ class _Shared:
             self.close = stack.pop_all().close
 
 
+@no_component
 class OpenJournal:
     """A journal that this process holds. Threads may share it.
 
@@ -78,7 +80,7 @@ class OpenJournal:
         others: files that are read only.
     """
 
-    def __init__(self, path: WritePath, others: Sequence[Path]) -> None:
+    def __init__(self, path: Path, others: Sequence[Path]) -> None:
         self._path, self._lock, self._closed = path, threading.Lock(), False
         require_own(path, b'{"key": "', "a journal of answers")
         with ExitStack() as stack:

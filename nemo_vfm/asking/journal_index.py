@@ -7,9 +7,11 @@ import os
 from pathlib import Path
 
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
 
+@no_component
 class JournalIndex:
     """Where each key's last line is.
 

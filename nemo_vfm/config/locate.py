@@ -19,6 +19,7 @@ from typing import Any
 
 from nemo_vfm.config.name_suggestions import elsewhere
 from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.core.types.component import may_be_named
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
 #: trusts exactly the object of that name. Of Lightning's there are callbacks that only look and the modules of its
@@ -91,7 +92,7 @@ def _missing_word(name: str, trust: Sequence[str]) -> str | None:
 def is_trusted(kind: type, trust: Sequence[str]) -> bool:
     """Whether a class may be made without being named: the one that its slot is annotated with."""
     home = f"{kind.__module__}.{kind.__qualname__}"
-    return _covered(home, trust) and _missing_word(home, trust) is None
+    return _covered(home, trust) and _missing_word(home, trust) is None and not _acts(kind)
 
 
 def _covered(name: str, trust: Sequence[str]) -> bool:
@@ -119,6 +120,14 @@ def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
         raise NotLocated(f"{name} is defined as {home}, which is not trusted")
     if "<locals>" in home:
         raise NotLocated(f"{name} is defined inside a function; recipes name classes at the top level of a module")
+    if _acts(found):
+        why = "opens what it is given while it is made" if inspect.isclass(found) else "may do more than build"
+        raise NotLocated(f"{name} {why}, so no recipe calls it; name a component, or your own with --trust PACKAGE")
+
+
+def _acts(found: Target) -> bool:
+    """Whether it is ours and does something when it is called, or may do so."""
+    return found.__module__.partition(".")[0] == "nemo_vfm" and not may_be_named(found)
 
 
 def _module(name: str, trust: Sequence[str], attribute: str) -> ModuleType:

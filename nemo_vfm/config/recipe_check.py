@@ -13,13 +13,14 @@ from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.build import Call, Group, Items, Part, Value
+from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
 from nemo_vfm.config.slot_fit import chosen
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.config.written_paths import write_refusal
-from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent
+from nemo_vfm.core.network.permission import NOTHING, Permissions, Sent, UserOnly
 from nemo_vfm.core.network.secret import register_arguments
 from nemo_vfm.core.storage.write_path import Written
 from nemo_vfm.core.types.job import Job
@@ -127,13 +128,18 @@ class Checker:
             return self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
                              f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
         try:
-            value = Value(convert(node, hint), node)
+            value = convert(node, hint)
         except BadValue as error:
             return self._say(path, node.mark, str(error))
-        is_written = any(isinstance(note, Written) for note in hints.notes(hint))
+        notes = hints.notes(hint)
+        if UserOnly(value) in notes and not node.is_typed_here:
+            text = text_of(node.value)
+            return self._say(path, node.mark, f"a recipe cannot give up this protection with {text}; if you mean it, "
+                             f"give it on the command line: {path}={text}")  # fmt: skip
+        is_written = any(isinstance(note, Written) for note in notes)
         if is_written and (refusal := write_refusal(node, path, self.run_dir, self.permissions)):
             return self._say(path, node.mark, refusal)
-        return value
+        return Value(value, node)
 
     def _open(self, node: Node, path: str) -> Part:
         """A slot of a third-party class that says nothing about its type: plain values only, never a component."""

@@ -21,6 +21,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage.files import read_json
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.models.vision import quiet
@@ -104,6 +105,7 @@ def _folder_errors(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be loaded as a text encoder: {error}") from error
 
 
+@no_component
 class Tower:
     """A tokenizer and the text part of a model.
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 
 #: model_type of config.json -> (class in transformers, output that is the image's feature)
@@ -28,6 +29,7 @@ _TEXT_PARTS = ("text_model.", "text_projection.", "logit_scale", "logit_bias")
 _SHOWN = 4
 
 
+@no_component
 class ImageEncoder(nn.Module):
     """CLIP or SigLIP, pictures made ready inside.
 

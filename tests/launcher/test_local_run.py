@@ -53,6 +53,16 @@ def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, 
     assert "here" in said and "done" in said and "local" in said
 
 
+@pytest.mark.slow
+def test_what_only_the_user_can_say_is_said_to_a_run_here(desk):
+    (desk / "g.yaml").write_text("_target_: tests.support.parts.Guarded\n")
+    words = ["submit", "g.yaml", "cluster=local", "--trust", "tests.support.parts"]
+    assert main([*words, "strict=false"]) == 0
+    assert main([*words, "--sweep", "strict=true,false"]) == 0
+    found = {str(file.parent.name): file.read_text() for file in (desk / "runs").rglob("strict.txt")}
+    assert found == {"g": "False\n", "strict=true": "True\n", "strict=false": "False\n"}
+
+
 @pytest.mark.slow  # launched runs
 def test_the_code_is_that_of_the_launch_and_what_the_cluster_sets_reaches_the_run(desk, monkeypatch):
     subprocess.run(["git", "init", "-q"], check=True)

@@ -235,7 +235,7 @@ def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job
     assert main([*films, "--parts", "8"]) == 0
     assert [Path(call[-1]).name for call in queue.asked("sbatch")] == ["parts-0.sh", "parts-1.sh", "job.sh"]
     script = queue.submitted(102).decode()
-    assert "--array=0-7" in script and "3) share=(--part 3/8@1)" in script
+    assert "--array=0-7" in script and "3) own=(--part 3/8@1)" in script
     assert "--dependency=afterok:101" in queue.asked("sbatch")[1]
     assert "--part " not in queue.submitted(103).decode()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.test_quoting import HOSTILE
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
@@ -68,12 +69,32 @@ def test_each_task_of_the_array_has_its_own_recipe_and_run_folder(desk, queue, c
 @pytest.mark.slow
 def test_a_task_runs_its_recipe_in_its_folder_whatever_their_names(tmp_path, text):
     runs = tuple((tmp_path / f"{text}.yaml", tmp_path / f"{number} {text}") for number in range(2))
-    job = small_job(tmp_path, array=2, task_runs=runs, words=("--allow=a b",))
+    job = small_job(tmp_path, array=2, task_runs=runs, task_words=((), (f"name={text}",)), words=("--allow=a b",))
     done = run(job, tmp_path / "fakes", SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="7")
     recipe, folder = runs[1]
-    assert done.steps[0][-5:] == ["nemo-vfm", "run", str(recipe), f"run_dir={folder}", "--allow=a b"]
+    assert done.steps[0][-6:] == ["nemo-vfm", "run", str(recipe), f"run_dir={folder}", "--allow=a b", f"name={text}"]
     assert (job.folder / "attempts.tsv").read_text().split("\t")[1] == "7_1"
     assert not list(tmp_path.rglob("canary"))
+
+
+@pytest.mark.slow
+def test_what_only_the_user_can_say_is_said_in_each_job_and_again_for_a_rerun(desk, queue, capsys):
+    trust = ("--trust", "tests.support.parts")
+    (desk / "g.yaml").write_text("_target_: tests.support.parts.Guarded\n")
+    assert main(["submit", "g.yaml", *CLUSTER, *trust, "strict=false", "run_dir=runs/a"]) == 0
+    assert "run_dir=%s strict=false " % (desk / "runs/a") in queue.submitted(101).decode()
+    assert nemo_vfm_main(["check", "runs/a/launch/g.yaml", *trust]) == 2
+    assert nemo_vfm_main(["check", "runs/a/launch/g.yaml", *trust, "strict=false"]) == 0
+    again = ["rerun", "runs/a", "run_dir=runs/b", *trust]
+    capsys.readouterr()
+    assert main(again) == 2 and main([*again, "strict=false", "seed=5"]) == 2
+    said = capsys.readouterr().err
+    assert "give it on the command line: strict=false" in said and "strict=false seed=5 would change its recipe" in said
+    assert main([*again, "strict=false"]) == 0
+    assert "run_dir=%s strict=false " % (desk / "runs/b") in queue.submitted(102).decode()
+    assert main(["submit", "g.yaml", *CLUSTER, *trust, "--sweep", "strict=true,false"]) == 0
+    lines = [line for line in queue.submitted(103).decode().splitlines() if "; own=(" in line]
+    assert [line.partition("; own=")[2] for line in lines] == ["(strict=true) ;;", "(strict=false) ;;"]
 
 
 def test_status_says_each_run_and_retry_takes_those_that_are_left(desk, queue, capsys):

@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+import nemo_vfm
+from nemo_vfm.asking.journal import Journal, OpenJournal
 from nemo_vfm.config import DEFAULT_TRUST, RecipeError, build, check, compose, trust_list
-from nemo_vfm.config.locate import NotLocated, locate
+from nemo_vfm.config.locate import NotLocated, is_trusted, locate
 from tests.support.recipe_folder import PARTS, TRUST
 
 #: Names of things that run code, under their own names and under the names of modules that imported them.
@@ -173,3 +175,32 @@ def test_the_default_list_is_short_and_every_name_on_it_exists():
     assert len(named) <= 20 and [name for name in DEFAULT_TRUST if name.endswith(".")] == ["nemo_vfm."]
     for name in named:
         assert locate(name, DEFAULT_TRUST).__module__.split(".")[0] in ("torch", "lightning")
+
+
+#: What acts when it is called, and what it would leave behind or change.
+ACTING: dict[str, dict[str, object]] = {
+    "synth.checks.limited_child.run_python": {
+        "source": "open('MARK', 'w').write('ran')", "strict": False, "without": ["landlock", "seccomp", "namespaces"]},
+    "asking.journal.OpenJournal": {"path": "FILE", "others": []},
+    "data.shards.shard_files.ShardWriter": {"folder": "FOLDER", "samples_per_shard": 9, "max_shard_bytes": 9999},
+    "core.storage.files.sha256_file": {"path": "FILE"},
+    "serve.openai_api.http_server.HttpServer": {"app": None, "listen": {}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTING)
+def test_nothing_of_ours_that_acts_is_called_by_a_config(name, kitchen):
+    precious = kitchen.write("precious/.keys", "first\nlast, and torn")
+    places = {"MARK": f"{kitchen.folder}/mark", "FILE": str(precious), "FOLDER": str(precious.parent)}
+    text = json.dumps({"_target_": f"nemo_vfm.{name}", **ACTING[name]})
+    for word, place in places.items():
+        text = text.replace(word, place)
+    with pytest.raises(RecipeError, match="so no recipe calls it; name a component, or your own with --trust PACKAGE"):
+        nemo_vfm.build(json.loads(text))
+    assert precious.read_text() == "first\nlast, and torn"
+    assert not (kitchen.folder / "mark").exists()
+
+
+def test_a_slot_makes_no_class_of_its_own_annotation_that_opens_what_it_is_given():
+    assert not is_trusted(OpenJournal, DEFAULT_TRUST)
+    assert is_trusted(Journal, DEFAULT_TRUST)

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NothingKept
-from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.network.permission import SentText, UserOnly
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.factory import Factory
@@ -180,6 +180,18 @@ class Count:
         earlier = json.loads(calls.read_text()) if calls.is_file() else []
         calls.write_text(json.dumps([*earlier, {"from": first, "resume": run.resume, "seed": run.seed}]))
         return Outcome(f"counted to {self.duration}", {"steps": self.duration.amount})
+
+
+class Guarded:
+    """A job that says whether it was protected; a step of a workflow, too."""
+
+    def __init__(self, *, strict: Annotated[bool, UserOnly(False)] = True, duration: Duration | None = None) -> None:
+        self.strict = strict
+
+    def run(self, run: Run) -> Outcome:
+        with (run.folder / "strict.txt").open("a") as file:
+            file.write(f"{self.strict}\n")
+        return Outcome("ran")
 
 
 class Fail:

@@ -23,6 +23,17 @@ class Sent:
     """Marks an argument whose text leaves this machine: see `SentText`."""
 
 
+@dataclass(frozen=True, slots=True)
+class UserOnly:
+    """Marks an argument that takes one value from the user alone, who types it; no recipe can give it.
+
+    Args:
+        value: which gives up a protection.
+    """
+
+    value: object
+
+
 #: A text that is sent to somebody: what comes from the environment is refused in it.
 SentText = Annotated[str, Sent()]
 #: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.

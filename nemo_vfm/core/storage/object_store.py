@@ -20,6 +20,7 @@ from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.types.component import no_component
 
 _CHUNK = 8 << 20
 _BACKENDS = {"gs": "gcsfs", "abfs": "adlfs"}
@@ -51,6 +52,7 @@ class Item:
     stamp: str
 
 
+@no_component
 class Ranges:
     """An object that stays open, read by ranges of bytes; safe for threads, since a read moves nothing.
 

@@ -17,6 +17,7 @@ import numpy as np
 from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames, DecoderReport, MotionVectors
 from nemo_vfm.data.video.codecs import Decoding
@@ -32,6 +33,7 @@ _BORDERS_S = (
 _NO_VECTORS = frozenset({"hevc", "vp8", "vp9", "av1", "mjpeg", "prores", "ffv1", "png", "gif", "rawvideo"})
 
 
+@no_component
 class Walk:
     """Goes over a video once and remembers, small, what nobody has taken as footage yet.
 

@@ -14,12 +14,14 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.types.component import no_component
 
 _SIDECARS = (".json", ".txt")
 _MAX_SIDECAR_BYTES = 64 << 20
 _AT_ONCE = 8
 
 
+@no_component
 class FetchedFile:
     """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
 

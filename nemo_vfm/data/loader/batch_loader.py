@@ -16,6 +16,7 @@ from torch.utils.data import Dataset
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.collate import collate
 from nemo_vfm.data.batching.faults import Fault, Faults
@@ -109,6 +110,7 @@ def within(max_ahead_bytes: int, max_bytes: int, num_workers: int) -> tuple[int,
     return workers, min(_AHEAD, fit // workers)
 
 
+@no_component
 class Batches:
     """Batches `first`, `first` + 1, ... without end; each iteration starts at `first` with workers of its own.
 

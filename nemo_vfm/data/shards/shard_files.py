@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_file, sync, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.clip_id import is_key
@@ -53,6 +53,7 @@ _MAX_OPEN_FILES = 64
 _WORTH_READING = 64 << 10  # bytes between two members that cost less than a second request
 
 
+@no_component
 class ShardWriter:
     """Writes shards in the order of the calls; equal calls give equal bytes. Not finished until `close`.
 
@@ -64,7 +65,7 @@ class ShardWriter:
         max_shard_bytes: or before a tar would grow beyond this.
     """
 
-    def __init__(self, folder: WritePath, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
+    def __init__(self, folder: Path, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
         if samples_per_shard < 1 or max_shard_bytes < BLOCK:
             raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
         self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes
@@ -180,6 +181,7 @@ class ShardWriter:
         self._file, self._samples, self._position = None, [], 0
 
 
+@no_component
 class ShardSet:
     """A folder of shards, opened: what is in it is known, and members are read by offset, never unpacked.
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.batching.faults import Changed
 from nemo_vfm.data.shards.shard_cache import ShardCache
 
@@ -93,6 +94,7 @@ class LocalFolder:
         return LocalShard(self.path / name, stamp)
 
 
+@no_component
 class LocalShard:
     """A descriptor that closes itself after its last user. Reads by offset move nothing, so forks may share it.
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.storage.write_path import WritePath, require_own
+from nemo_vfm.core.storage.write_path import require_own
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.shards.tar_stream import Tar
 
 COUNTS_SCHEMA = "nemo_vfm.tar_counts/1"
@@ -15,6 +16,7 @@ _BEGINNING = b'{\n "schema": "nemo_vfm.tar_counts/'  # of every version
 _MAX_BYTES = 256 << 20
 
 
+@no_component
 class TarCounts:
     """Counts by tar, in memory, and in a file where one is given.
 
@@ -25,7 +27,7 @@ class TarCounts:
         UserError: it is a file of another kind.
     """
 
-    def __init__(self, path: WritePath | None) -> None:
+    def __init__(self, path: Path | None) -> None:
         if path is not None:
             require_own(path, _BEGINNING, "a file of tar counts")
         self._path = path

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.tokens.token_manifest import ENDS, Shard, Tokens, read_manifest
 
 #: Files that are mapped at once: each holds a descriptor, of which a process often has 1,024.
@@ -21,6 +22,7 @@ _ADVICE = getattr(mmap, "MADV_WILLNEED", None)  # not everywhere
 _CHECKED_AT_ONCE = 1 << 24  # tokens
 
 
+@no_component
 class TokenFolder:
     """The shards of one folder. Opening reads sizes alone; a page of a file is read when it is asked for.
 

@@ -20,6 +20,7 @@ from av.stream import Disposition
 from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
 from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, VideoInfo, check_indices, check_size, name_of
@@ -69,6 +70,7 @@ class PacketIndex:
 _LATEST: list[tuple[tuple[object, ...], PacketIndex]] = []
 
 
+@no_component
 class PyAVReader:
     """See `VideoReader`. `read` and `frames` share one decoder: use one of them at a time.
 

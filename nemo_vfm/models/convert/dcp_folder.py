@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.models.convert.dcp_index import Chunk, ChunkedTensor, read_index
 from nemo_vfm.models.convert.opcodes import MAX_BYTES
 from nemo_vfm.models.convert.places import TensorPlace
@@ -35,6 +36,7 @@ def is_zarr(folder: Path) -> bool:
     return any(next((folder / name).glob("*/.zarray"), None) is not None for name in _BELOW)
 
 
+@no_component
 class DcpFolder:
     """The tensors of a distributed checkpoint; to be used in a `with`.
 

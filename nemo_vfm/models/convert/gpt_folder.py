@@ -15,6 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.component import component
 from nemo_vfm.models.convert.gpt_config import config_of
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import tensor_map
@@ -48,6 +49,7 @@ def filled(weights: GptFolder, dtype: torch.dtype) -> GPT:
     return model
 
 
+@component
 def gpt_of_folder(*, folder: Path, precision: PrecisionName = "auto") -> GPT:
     """The model of a folder, for a recipe that asks it for something; a training begins with `start_from` instead.
 

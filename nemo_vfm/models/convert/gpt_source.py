@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.models.convert.gpt_config import arguments_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.source_folder import SourceFolder
@@ -46,6 +47,7 @@ def has_architecture(folder: Path, ending: str) -> bool:
     return isinstance(names, list) and any(str(name).endswith(ending) for name in names)
 
 
+@no_component
 class GptFolder(SourceFolder):
     """GPT's parameters by name, each read when it is asked for; to be used in a `with`.
 

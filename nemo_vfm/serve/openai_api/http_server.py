@@ -10,6 +10,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.serve.openai_api.access_guard import AccessGuard, is_loopback, names_of
 
 _MOST_CONNECTIONS = 2048
@@ -69,6 +70,7 @@ class _DrainingServer(uvicorn.Server):
         return await super().on_tick(counter)
 
 
+@no_component
 class HttpServer:
     """The application on a socket, behind the guard.
 

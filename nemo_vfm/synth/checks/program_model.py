@@ -8,10 +8,12 @@ import platform
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Annotated
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.network.endpoint import EndpointFault
+from nemo_vfm.core.network.permission import UserOnly
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.limited_child import Ending, Limits, protections, run_python
 
@@ -62,10 +64,13 @@ class ProgramModel:
         limits: of each program.
         at_once: programs that run at the same time; the others wait, and no limit of time counts that. None takes the
             number of cores: more would make programs late that are not slow.
-        strict: refuse to run programs where files, network or processes cannot be limited.
+        strict: refuse to run programs where files, network or processes cannot be limited. Only the command line can
+            say false.
     """
 
-    def __init__(self, *, limits: Limits = Limits(), at_once: int | None = None, strict: bool = True) -> None:
+    def __init__(
+        self, *, limits: Limits = Limits(), at_once: int | None = None, strict: Annotated[bool, UserOnly(False)] = True
+    ) -> None:
         if at_once is not None and at_once < 1:
             raise ValueError(f"at_once is {at_once}, but at least one program runs at a time")
         self.limits, self.at_once, self.strict = limits, at_once, strict
@@ -77,7 +82,7 @@ class ProgramModel:
             raise UserError(
                 "programs that a model wrote are run where files, network and processes can be limited, and of the "
                 f"protections there are here: {', '.join(found.layers) or 'none'}; take a Linux with Landlock and "
-                "seccomp, or set strict: false inside a machine that may be lost"
+                "seccomp, or, on a machine that may be lost, give its strict=false on the command line"
             )
 
     def place(self) -> str:

@@ -39,10 +39,10 @@ export PYTHONPATH=/lustre/video/runs/dit/launch/code${PYTHONPATH:+:$PYTHONPATH} 
 
 # -- The share of this task of the array.
 case "$SLURM_ARRAY_TASK_ID" in
-  0) share=(run_dir=/lustre/video/runs/dit/shards/0 shard=0/4) ;;
-  1) share=(run_dir=/lustre/video/runs/dit/shards/1 shard=1/4) ;;
-  2) share=(run_dir=/lustre/video/runs/dit/shards/2 shard=2/4) ;;
-  3) share=(run_dir=/lustre/video/runs/dit/shards/3 shard=3/4) ;;
+  0) own=(run_dir=/lustre/video/runs/dit/shards/0 shard=0/4) ;;
+  1) own=(run_dir=/lustre/video/runs/dit/shards/1 shard=1/4) ;;
+  2) own=(run_dir=/lustre/video/runs/dit/shards/2 shard=2/4) ;;
+  3) own=(run_dir=/lustre/video/runs/dit/shards/3 shard=3/4) ;;
 esac
 
 # -- The state before this attempt, to see at its end whether it made progress.
@@ -93,7 +93,7 @@ files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && br
 
 # -- The work.
 srun --export=ALL --cpus-per-task=64 --mpi=pmix \
-    /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit "${share[@]}"
+    /opt/venv/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit "${own[@]}"
 status=$?
 
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs

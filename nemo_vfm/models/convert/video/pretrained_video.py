@@ -8,6 +8,7 @@ from torch import nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.component import component
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
     PIPELINE,
@@ -24,6 +25,7 @@ from nemo_vfm.parallel.engine.engine import load_weights_into
 _WORDS = "a pretrained video model"
 
 
+@component
 def pretrained_video_model(*, folder: Path) -> DiT:
     """The network of a folder, with the weights that the seed gives it; `start_from` or `checkpoint` bring the others.
 
@@ -40,6 +42,7 @@ def pretrained_video_model(*, folder: Path) -> DiT:
     return family.kind(**family.arguments_of(config))
 
 
+@component
 def pretrained_experts(*, folder: Path) -> NoiseExperts:
     """Both networks of a pipeline that has one for high and one for low noise levels: Wan 2.2 A14B.
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
@@ -98,6 +99,7 @@ def _class_of(path: Path) -> object:
     return name if isinstance(name, str) else None
 
 
+@no_component
 class TransformerFolder(SourceFolder):
     """A video model's parameters by our names, each read when it is asked for; to be used in a `with`.
 

@@ -1,0 +1,32 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Marks the functions of ours that a recipe may name, and the classes that it may not.
+
+Whatever stands behind `_target_` is called with a stranger's arguments. So a class of ours may be named where its
+constructor opens nothing, and a function of ours only where it is marked. A house test looks at both.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+_MARK = "__recipes_may_name__"
+
+
+def component(target: T) -> T:
+    """Mark a function, or a class whose constructor reads: it only builds, from the files that its arguments name."""
+    setattr(target, _MARK, True)
+    return target
+
+
+def no_component(kind: T) -> T:
+    """Mark a class whose constructor opens what it is given: a file, a connection, a process."""
+    setattr(kind, _MARK, False)
+    return kind
+
+
+def may_be_named(target: Callable[..., Any]) -> bool:
+    """Whether a class or function of ours may stand behind `_target_`."""
+    return bool(getattr(target, _MARK, inspect.isclass(target)))
