@@ -11,7 +11,9 @@ from pathlib import Path
 from launcher.plan.launch import prepared
 from launcher.plan.preflight import Finding
 from launcher.request.request import parse_request
+from launcher.slurm import slurm
 from launcher.slurm.job_status import JobState, queue_of, states
+from launcher.slurm.queue import PATIENCE_S
 from launcher.state.launch_folder import read
 from launcher.state.submission import cancel, carry_out, checked
 from nemo_vfm.core.errors import UserError
@@ -37,25 +39,32 @@ class Submitted:
     def wait(self, *, timeout_s: float = float("inf"), poll_s: float = 15.0) -> list[JobState]:
         """Wait until no job waits or runs, and say how each ended; jobs that are begun again are waited for.
 
+        Args:
+            timeout_s: for how long.
+            poll_s: seconds between two questions to Slurm.
+
         Raises:
             TimeoutError: one still waits or runs after `timeout_s`.
-            UserError: Slurm does not answer, so nobody knows.
+            UserError: Slurm is not here, or had not answered for ten minutes or when the time was over.
         """
-        ends = time.monotonic() + timeout_s
+        answered_s = time.monotonic()
+        ends_s = answered_s + timeout_s
         while True:
             kept = read(self.run_dir)
             queue, why = queue_of(kept)
-            if why:
+            now_s = time.monotonic()
+            if not why:
+                answered_s, found = now_s, states(kept, queue)
+                live = [one.name for one in found if one.live]
+                if not live:
+                    return found
+                if now_s >= ends_s:
+                    raise TimeoutError(
+                        f"{', '.join(live)} of {self.run_dir} are still queued or running after {timeout_s:g} s"
+                    )
+            elif not slurm.is_here() or now_s >= min(ends_s, answered_s + PATIENCE_S):
                 raise UserError(f"{self.run_dir}: {why}, so it is unknown whether its jobs have ended; wait again")
-            found = states(kept, queue)
-            live = [one.name for one in found if one.live]
-            if not live:
-                return found
-            if time.monotonic() + poll_s > ends:
-                raise TimeoutError(
-                    f"{', '.join(live)} of {self.run_dir} are still queued or running after {timeout_s:g} s"
-                )
-            time.sleep(poll_s)
+            time.sleep(min(poll_s, max(0.0, ends_s - now_s)))
 
     def cancel(self) -> None:
         """End the jobs that wait or run; `vfm-launch retry` goes on from their last checkpoints."""

@@ -37,7 +37,7 @@ POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with
 _NO_SECRETS = ("the recipe would contain {}, and launch folders and scripts must not: {}. Put it into an "
                "environment variable and write ${{env:NAME}} instead")  # fmt: skip
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
-_VARIABLE = re.compile(r"\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
+_VARIABLE = re.compile(r"(?<!\$)\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

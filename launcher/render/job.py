@@ -10,6 +10,9 @@ from launcher.render.profile import Profile
 from launcher.request.cluster import Slurm
 from nemo_vfm.core.ranks import SILENCE_S
 
+#: Bytes: a file's name has 255 at most, and the log adds the numbers of a job and of a task.
+_LONGEST_NAME = 255 - len("-4294967295_4294967295.out")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmJob:
@@ -88,6 +91,9 @@ class SlurmJob:
                 raise ValueError(f"{name} is {getattr(self, name)}; it is at least 1")
         if not self.name or "/" in self.name or self.name != self.name.strip():
             raise ValueError(f"the job's name is {self.name!r}; it names a log file too, so it has no / and no edges")
+        if (length := len(self.name.encode())) > _LONGEST_NAME:
+            raise ValueError(f"the job's name {self.name[:20]}... has {length} bytes, and its log could not be opened: "
+                             f"at most {_LONGEST_NAME}; shorten the last folder of run_dir")  # fmt: skip
         if self.task_words and len(self.task_words) != self.array:
             raise ValueError(f"{len(self.task_words)} lists of words for an array of {self.array}")
         if self.task_runs and len(self.task_runs) != self.array:

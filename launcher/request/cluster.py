@@ -95,8 +95,8 @@ class Cluster:
     """Where a recipe is run: what `cluster=NAME` names.
 
     Args:
-        environment: variables for the job: a text replaces what is derived, null leaves a derived one out. A whole
-            number, true and false are taken as they are written.
+        environment: variables for the job: a text replaces what is derived, null leaves a derived one out. Numbers,
+            true and false are taken as they are written.
         secrets: variable -> a file that only you can read (mode 0600), whose first line is the value.
     """
 

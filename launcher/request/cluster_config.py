@@ -3,6 +3,7 @@
 """Composes the requested cluster's configuration like a recipe, and records whose file it is."""
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,8 +17,8 @@ from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.recipe_errors import Mark, Problem, Source, fail, shown_path
-from nemo_vfm.config.tree import Map, Node, Scalar, plain, walk
-from nemo_vfm.config.yaml_source import parse
+from nemo_vfm.config.tree import Map, Node, Plain, Scalar, plain, walk
+from nemo_vfm.config.yaml_source import parse, plain_value
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
 from nemo_vfm.core.network.secret import conceal, register
 from nemo_vfm.core.types.json_value import Json
@@ -73,23 +74,42 @@ def _inner(word: str) -> str:
 
 
 def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
+    root = _as_written(root)
     _refuse_keys(root)
     for path, node in _secrets(root):
         raise fail(_NO_SECRETS, node.mark, path)
     tree, problems = resolve(root)
     _refuse_keys(tree)  # a reference may put two halves together
-    trusted = cluster_trust.objections(root)
-    if trusted and not request.trusts_cluster:
-        raise RecipeError(trusted)
     checker = Checker((*trust_list(request.trust), "launcher.request.cluster."), roots.choices)
     part = checker.node(tree, Where, "", tree.mark)
     found: list[Problem] = [*problems, *checker.problems]
     if found:
         raise RecipeError(found)
+    trusted = cluster_trust.objections(root)  # asked for last: nobody should trust a slip of the pen
+    if trusted and not request.trusts_cluster:
+        raise RecipeError(trusted)
     made: Where = make(part)
     values: Any = plain(tree)
     notes = [f"{one.path} of {one.mark.place()} is used, because of --trust {CLUSTER}" for one in trusted]
     return ChosenCluster(where=made, values=values, notes=tuple(notes))
+
+
+def _as_written(root: Map) -> Map:
+    """The tree with the numbers of `environment` as texts: 1_000 and 12.10 are not to arrive as 1000 and 12.1."""
+    environment = root.items.get("environment")
+    if not isinstance(environment, Map):
+        return root
+    items = {name: replace(node, value=_text_of(node)) if isinstance(node, Scalar) else node
+             for name, node in environment.items.items()}  # fmt: skip
+    return replace(root, items={**root.items, "environment": replace(environment, items=items)})
+
+
+def _text_of(node: Scalar) -> Plain:
+    mark, value = node.mark, node.value
+    if isinstance(value, bool) or not isinstance(value, int | float) or mark.line > len(mark.source.lines):
+        return value
+    text = re.match(r"[\w.+-]*", mark.source.lines[mark.line - 1][mark.column - 1 :])
+    return text[0] if text and plain_value(text[0], mark) == value else value  # else an alias, which stands elsewhere
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:

@@ -20,6 +20,8 @@ from nemo_vfm.core.errors import UserError
 
 _OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
 _BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})(?=[/,\]}\"']|$)")
+#: A variable's text that YAML would take as a number or as nothing: 1_000, 12.10, the empty text.
+_BARE_VARIABLE = re.compile(r"(cluster\.environment\.\w+)=(?!null$)([\w.+-]*)", re.ASCII)
 CLUSTER = "cluster"  #: the word of `--trust` for a cluster's file
 _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
@@ -152,6 +154,7 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
     if arguments.sweep and not swept:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
+    given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
     return LaunchRequest(

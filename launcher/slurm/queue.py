@@ -6,6 +6,8 @@ from launcher.slurm import slurm
 from launcher.slurm.slurm import Queued
 from launcher.state.launch_folder import KeptLaunch
 
+PATIENCE_S = 600.0  #: that whoever waits for a job goes on asking while Slurm refuses: controllers are restarted
+
 
 def queued(kept: KeptLaunch) -> dict[str, Queued]:
     """Jobs and tasks of arrays by their numbers.

@@ -7,8 +7,10 @@ import time
 from pathlib import Path
 
 from launcher import local_log
-from launcher.slurm.queue import queued
+from launcher.slurm import slurm
+from launcher.slurm.queue import PATIENCE_S, queued
 from launcher.state.launch_folder import KeptLaunch
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import plain
 
 _LOOK_S = 1.0
@@ -40,7 +42,7 @@ class Tail:
         self._kept, self._name = kept, name
         self._read: dict[Path, int] = {}
         self._last: Path | None = None
-        self._asked = 0.0
+        self._asked, self._answered = 0.0, time.monotonic()
 
     def show(self, lines: int) -> None:
         """The last lines of each."""
@@ -76,7 +78,13 @@ class Tail:
         if time.monotonic() - self._asked < _ASK_S and self._asked:
             return False
         self._asked = time.monotonic()
-        found = queued(self._kept)
+        try:
+            found = queued(self._kept)
+        except UserError:
+            if slurm.is_here() and self._asked - self._answered < PATIENCE_S:
+                return False
+            raise
+        self._answered = self._asked
         jobs = [job for job in self._kept.jobs if self._name in (None, job["name"])]
         ours = {number for job in jobs for number in self._kept.numbers(job)}
         return not any(one.waits_or_runs for one in found.values() if one.array in ours)

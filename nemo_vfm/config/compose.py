@@ -17,6 +17,7 @@ from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.recipe_errors import (
     Mark,
+    Problem,
     RecipeError,
     Source,
     did_you_mean,
@@ -31,6 +32,7 @@ from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")
+MAX_SEED = 1 << 63  # torch takes no larger one
 MAX_INCLUDES = 20
 # Of a whole recipe: two includes a file would else double with each of them. Our largest takes 30 files.
 MAX_FILES, MAX_NODES = 300, 50_000
@@ -67,9 +69,19 @@ class Composed:
         """The root of all randomness."""
         value = self._reserved("seed", int, "a whole number").value
         assert isinstance(value, int)
-        if value < 0:
-            raise fail(f"a seed is zero or more, got {value}", self.root.items["seed"].mark, "seed")
+        if not 0 <= value < MAX_SEED:
+            raise fail(f"a seed is at least 0 and below 2^63, got {value}", self.root.items["seed"].mark, "seed")
         return value
+
+    def wrong_reserved(self) -> list[Problem]:
+        """What is wrong with `seed` and `run_dir`."""
+        problems: list[Problem] = []
+        for key in RESERVED:
+            try:
+                getattr(self, key)
+            except RecipeError as error:
+                problems += error.problems
+        return problems
 
     def to_yaml(self, clean: Callable[[str], str] = str) -> str:
         """The composed recipe as text, for the run folder.

@@ -16,7 +16,7 @@ from omegaconf import Container, DictConfig, OmegaConf
 
 from nemo_vfm.config.compose import Composed, with_reserved
 from nemo_vfm.config.emit import text_of
-from nemo_vfm.config.interpolate import FORM, resolve
+from nemo_vfm.config.interpolate import replace_forms, resolve
 from nemo_vfm.config.recipe_errors import Mark, RecipeError, Source, fail, printable
 from nemo_vfm.config.roots import Roots
 from nemo_vfm.config.tree import Map, Node, Plain, Scalar, Seq, child, join, plain
@@ -81,14 +81,15 @@ def _root(config: object) -> DictConfig:
 
 
 def _with_env(value: Any) -> Any:
-    """Plain values whose references to the environment are spelled as OmegaConf spells them."""
+    """Plain values whose references to the environment, and literal `${`, are spelled as OmegaConf spells them."""
     if isinstance(value, dict):
         return {key: _with_env(below) for key, below in value.items()}
     if isinstance(value, list):
         return [_with_env(below) for below in value]
     if not isinstance(value, str):
         return value
-    return FORM.sub(lambda match: f"${{oc.env:{match['variable']}}}" if match["env"] else match[0], value)
+    value = replace_forms(value, lambda match: f"${{oc.env:{match['variable']}}}" if match["env"] else match[0])
+    return value.replace("$${", r"\${")
 
 
 class _Converter:
@@ -149,7 +150,7 @@ def _scalar(value: object, path: str) -> Scalar:
     if isinstance(value, str) and re.search("[\x00\ud800-\udfff]", value):
         raise fail("this text holds a NUL or half a character", _mark(path, "..."), path)
     if isinstance(value, str):
-        value = _RELATIVE.sub(lambda match: _absolute(match, path), value)
+        value = _RELATIVE.sub(lambda match: _absolute(match, path), value.replace(r"\${", "$${"))
     return Scalar(value, _mark(path, text_of(value)))
 
 

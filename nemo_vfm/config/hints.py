@@ -49,7 +49,7 @@ class Argument:
     """One argument of a component.
 
     Args:
-        hint: its annotation, resolved; `Any` where there is none.
+        hint: its annotation, resolved; without one the type of a plain default, else `Any`.
         required: it has no default.
         positional: it may be given by position.
     """
@@ -89,7 +89,7 @@ def signature(target: Target) -> Signature:
     parameters = _parameters(target)
     hints = _hints(target)
     arguments = {
-        name: Argument(name, hints.get(name, ANYTHING), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
+        name: Argument(name, hints.get(name, _of_default(p)), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
         for name, p in parameters.items()
         if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
@@ -99,6 +99,12 @@ def signature(target: Target) -> Signature:
         {name: argument for name, argument in arguments.items() if name not in permitted},
         inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds, permitted,
     )  # fmt: skip
+
+
+def _of_default(parameter: inspect.Parameter) -> Any:
+    """The type of a plain default without an annotation: `flag=True` must not take the text "False", which is true."""
+    kinds = {bool: bool, int: int | float, float: float, str: str}  # a default of 1 is often meant as 1.0
+    return kinds.get(type(parameter.default), ANYTHING) if parameter.annotation is parameter.empty else ANYTHING
 
 
 def _of_typed_dict(target: Any) -> Signature:

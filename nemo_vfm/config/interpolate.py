@@ -3,12 +3,12 @@
 """Replaces `${a.b}` and `${env:NAME}` in a composed tree with their values.
 
 Only two forms exist: an address from the root, and an environment variable. `${oc.env:NAME}` is the same, for OmegaConf
-users. Nothing is computed, and nothing else on the machine is read.
+users. Nothing is computed, and nothing else on the machine is read. `$${` stands for `${` as text.
 """
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, did_you_mean
@@ -26,9 +26,18 @@ _NAME = r"[A-Za-z0-9_][\w-]*"
 FORM = re.compile(rf"\$\{{(?:(?P<env>(?:oc\.)?env:)(?P<variable>[A-Za-z_]\w*)|(?P<path>{_NAME}(?:\.{_NAME})*))\}}")
 
 
+#: A literal dollar while references are followed: no text of a recipe or of the environment holds a NUL.
+_DOLLAR = "\0"
+
+
 def has_interpolation(text: object) -> bool:
-    """Whether a value holds one."""
+    """Whether a value holds one, or a `$${`."""
     return isinstance(text, str) and "${" in text
+
+
+def replace_forms(text: str, replacement: Callable[[re.Match[str]], str]) -> str:
+    """The text with each reference replaced; a literal `$${...}` stays."""
+    return FORM.sub(replacement, text.replace("$${", f"{_DOLLAR}{{")).replace(_DOLLAR, "$$")
 
 
 def reroot(node: Node, prefix: str) -> Node:
@@ -44,7 +53,7 @@ def reroot(node: Node, prefix: str) -> Node:
         path = match["path"]
         return match[0] if path is None or path.split(".")[0] in SHARED else f"${{{prefix}.{path}}}"
 
-    return replace(node, value=FORM.sub(moved, str(node.value)))
+    return replace(node, value=replace_forms(str(node.value), moved))
 
 
 def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozenset()) -> tuple[Map, list[Problem]]:
@@ -59,14 +68,14 @@ def resolve(root: Map, *, keep_env: bool = False, keep: frozenset[str] = frozens
         The tree, with broken places marked so that they cause no second message, and what is wrong.
     """
     resolver = _Resolver(root, keep_env, keep)
-    tree = resolver.node(root, "")
+    tree = resolver.whole(root, "")
     assert isinstance(tree, Map)
     return tree, resolver.problems
 
 
 def resolve_at(root: Map, key: str) -> Node:
     """What `resolve` would put at a root key, without a look at the others."""
-    return _Resolver(root, keep_env=False, keep=frozenset()).node(root.items[key], key)
+    return _Resolver(root, keep_env=False, keep=frozenset()).whole(root.items[key], key)
 
 
 def _other(text: str) -> str:
@@ -75,7 +84,19 @@ def _other(text: str) -> str:
         return "; defaults after a comma are not supported; export the variable or write the value"
     if "${now:" in text:
         return "; a run folder keeps its time in manifest.json, and a new one is given by run_dir=..."
-    return "; recipes compute nothing" if re.search(r"\$\{[\w.]+:", text) else ""
+    return "; recipes compute nothing" if re.search(r"\$\{[\w.]+:", text) else "; for ${ as text write $${"
+
+
+def _with_dollars(node: Node, dollar: str) -> Node:
+    """The tree with every literal dollar written so."""
+    if isinstance(node, Map):
+        return replace(node, items={key: _with_dollars(below, dollar) for key, below in node.items.items()})
+    if isinstance(node, Seq):
+        return replace(node, items=tuple(_with_dollars(below, dollar) for below in node.items))
+    if not isinstance(node.value, str):
+        return node
+    pieces = tuple((text.replace(_DOLLAR, dollar), origin) for text, origin in node.pieces)
+    return replace(node, value=node.value.replace(_DOLLAR, dollar), pieces=pieces)
 
 
 def _is_of_env(piece: tuple[str, str]) -> bool:
@@ -96,6 +117,12 @@ class _Resolver:
     _count: int = 0
     _depth: int = 0
     _said: set[tuple[str, str]] = field(default_factory=set)
+    _has_literal: bool = False  # whether a `$${` was seen
+
+    def whole(self, node: Node, path: str) -> Node:
+        """`node` without interpolations, and with literal dollars as whoever gets it reads them."""
+        found = self.node(node, path)
+        return _with_dollars(found, "$$" if self.keep_env else "$") if self._has_literal else found
 
     def node(self, node: Node, path: str) -> Node:
         """`node` without interpolations."""
@@ -120,7 +147,8 @@ class _Resolver:
         return self._scalar(node, path) if has_interpolation(node.value) else node
 
     def _scalar(self, node: Scalar, path: str) -> Node:
-        text = str(node.value)
+        text = str(node.value).replace("$${", f"{_DOLLAR}{{")
+        self._has_literal = self._has_literal or _DOLLAR in text
         try:
             if (match := FORM.fullmatch(text)) and match["path"] and match["path"].split(".")[0] not in self.keep:
                 found = self._follow(match["path"], node.mark, path)
@@ -133,20 +161,21 @@ class _Resolver:
 
     def _text(self, node: Scalar, text: str, path: str) -> Scalar:
         if "${" in FORM.sub("", text):
-            self._fail(f"{text!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
+            self._fail(f"{node.value!r} is not ${{a.b}} or ${{env:NAME}}, the only two forms{_other(text)}",
                        node.mark, path)  # fmt: skip
         pieces: list[tuple[str, str]] = []
         for piece in self._pieces(text, node, path):
             if piece[0] == MISSING:
-                return replace(node, value=MISSING, via=text)
+                return replace(node, value=MISSING, via=str(node.value))
             pieces += [piece] if piece[0] or _is_of_env(piece) else []
-        shown = "".join("*" if _is_of_env(piece) else piece[0] for piece in pieces)
-        if not self.keep_env and "${" in shown:  # "$${a}" with a: "{b}", which would be read anew as ${b}
+        # As the kept text has it: there `$` before `${env:A}` would be read anew as a literal, and "${a}{b}" as ${b}.
+        shown = "".join("{" if _is_of_env(piece) else piece[0] for piece in pieces)
+        if not self.keep_env and "${" in shown:
             self._fail("this text would become a reference itself; write the value", node.mark, path)
         if sum(len(part) for part, _ in pieces) > MAX_TEXT:
             self._fail(f"this text becomes longer than {MAX_TEXT} characters", node.mark, path)
         value, secret = "".join(part for part, _ in pieces), any(map(_is_of_env, pieces))
-        return replace(node, value=value, via=text, secret=secret, pieces=tuple(pieces))
+        return replace(node, value=value, via=str(node.value), secret=secret, pieces=tuple(pieces))
 
     def _pieces(self, text: str, node: Scalar, path: str) -> Iterator[tuple[str, str]]:
         """The pieces of a text, each with who gave it; see `Scalar.pieces`."""

@@ -137,6 +137,8 @@ def _number(text: str, mark: Mark) -> int | float:
     value = float(text.replace("_", ""))
     if not math.isfinite(value):
         raise fail(f"{text} is too large for a 64-bit float; recipes hold finite numbers only", mark)
+    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
+        raise fail(f"{text} is so small that a 64-bit float makes it 0; write 0 if you mean that", mark)
     return value
 
 
@@ -208,7 +210,10 @@ class _Reader:
         result = Map({}, mark)
         while not isinstance(event := next(self._events), yaml.MappingEndEvent):
             key, key_mark = self._key(event, result)
-            result.items[key] = self._node(next(self._events), depth + 1)
+            value = next(self._events)
+            if isinstance(value, yaml.ScalarEvent) and not value.value and value.implicit[0]:
+                _refuse_joined(key, key_mark)
+            result.items[key] = self._node(value, depth + 1)
             result.keys[key] = key_mark
         return result
 
@@ -242,6 +247,12 @@ class _Reader:
         self._nodes += size
         if self._nodes > MAX_NODES:
             raise fail(f"this file expands to more than {MAX_NODES} values", mark)
+
+
+def _refuse_joined(key: str, mark: Mark) -> None:
+    """Refuse `{a:1}` and `{a=1}`: YAML reads each as a key of that name, without a value."""
+    if joined := re.fullmatch(r"([\w-]+)[:=](.+)", key):
+        raise fail(f"{key} is read as a key without a value; write {joined[1]}: {joined[2]}, with a space", mark)
 
 
 def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:

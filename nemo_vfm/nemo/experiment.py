@@ -86,7 +86,7 @@ class NeMoExperiment:
         from lightning.pytorch import seed_everything
 
         settings = self._settings(run)
-        seed_everything(run.seed, workers=True, verbose=False)
+        seed_everything(run.seed % 2**32, workers=True, verbose=False)
         trainer = _trainer(settings, run.folder)
         manager.exp_manager(trainer, settings.exp_manager)
         model = self.model(settings.model, trainer)

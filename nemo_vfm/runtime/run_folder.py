@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens a run folder: locks it, compares the recipe with its contents, and writes recipe, manifest and status."""
 
+import json
 import os
 import re
 import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from nemo_vfm.config import difference, read_values
 from nemo_vfm.core import lease_registry, progress
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.log import info, warn, warn_once
-from nemo_vfm.core.storage.files import read_bytes, read_json, write_json, write_text
+from nemo_vfm.core.storage.files import is_full, read_bytes, read_json, write_json, write_text
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.run_lock import NAME as LOCK
@@ -25,6 +26,7 @@ from nemo_vfm.runtime.run_manifest import SCHEMA, manifest, now
 HEARTBEAT_S = 10.0
 MANIFEST = "manifest.json"
 _MOST_BYTES = 16 << 20  # of a composed recipe, which is written out in full
+_BLOCK_BYTES = 4096  # that a file of few bytes takes of a disk
 _TEMPORARY = re.compile(r"\..+\.\d+\.tmp(\.\w+)?")
 _VERSION = re.compile(r"nemo_vfm\.run/(\d{1,6})(?:\.\d{1,6})?")
 Differences = dict[str, tuple[str, str]]
@@ -162,23 +164,38 @@ class Status:
             return None
         return found if isinstance(found, dict) and found.get("state") == "done" else None
 
-    def write(self, state: str, **more: Json) -> None:
+    def write(self, state: str, **more: Json) -> bool:
         """Replace the file: running, done, failed, nothing_kept, preempted, between_phases or interrupted.
 
-        A file that cannot be written is said once and never an error: it must not hide the one that it tells of.
+        Returns:
+            Whether it could be written; why not is said once and never an error: it must not hide the one that the
+            file tells of.
         """
         process = {"pid": os.getpid(), "host": socket.gethostname()}
         times = {"started": self._started, "heartbeat": now()}
-        self.put({"state": state, **process, **times, **progress.current(), **more})
+        return self.put({"state": state, **process, **times, **progress.current(), **more})
 
-    def put(self, whole: Json) -> None:
-        """Replace the file by what it holds from now on."""
+    def put(self, whole: Json) -> bool:
+        """Replace the file by what it holds from now on; see `write`."""
         lease_registry.stop_if_lost()
         try:
             write_json(self.folder / "status.json", whole)
         except OSError as error:
+            if is_full(error) and whole["state"] != "running" and self._overwritten(whole):
+                return True
             if self.folder.is_dir():
                 warn_once(f"{self.folder / 'status.json'} cannot be written: {error.strerror}")
+            return False
+        return True
+
+    def _overwritten(self, whole: Json) -> bool:
+        """Write the last word in the block that the file has: on a full disk there is no room for another file."""
+        text = json.dumps({**whole, **({"error": str(whole["error"])[:1000]} if "error" in whole else {})}).encode()
+        with suppress(OSError), (self.folder / "status.json").open("r+b", buffering=0) as file:
+            if len(text) <= _BLOCK_BYTES and file.write(text) == len(text):
+                file.truncate()
+                return True
+        return False
 
     def _beat(self) -> None:
         while not self._stop.wait(HEARTBEAT_S):

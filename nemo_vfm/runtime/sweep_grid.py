@@ -3,6 +3,7 @@
 """Parses texts such as `optimizer.lr=1e-4,3e-4` into all combinations, each as changes and a folder name."""
 
 import itertools
+import json
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from nemo_vfm.core.storage.files import sha256_text
 
 MAX_POINTS = 1000
 _MAX_NAME = 100
+_OF_HYDRA = re.compile(r"(?:^|,)\s*(range|choice|interval|glob|shuffle|sort|tag)\(([^()]*)")
 _CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
@@ -81,12 +83,50 @@ def _axis(word: str) -> Axis:
     path, equals, text = word.partition("=")
     if not equals or not path or path == "run_dir" or path.startswith("~"):
         raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
+    if form := _OF_HYDRA.search(text):
+        raise UserError(f"--sweep {word}: {form[1]}(...) is a form of Hydra's; here values are written out: "
+                        f"{path}={_written_out(form[1], form[2])}")  # fmt: skip
     choices = tuple(_split(text))
     if "" in choices:
         raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
-    if len(set(choices)) < len(choices):
-        raise UserError(f"--sweep {word}: a value is given twice")
+    _refuse_equal(word, path, choices)
     return Axis(path, choices)
+
+
+def _refuse_equal(word: str, path: str, choices: Sequence[str]) -> None:
+    """Raise UserError where two values are one to a recipe, such as 1e-3 and 0.001."""
+    first: dict[str, str] = {}
+    for choice in choices if len(choices) > 1 else ():
+        meaning = _meaning(path, choice)
+        if meaning in first:
+            raise UserError(f"--sweep {word}: a value is given twice, as {first[meaning]} and as {choice}; drop one")
+        first[meaning] = choice
+
+
+def _written_out(form: str, inside: str) -> str:
+    """The values of Hydra's `choice` and `range`, where they are plain; else letters in their place."""
+    parts = [part.strip() for part in inside.split(",")]
+    if form == "choice":
+        return ",".join(parts)
+    numbers = [int(part) for part in parts if re.fullmatch(r"[-+]?\d{1,9}", part)]
+    if form != "range" or len(numbers) < len(parts) or len(parts) > 3 or 0 in numbers[2:]:
+        return "A,B,C"
+    values = range(*numbers)
+    return ",".join(map(str, values[:10])) + (",..." if len(values) > 10 else "")
+
+
+def _meaning(path: str, choice: str) -> str:
+    """The same text for equal values."""
+    from nemo_vfm.config.overrides import parse_override
+    from nemo_vfm.config.tree import plain
+
+    node = parse_override(f"{path}={choice}").value
+    assert node is not None
+    return json.dumps(json.loads(json.dumps(plain(node)), parse_float=_whole_as_int), sort_keys=True)
+
+
+def _whole_as_int(text: str) -> float:
+    return int(float(text)) if float(text).is_integer() else float(text)
 
 
 def _split(text: str) -> Iterator[str]:

@@ -37,6 +37,7 @@ def test_every_combination_comes_once_and_the_last_axis_turns_fastest():
         ("path=x=1,x=2", ("x=1", "x=2")),
         ("lr=1e-4, 3e-4", ("1e-4", "3e-4")),
         ("one=1", ("1",)),
+        ("alike=1,true,'1',null,'range(1,3)'", ("1", "true", "'1'", "null", "'range(1,3)'")),
     ],
 )
 def test_commas_inside_brackets_and_quotes_do_not_separate(word, choices):
@@ -53,6 +54,15 @@ def test_commas_inside_brackets_and_quotes_do_not_separate(word, choices):
         (["lr=1,,2"], "a value is empty"),
         (["lr="], "a value is empty"),
         (["lr=1,1"], "a value is given twice"),
+        (["lr=1e-3,3e-4,0.001"], "given twice, as 1e-3 and as 0.001"),
+        (["n=1000,1_000.0"], "given twice"),
+        (["betas=[0.9, 1],[0.90,1.0]"], "given twice"),
+        (["name=a,'a'"], "given twice"),
+        (["seed=range(1,4)"], r"values are written out: seed=1,2,3$"),
+        (["model=choice(dit_s, dit_b)"], "values are written out: model=dit_s,dit_b$"),
+        (["lr=interval(0.1,1)"], "lr=A,B,C"),
+        (["model=a,glob(*)"], "model=A,B,C"),
+        (["lr=range(0.1,1)"], "lr=A,B,C"),
         (["lr=1", "lr=2"], "names lr twice"),
         (
             [f"a={','.join(map(str, range(40)))}", f"b={','.join(map(str, range(40)))}"],
@@ -121,6 +131,7 @@ def test_one_that_is_killed_leaves_the_others(kitchen):
     [
         (["--sweep", "weight=1.0,heavy"], 'expected a number, got the text "heavy"'),
         (["--sweep", "wieght=1.0,2.0"], "did you mean weight?"),
+        (["--sweep", "seed=1,one"], "seed is a whole number"),
         (["weight=3.0", "--sweep", "seed=1"], None),
         (["run_dir=held", "--sweep", "seed=1,2"], "held holds a run, not a sweep"),
     ],

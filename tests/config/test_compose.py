@@ -205,11 +205,19 @@ class TestReserved:
         composed = kitchen.compose("seed: 3\nrun_dir: here/${seed}", "seed=4")
         assert (str(composed.run_dir), composed.seed) == ("here/4", 4)
 
-    @pytest.mark.parametrize("word", ["seed=a", "seed=-1", "seed=1.5", "seed=true", "run_dir=[1]", "run_dir=7"])
-    def test_what_they_cannot_be_is_said(self, kitchen, word):
-        composed = kitchen.compose("a: 1", word)
-        with pytest.raises(RecipeError, match=r"is zero or more|is a whole number|is a path"):
-            _ = composed.seed, composed.run_dir
+    @pytest.mark.parametrize(
+        "word", ["seed=a", "seed=-1", "seed=9223372036854775808", "seed=1.5", "seed=true", "run_dir=[1]", "run_dir=7"]
+    )
+    def test_what_they_cannot_be_is_said_before_anything_runs(self, kitchen, word):
+        wrong = r"seed is at least 0 and below 2\^63|is a whole number|is a path"
+        with pytest.raises(RecipeError, match=wrong):
+            _ = kitchen.compose("a: 1", word).seed, kitchen.compose("a: 1", word).run_dir
+        key, _, text = word.partition("=")
+        for said in (
+            kitchen.problems("_target_: @.Quiet", word),
+            kitchen.problems(f"_target_: @.Quiet\n{key}: {text}"),
+        ):
+            assert re.search(wrong, said)
 
 
 class TestIncludes:

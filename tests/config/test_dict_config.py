@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from nemo_vfm.config import RecipeError, check, compose
+from nemo_vfm.config import RecipeError, build, check, compose
 from nemo_vfm.config.dict_config import address_of, from_dict_config, to_dict_config
 from nemo_vfm.core.errors import UserError
 from tests.support.recipe_folder import ROOT, TRUST
@@ -56,6 +56,14 @@ def test_omegaconf_resolves_what_we_resolve(kitchen, monkeypatch):
     config = to_dict_config(kitchen.compose(TEXT))
     assert config.name == "abc-x" and config.weights.b == 1e-5 and config.chain[0].by == 2.0
     assert OmegaConf.is_missing(config, "out") and config.size is None
+
+
+def test_a_literal_reference_is_the_same_text_to_omegaconf_and_to_us(kitchen):
+    config = to_dict_config(kitchen.compose(TEXT, "out=/x", "name=echo $${HOME:-x} $${#a}"))
+    assert config.name == "echo ${HOME:-x} ${#a}"
+    config.names = ["a", r"\${b}"]
+    built = build(from_dict_config(config), TRUST)
+    assert (built.name, built.names) == ("echo ${HOME:-x} ${#a}", ("a", "${b}"))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from nemo_vfm.config import RecipeError
-from nemo_vfm.config.interpolate import resolve
+from nemo_vfm.config.emit import to_yaml
+from nemo_vfm.config.interpolate import reroot, resolve
 from nemo_vfm.config.tree import plain
 from nemo_vfm.config.yaml_source import parse
 
@@ -75,6 +76,17 @@ def test_what_the_environment_holds_is_not_interpolated_again(monkeypatch):
     assert resolved("x: a${env:PARTS_KEY}\nsecret: 1")["x"] == "a${secret}"
 
 
+def test_a_literal_reference_arrives_as_text_and_survives_being_written_and_read_again(monkeypatch):
+    monkeypatch.setenv("PARTS_KEY", "k$${v}")
+    text = "a: 'echo $${HOME} $$${b} ${env:PARTS_KEY}'\nb: ['${a}!', '$${']\nc: {d: '${b.0}', e: '{$${x}}'}"
+    said = "echo ${HOME} $${b} k$${v}"
+    expected = {"a": said, "b": [f"{said}!", "${"], "c": {"d": f"{said}!", "e": "{${x}}"}}
+    assert resolved(text) == expected
+    kept = to_yaml(resolve(parse(text, "t"), keep_env=True)[0])
+    assert "v}" not in kept and resolved(kept) == expected
+    assert plain(reroot(parse("a: '$${b} ${b}'", "t"), "in")) == {"a": "$${b} ${in.b}"}
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -97,7 +109,9 @@ def test_what_the_environment_holds_is_not_interpolated_again(monkeypatch):
         ("a: ${env:A,default}", "the only two"),
         ("a: ${", "the only two"),
         ("a: '${oc.create:{_target_: os.system}}'", "the only two"),
-        ("a: '$${b}'\nb: '{c}'", "would become a reference itself"),
+        ("a: '${b}${c}'\nb: $\nc: '{d}'", "would become a reference itself"),
+        ("a: '${b}${env:PATH}'\nb: $", "would become a reference itself"),
+        ("a: ${HOME", "for ${ as text write $${"),
         ("a: ${b.99999999999999999999}\nb: [1]", "there is no"),
     ],
 )

@@ -97,6 +97,14 @@ class TestKeys:
         for text in (f"{WIDE}{key}: true", f"{WIDE}loose: {{_target_: '@.Loose', {key}: true}}"):
             assert f"takes no argument {key}; " in kitchen.problems(text)
 
+    def test_a_plain_default_is_the_type_of_an_argument_without_an_annotation(self, kitchen):
+        loose = f"{WIDE}loose: {{_target_: '@.Unsaid', "
+        for wrong in ("flag: False", "flag: 1", "rate: fast", "count: '2'", "word: 7"):
+            assert "expected" in kitchen.problems(f"{loose}{wrong}}}")
+        assert "write true or false" in kitchen.problems(f"{loose}rate: 1}}", "loose.flag=False")
+        built = kitchen.build(f"{loose}flag: false, rate: 1, count: 0.5, word: two, other: [x]}}")
+        assert built.loose.value == (False, 1.0, 0.5, "two", ["x"])
+
     def test_a_required_argument_is_missed(self, kitchen):
         said = kitchen.problems(WIDE + "stage: {_target_: '@.Scale'}\nsize: {}")
         assert "Scale needs by (a number)" in said and "Size needs width (a whole number)" in said

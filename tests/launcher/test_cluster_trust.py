@@ -62,6 +62,13 @@ def test_all_objections_come_at_once_with_their_places(desk, capsys):
     assert said.count("add --trust cluster") == 3 and "conf/cluster/mine.yaml:4:" in said
 
 
+def test_a_slip_of_the_pen_is_named_and_no_trust_is_asked_for(desk, capsys):
+    (desk / "conf/cluster/mine.yaml").write_text(f"{SLURM}accont: vision\nsource: /x\n")
+    assert dry("mine") == 2
+    said = capsys.readouterr().err
+    assert "did you mean account?" in said and "conf/cluster/mine.yaml:4:" in said and "trust" not in said
+
+
 def test_sizes_and_settings_of_networks_need_none(desk, capsys):
     (desk / "conf/cluster/mine.yaml").write_text(
         f"{SLURM}account: vision\npartition: batch\ntime: '1:00:00'\nmodules: [cuda/12.8]\nexclude: [n1]\nmpi: pmix\n"

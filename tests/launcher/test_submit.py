@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher import python_api
 from launcher.cli import main
-from launcher.state.launch_folder import held
+from launcher.python_api import Submitted
+from launcher.state import logs
+from launcher.state.launch_folder import held, read
+from launcher.state.logs import Tail
+from nemo_vfm.core.errors import UserError
 from tests.support.fake_queue import FakeQueue
 
 SHAPES = ("submit", "synthetic/shapes", "--overlay=smoke", "cluster=cpu_slurm", "run_dir=runs/a")
@@ -309,6 +314,84 @@ def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal
     queue.now(101, "COMPLETED")
     assert main(["logs", "-f", "runs/a", "--lines", "1"]) == 0
     assert capsys.readouterr().out == "?[2Jred\n"
+
+
+class Clock:
+    """A `time` that passes by sleeping alone, and does something when it reaches a moment.
+
+    Args:
+        at_s: the moment.
+        then: what happens.
+    """
+
+    def __init__(self, at_s=float("inf"), then=None):
+        self.now_s, self.at_s, self.then = 0.0, at_s, then
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+        if self.now_s >= self.at_s:
+            self.then()
+
+
+def test_a_wait_takes_all_its_time_and_no_more(queue, monkeypatch):
+    assert main([*SHAPES]) == 0
+    launch = Submitted(Path("runs/a"))
+    monkeypatch.setattr(python_api, "time", clock := Clock())
+    with pytest.raises(TimeoutError, match="still queued or running after 10 s"):
+        launch.wait(timeout_s=10)
+    assert clock.now_s == 10
+    monkeypatch.setattr(python_api, "time", clock := Clock(10, lambda: queue.now(101, "CANCELLED")))
+    assert [one.state for one in launch.wait(timeout_s=20)] == ["cancelled"] and clock.now_s == 15
+
+
+def test_who_waits_for_a_job_outlives_a_controller_that_refuses_for_some_minutes_and_not_for_ever(queue, monkeypatch):
+    def answer() -> None:
+        (queue.folder / "squeue.refuses").unlink(missing_ok=True)
+        queue.now(101, "CANCELLED")
+
+    assert main([*SHAPES]) == 0
+    kept = read(Path("runs/a"))
+    for module, wait in ((python_api, Submitted(kept.run_dir).wait), (logs, lambda: Tail(kept, None).follow())):
+        queue.now(101, "RUNNING")
+        queue.refuse("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+        monkeypatch.setattr(module, "time", Clock(540, answer))
+        wait()
+        queue.refuse("squeue", "slurm_load_jobs error: Unable to contact slurm controller")
+        monkeypatch.setattr(module, "time", clock := Clock())
+        with pytest.raises(UserError, match="Unable to contact"):
+            wait()
+        assert 600 <= clock.now_s < 630
+    with pytest.raises(UserError, match="Unable to contact"):
+        Submitted(kept.run_dir).wait(timeout_s=0)
+
+
+@pytest.mark.parametrize(("typed", "exported"), [
+    ("=", "export A=''"), ("=1_000", "export A=1_000"), ("=12.10", "export A=12.10"), ("=007", "export A=007"),
+    ("=1e400", "export A=1e400"), ("=-.inf", "export A=-.inf"), ("=true", "export A=true"),
+    ("=null", None), ("=~", None), ("='x y'", "export A='x y'"),
+])  # fmt: skip
+def test_a_variable_that_is_typed_arrives_letter_by_letter(queue, capsys, typed, exported):
+    Path("conf/cluster").mkdir(parents=True)
+    Path("conf/cluster/mine.yaml").write_text(
+        "_target_: launcher.request.cluster.Slurm\ngpus_per_node: 0\ncpus_per_node: 4\n"
+        "environment: {OMP_NUM_THREADS: +1_0, NCCL_BUFFSIZE: 12.10,\n  A: &a 5, MKL_DEBUG_CPU_TYPE: *a}\n"
+    )
+    words = ("submit", "synthetic/shapes", "cluster=mine", f"cluster.environment.A{typed}", "--dry-run")
+    assert main(words) == 0
+    lines = [line.partition("  #")[0].rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.startswith("export A=")] == ([] if exported is None else [exported])
+    assert {"export OMP_NUM_THREADS=+1_0", "export NCCL_BUFFSIZE=12.10", "export MKL_DEBUG_CPU_TYPE=5"} <= {*lines}
+
+
+def test_a_folder_whose_log_could_not_be_opened_is_refused_with_the_limit(queue, capsys):
+    for length, status in ((229, 0), (230, 2)):
+        assert main([*SHAPES[:-1], f"run_dir=runs/{'x' * length}"]) == status
+    said = capsys.readouterr().err
+    assert "230 bytes" in said and "at most 229; shorten the last folder of run_dir" in said
+    assert len(queue.asked("sbatch")) == 1
 
 
 def test_a_key_of_the_environment_is_in_no_file_and_in_nothing_that_is_said(queue, films, monkeypatch, capfd):

@@ -4,10 +4,13 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.config import check, compose
+from nemo_vfm.config.tree import Map, Seq, join
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.core.network.secret_leak import leaked
@@ -15,6 +18,7 @@ from nemo_vfm.core.network.ssrf_guard import service_url
 from nemo_vfm.core.optional import available
 from nemo_vfm.train.loggers import WeightsAndBiases
 from tests.support.chat_server import chat_server
+from tests.support.recipe_folder import ROOT
 
 SECRET = "canary-5531-value"
 ASKS = "tests.support.asks"
@@ -235,6 +239,28 @@ def test_check_refuses_what_comes_from_the_environment_in_a_text_that_is_sent(at
         text = text.replace("${copy}", "${captioner.revision}") + '  revision: "${env:PLAIN}"\n'
     status, said = attack(text, "--allow-host", "a.example.com", verb="check")
     assert status == 2 and "must not use the environment" in said and "r.yaml:" in said and SECRET not in said
+
+
+@pytest.mark.parametrize("recipe", sorted(f.stem for f in (ROOT / "recipes/synthetic").glob("*.yaml")))
+def test_check_refuses_the_environment_in_all_prose_of_a_recipe_that_asks_models(recipe, monkeypatch):
+    def without_prose(node, path):
+        if isinstance(node, Map):
+            items = {key: without_prose(below, join(path, key)) for key, below in node.items.items()}
+            return replace(node, items=items)
+        if isinstance(node, Seq):
+            return replace(node, items=tuple(without_prose(n, join(path, str(i))) for i, n in enumerate(node.items)))
+        is_name = path.endswith(".name")  # of rows, for messages
+        if isinstance(node.value, str) and " " in node.value.strip() and not is_name:
+            prose.append(path)
+            return replace(node, value="${env:PLAIN}")
+        return node
+
+    monkeypatch.setenv("PLAIN", SECRET)
+    prose = []
+    composed = compose(f"synthetic/{recipe}")
+    found = check(replace(composed, root=without_prose(composed.root, "")))
+    refused = {one.path for one in found if "this text is sent to others" in one.message}
+    assert refused == set(prose) and (prose or recipe in ("shapes", "filter_rows"))
 
 
 VALUES = [SECRET, 'quo"te \\ back', "zwölf-älter", "/etc/xyz7", "localhost", "a1b2", "12345678", "line one\nline two"]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that run folders survive kills, full and failing disks, damage and links, and can be resumed."""
 
+import errno
 import json
 import os
 import random
@@ -17,12 +18,14 @@ import torch
 
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
+from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
 from nemo_vfm.parallel.checkpoint.retention import Keep
+from nemo_vfm.runtime import run_folder
 from nemo_vfm.runtime.run_folder import Status, open_folder
 from tests.support import parts
-from tests.support.faulty_disk import READ_ONLY, Disk, can_mount, in_a_copy, mount
+from tests.support.faulty_disk import READ_ONLY, Disk, can_mount, fill, in_a_copy, mount
 
 KEEP = Keep(last=1, best=1)
 LOSSES = {1: 0.1, 2: 0.5, 3: 0.6, 4: 0.7, 5: 0.8}
@@ -259,31 +262,27 @@ class TestDisks:
         fail = parts.Fail.run
 
         def filling(job: parts.Fail, run: Run) -> None:
-            with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-                while file.write(b"x" * 512):
-                    pass
+            fill(disk)
             fail(job, run)
 
         def work() -> int:
             mount(disk, "64k")
             parts.Fail.run = filling
             status = kitchen.main("run", "r.yaml")
-            assert json.loads((disk / "status.json").read_text())["state"] == "running", "as it was, not half of it"
+            kept = json.loads((disk / "status.json").read_text())
+            assert (kept["state"], kept["error"]) == ("failed", "the disk is on fire")
             return status
 
         assert in_a_copy(work) == 1
         said = capfd.readouterr().err
         assert "RuntimeError: the disk is on fire\nTraceback" in said and "During handling" not in said
-        assert "status.json cannot be written: No space left on device" in " ".join(said.split())
 
     def test_a_run_does_not_start_on_a_full_disk(self, disk: Path, kitchen, capfd) -> None:
         kitchen.write("r.yaml", "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n")
 
         def work() -> int:
             mount(disk, "8k")
-            with (disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-                while file.write(b"x" * 512):
-                    pass
+            fill(disk)
             return kitchen.main("run", "r.yaml")
 
         assert in_a_copy(work) == 2
@@ -301,6 +300,21 @@ class TestDisks:
         (disk / "run").mkdir()
         assert in_a_copy(lambda: work(disk / "run")) == 2
         assert "cannot write in out/run: Read-only file system" in capfd.readouterr().err
+
+
+def test_a_run_whose_end_cannot_be_written_does_not_end_well(kitchen, monkeypatch, capfd) -> None:
+    def failing(path: Path, whole: dict[str, object]) -> None:
+        if path.name == "status.json" and whole["state"] == "done":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        write_json(path, whole)
+
+    kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\nrun_dir: out\n")
+    with monkeypatch.context() as patch:
+        patch.setattr(run_folder, "write_json", failing)
+        assert kitchen.main("run", "r.yaml") == 2
+    assert "all work is done, but out/status.json cannot say so" in " ".join(capfd.readouterr().err.split())
+    assert read_json(Path("out/status.json"))["state"] == "failed"
+    assert kitchen.main("run", "r.yaml") == 0 and read_json(Path("out/status.json"))["state"] == "done"
 
 
 def test_a_status_that_cannot_be_written_is_said_once_and_the_run_goes_on(tmp_path: Path, capfd) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Literal
 from unittest.mock import patch
@@ -81,6 +81,13 @@ def mount(folder: Path, size: str = "1m", flags: int = 0) -> None:
     libc.mount(None, b"/", None, _PRIVATE, None)
     if libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", flags, f"size={size}".encode()):
         raise OSError(ctypes.get_errno(), "mount")
+
+
+def fill(folder: Path) -> None:
+    """Leave no room on the disk of a folder."""
+    with (folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 512):
+            pass
 
 
 def can_mount(folder: Path) -> bool:

@@ -90,6 +90,13 @@ class Loose:
         self.value, self.more = value, more
 
 
+class Unsaid(Loose):
+    """Says the types of its arguments by their defaults alone."""
+
+    def __init__(self, flag=True, rate=0.5, count=1, word="one", other=None):
+        super().__init__((flag, rate, count, word, other))
+
+
 class Wide:
     """One argument of every kind that a recipe can give."""
 

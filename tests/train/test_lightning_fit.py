@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule, LightningModule
+from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import LearningRateMonitor, ModelCheckpoint
 from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from torch.utils.data import DataLoader, Dataset
@@ -22,8 +22,10 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import Preempted, UserError
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.callbacks.lightning_resume import SaveAndStop
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support import preloaded
+from tests.support.faulty_disk import can_mount, fill, in_a_copy, mount
 from tests.support.repository import ROOT
 
 
@@ -202,6 +204,31 @@ def test_two_processes_of_the_command_share_the_data_and_a_signal_ends_both_with
     status = json.loads((tmp_path / "run/status.json").read_text())
     assert (status["state"], status["ranks"]) == ("preempted", 2) and status["total_steps"] == 9
     assert newest_step(tmp_path / "run") == 4
+
+
+@pytest.mark.slow  # 3 s, most of it Lightning's
+def test_a_full_disk_ends_it_with_a_sentence_and_says_so_in_the_status(tmp_path, monkeypatch, capfd) -> None:
+    if not can_mount(tmp_path):
+        pytest.skip("this machine lets no test mount a disk of its own (user namespaces are switched off)")
+    save = SaveAndStop._save
+
+    def filling(self: SaveAndStop, trainer: Trainer) -> None:
+        if trainer.global_step > 64:
+            fill(tmp_path)
+        save(self, trainer)
+
+    def work() -> int:
+        mount(tmp_path, "1m")
+        monkeypatch.setattr(SaveAndStop, "_save", filling)
+        status = main(["run", str(ROOT / "recipes/lightning/boring.yaml"), f"run_dir={tmp_path}/run"])
+        said = json.loads((tmp_path / "run/status.json").read_text())
+        assert said["state"] == "failed" and "no room left" in said["error"]
+        kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+        assert kept == ["step-00000050.ckpt", "step-00000064.ckpt"], "and nothing half written"
+        return status
+
+    assert in_a_copy(work) == 2
+    assert f"there is no room left on the disk of {tmp_path}" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_recipe_runs_checks_and_says_what_is_wrong_with_an_argument(tmp_path: Path, capsys) -> None:

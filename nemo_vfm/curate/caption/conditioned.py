@@ -8,6 +8,7 @@ This is the alternative to dropping clips with low scores, as Open-Sora 1.2 did 
 from collections.abc import Iterable, Iterator, Mapping
 
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
 from nemo_vfm.curate.stage import FACTS
 
@@ -26,7 +27,7 @@ class ScoreConditioned:
         digits: significant digits of numbers.
     """
 
-    def __init__(self, *, facts: Mapping[str, str], template: str = DEFAULT, digits: int = 2) -> None:
+    def __init__(self, *, facts: Mapping[str, str], template: SentText = DEFAULT, digits: int = 2) -> None:
         if not facts or digits < 1:
             raise ValueError(f"facts {dict(facts)} must name at least one column, and digits, {digits}, be at least 1")
         if "{facts}" not in template or "{caption}" not in template:

@@ -17,6 +17,7 @@ from nemo_vfm.recsys.sources.log_reading import LogPosition
 
 #: Text that is parsed at once, about 35,000 rows of Criteo. Where a block ends follows from where it begins.
 BLOCK_BYTES = 8 << 20
+_TO_ASCII = bytes(range(128)) + b"\x01" * 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class TextBlock:
 
     Args:
         file: its path.
-        text: without a carriage return but at ends of lines.
+        text: in ASCII; any other byte, and a carriage return that ends no line, is the byte 1.
         num_lines: how many.
         end: where to go on.
         share: of all files' bytes, as they are on disk, up to there.
@@ -86,7 +87,7 @@ class TextFiles:
             text, rest = text[:cut], text[cut:]
             lines = text.count(b"\n") + (not text.endswith(b"\n"))
             at = LogPosition(at.file, at.offset + cut, at.line + lines, at.row + lines)
-            yield _without_lone_returns(text), at
+            yield _ascii(text), at
 
     def _header_end(self, file: BinaryIO, path: Path, at: LogPosition) -> LogPosition:
         line = file.readline(BLOCK_BYTES)
@@ -116,8 +117,8 @@ def _damage(path: Path, at: LogPosition) -> Iterator[None]:
         raise DataError(f"{path} cannot be read beyond line {at.line}: {error}. Was it copied whole?") from error
 
 
-def _without_lone_returns(text: bytes) -> bytes:
-    """Arrow ends a line at each carriage return: what follows would be counted as further lines."""
-    if b"\r" not in text:
-        return text
-    return re.sub(rb"\r(?!\n)", b"\x01", text)
+def _ascii(text: bytes) -> bytes:
+    """Arrow ends a line at each carriage return, and fails on a row of too many columns that is not UTF-8, or that it
+    cuts within a letter to show it. Cells that are read are numbers, so no other byte can be part of one."""
+    text = text if text.isascii() else text.translate(_TO_ASCII)
+    return re.sub(rb"\r(?!\n)", b"\x01", text) if b"\r" in text else text

@@ -5,6 +5,7 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
 from nemo_vfm.dedup.texts.normalize_text import normalize
 from nemo_vfm.synth.colonies.code_fitness import FITNESS_PROMPTS, MOST_SCORE, Bar, fitness, heard
@@ -39,7 +40,7 @@ class GeneticInstruct:
     """
 
     def __init__(
-        self, *, seeds: TextBank, mutations: Sequence[str], mutation_share: float = 0.5, colonies: int = 4,
+        self, *, seeds: TextBank, mutations: Sequence[SentText], mutation_share: float = 0.5, colonies: int = 4,
         generations: int = 3, offspring: int = 8, population: int = 16, examples: int = 3, least_score: float = 3.0,
         least_tests: int = 3, most_jaccard: float = 0.8,
     ) -> None:  # fmt: skip

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 
 
@@ -66,7 +67,7 @@ class ListedRows:
         name: that they are called by.
     """
 
-    def __init__(self, *, rows: Sequence[Mapping[str, str | bool]], name: str = "sample") -> None:
+    def __init__(self, *, rows: Sequence[Mapping[str, SentText | bool]], name: str = "sample") -> None:
         if not rows:
             raise ValueError("rows is empty: list at least one row")
         self.rows, self.name = tuple(rows), name

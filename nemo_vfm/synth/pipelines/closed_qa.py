@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.citations import missing_quotations, quotations
 from nemo_vfm.synth.given.given_messages import licence_of
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource
@@ -33,9 +34,9 @@ class ClosedQa:
     """
 
     def __init__(
-        self, *, documents: RowSource, kinds: Mapping[str, str], templates: Mapping[str, Prompt], column: str = "text",
-        licence: str | None = None, instructions: int = 1, most_words: int = 2000, least_quotations: int = 1,
-        least_words: int = 3, seed: int = 0,
+        self, *, documents: RowSource, kinds: Mapping[str, SentText], templates: Mapping[str, Prompt],
+        column: str = "text", licence: str | None = None, instructions: int = 1, most_words: int = 2000,
+        least_quotations: int = 1, least_words: int = 3, seed: int = 0,
     ) -> None:  # fmt: skip
         if not kinds or not templates or min(instructions, most_words, least_words) < 1 or least_quotations < 0:
             raise ValueError(f"kinds ({len(kinds)}) and templates ({len(templates)}) must not be empty, instructions "

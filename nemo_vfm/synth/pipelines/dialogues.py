@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.answer_list import plain_words
 from nemo_vfm.synth.programs.judgement import Reward, transcript
@@ -32,7 +33,7 @@ class Dialogues:
     """
 
     def __init__(
-        self, *, tasks: TaskSource, personas: Sequence[str], turns: int = 3, reward: Reward = Reward()
+        self, *, tasks: TaskSource, personas: Sequence[SentText], turns: int = 3, reward: Reward = Reward()
     ) -> None:
         if turns < 1 or not personas or not all(persona.strip() for persona in personas):
             raise ValueError(f"turns {turns} must be at least 1, and personas at least one text, got {list(personas)}")

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.programs.judgement import says_yes
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
@@ -28,7 +29,7 @@ class Incapable:
         lists: of each limit; each is another answer to the same question.
     """
 
-    def __init__(self, *, limits: Sequence[str], requests: int = 10, lists: int = 1) -> None:
+    def __init__(self, *, limits: Sequence[SentText], requests: int = 10, lists: int = 1) -> None:
         if not limits or not all(limit.strip() for limit in limits) or min(requests, lists) < 1:
             raise ValueError(f"limits {list(limits)} must be at least one text, and requests {requests} and lists "
                              f"{lists} at least 1")  # fmt: skip

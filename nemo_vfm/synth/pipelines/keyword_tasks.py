@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
 from nemo_vfm.synth.pipelines.text_bank import TextBank
@@ -31,7 +32,7 @@ class KeywordTasks:
 
     def __init__(
         self, *, bank: TextBank, most_keywords: int | None = None, sort: bool = False, tasks: int = 2,
-        levels: Sequence[str] = ("",), code: bool = False,
+        levels: Sequence[SentText] = ("",), code: bool = False,
     ) -> None:  # fmt: skip
         if min(tasks, len(levels), 1 if most_keywords is None else most_keywords) < 1:
             raise ValueError(f"tasks {tasks}, most_keywords {most_keywords} and the number of levels {len(levels)} "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.permission import SentText
 
 
 class TextBank:
@@ -16,7 +17,7 @@ class TextBank:
         file: a text a line; empty lines are passed over. None: there are no more than those in the recipe.
     """
 
-    def __init__(self, *, texts: Sequence[str] = (), file: Path | None = None) -> None:
+    def __init__(self, *, texts: Sequence[SentText] = (), file: Path | None = None) -> None:
         if not file and not any(text.strip() for text in texts):
             raise ValueError("a bank holds at least one text: give texts, or a file with a text a line")
         self.texts, self.file = tuple(texts), file

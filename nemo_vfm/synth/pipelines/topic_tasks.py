@@ -5,6 +5,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import transcript
@@ -28,7 +29,7 @@ class TopicTasks:
     """
 
     def __init__(
-        self, *, topics: int = 8, subtopics: int = 4, tasks: int = 4, levels: Sequence[str] = ("",),
+        self, *, topics: int = 8, subtopics: int = 4, tasks: int = 4, levels: Sequence[SentText] = ("",),
         revise: bool = True, turns: int = 1, check_by: str = "",
     ) -> None:  # fmt: skip
         if min(topics, subtopics, tasks, turns, len(levels)) < 1:

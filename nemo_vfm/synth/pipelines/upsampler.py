@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.given.given_messages import licence_of
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
@@ -40,7 +41,7 @@ class Upsampler:
     def __init__(
         self, *, rows: RowSource, column: str = "caption", licence: str | None = None,
         least_caption_words: int = 20, most_caption_words: int = 400, prompt_words: tuple[int, int] = (2, 12),
-        most_share: float = 0.5, most_new_words: int = 0, system: str = "",
+        most_share: float = 0.5, most_new_words: int = 0, system: SentText = "",
     ) -> None:  # fmt: skip
         least, most = prompt_words
         if not 1 <= least <= most or not 1 <= least_caption_words <= most_caption_words:

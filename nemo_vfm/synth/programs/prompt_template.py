@@ -5,6 +5,8 @@
 import re
 from collections.abc import Mapping
 
+from nemo_vfm.core.network.permission import SentText
+
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _TAG = re.compile(r"</?[a-z_]+>")
 
@@ -17,7 +19,7 @@ class Prompt:
         version: raised with every change of the words: answers to other words are not used again.
     """
 
-    def __init__(self, *, text: str, version: int = 1) -> None:
+    def __init__(self, *, text: SentText, version: int = 1) -> None:
         if not text.strip() or version < 1:
             raise ValueError(f"a prompt has words and a version of at least 1, got {text[:20]!r} and {version}")
         self.text, self.version = text, version

@@ -169,7 +169,12 @@ class SaveAndStop(Callback):
     def _save(self, trainer: Trainer) -> None:
         path = self.folder / "checkpoints" / f"step-{trainer.global_step:08d}.ckpt"
         unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
-        trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
+        try:
+            trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
+        except OSError:  # a full disk needs its room for what is said of it
+            if ranks.is_first():
+                _remove(unfinished)
+            raise
         if ranks.is_first():
             _replace(unfinished, path)
             for old in _existing(self.folder)[: -self.keep_last]:

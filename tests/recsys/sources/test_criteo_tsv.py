@@ -24,7 +24,7 @@ FAULTS = [
     (0, "", "label"), (0, "2", "label"), (0, "-1", "label"), (0, "x", "click is not"), (3, "1.5", "I3"),
     (13, "1e3", "I13"), (5, "é", "I5"), (7, " 4", "I7"), (9, "9" * 30, "I9"), (14, "g", "C1"), (39, "123456789", "C26"),
     (20, "68fd1e6 ", "C7"), (21, "\x00", "C8"), (30, "1\t2", "40 columns"), (30, "1\r2", "C17"), (16, "ü", "C3"),
-    (17, '"a', "C4"),
+    (17, '"a', "C4"), (8, "\udcff", "I8"), (22, "\udcff" * 8, "C9"),
 ]  # fmt: skip
 
 
@@ -60,12 +60,13 @@ def faulty(tmp_path, monkeypatch) -> tuple[CriteoTsv, list[tuple[Path, int, list
         cells = line(1000 + number)
         cells[column] = text
         bad.append((cells, reason))
-    bad += [(["1"], "40 columns"), ([], "label"), (line(7)[1:], "40 columns")]
+    bad += [(["1"], "40 columns"), ([], "label"), (line(7)[1:], "40 columns"), (["1", "\udcff"], "40 columns")]
+    bad += [(["1", "ü" * 60], "40 columns"), (["12", "ü" * 60], "40 columns")]  # one is cut within a letter when shown
     table = random.Random(0).sample(good + bad, len(good) + len(bad))
     truth = []
     for number, part in enumerate((table[:33], table[33:])):
         path = tmp_path / f"day_{number}"
-        path.write_bytes("\n".join("\t".join(cells) for cells, _ in part).encode() + b"\r\n")
+        path.write_bytes("\n".join("\t".join(cells) for cells, _ in part).encode(errors="surrogateescape") + b"\r\n")
         truth += [(path, place, cells, reason) for place, (cells, reason) in enumerate(part, 1)]
     return CriteoTsv(paths=sorted(tmp_path.iterdir()), log1p=False), truth
 

@@ -49,8 +49,8 @@ def test_reading_from_the_end_of_any_block_gives_the_blocks_after_it(files):
         assert [*files.blocks(block.end)] == blocks[number + 1 :]
 
 
-def test_only_a_carriage_return_before_a_newline_stays(tmp_path):
-    (tmp_path / "a").write_bytes(b"a\rb\r\nc\r\n\rd\n")
+def test_only_ascii_and_a_carriage_return_before_a_newline_stay(tmp_path):
+    (tmp_path / "a").write_bytes(b"a\rb\r\nc\r\n\xffd\n")
     (block,) = TextFiles([tmp_path / "a"]).blocks(LogPosition())
     assert block.text == b"a\x01b\r\nc\r\n\x01d\n" and block.num_lines == 3
 
