@@ -14,6 +14,7 @@ from launcher.render.exit_policy import KINDS, branches, names
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted
 from launcher.render.restart import RESUBMITTED, begin_again, functions
+from nemo_vfm.core.storage.checkpoint_names import FINISHED
 
 ATTEMPTS = "attempts.tsv"
 #: Of attempts.tsv, in order: `moved` is yes where the attempt got further, `blamed` the node of the rank that was lost.
@@ -33,9 +34,10 @@ said_of() {  # what squeue says of this job; a heterogeneous job has a line per 
 }
 ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
 
-newest_step() {  # of all checkpoints; -1 where there is none
-  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
-    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+newest_step() {  # of the finished checkpoints; -1 where there is none
+  printf '%s\n' @WORK@/{,*/,*/*/}checkpoints/step-*{/manifest.json,.ckpt} |
+    sed -nE -e 's:^.*/@FINISHED@$:\1:' -e 's/^0*([0-9]+)$/\1/p' |
+    sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
@@ -145,7 +147,8 @@ exit "$status"
 def prologue(job: SlurmJob) -> str:
     """What goes before the working line; each run of a sweep has set `run` already."""
     run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
-    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)),
+    work = f'"$run"/{quoted(job.step)}' if job.step else '"$run"'
+    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)), "WORK": work, "FINISHED": FINISHED,
                                "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
 
 

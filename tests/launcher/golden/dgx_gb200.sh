@@ -58,9 +58,10 @@ said_of() {  # what squeue says of this job; a heterogeneous job has a line per 
 }
 ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
 
-newest_step() {  # of all checkpoints; -1 where there is none
-  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
-    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+newest_step() {  # of the finished checkpoints; -1 where there is none
+  printf '%s\n' "$run"/{,*/,*/*/}checkpoints/step-*{/manifest.json,.ckpt} |
+    sed -nE -e 's:^.*/step-([0-9]{8,18})(/manifest\.json|\.ckpt)$:\1:' -e 's/^0*([0-9]+)$/\1/p' |
+    sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
