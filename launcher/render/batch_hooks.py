@@ -10,7 +10,7 @@ limit.
 
 from collections.abc import Mapping
 
-from launcher.render.exit_policy import KINDS, branches, names
+from launcher.render.exit_policy import KINDS, SYSTEM, WORDS, branches, names
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted
 from launcher.render.restart import RESUBMITTED, begin_again, functions
@@ -32,7 +32,8 @@ log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
 said_of() {  # what squeue says of this job; a heterogeneous job has a line per part
   squeue --noheader --jobs="$job" --format="$1" | head -n 1
 }
-ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+ends_at="$(said_of %e)"  # where nothing is said: not midnight, which an empty date is
+ends_at="$(date --date="${ends_at:-unknown}" +%s 2> /dev/null || echo 0)"
 
 newest_step() {  # of the finished checkpoints; -1 where there is none
   printf '%s\n' @WORK@/{,*/,*/*/}checkpoints/step-*{/manifest.json,.ckpt} |
@@ -74,11 +75,14 @@ _EPILOGUE = r"""
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
-heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+# Of its log only lines whose writer is known count: what the work prints is anybody's.
+by_system='@SYSTEM@'
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 20000 |
+  awk -v by_system="$by_system" '@WORDS@')"
 told=
 [[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
 said="${told:-$heard}
-$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+$(grep -E "$by_system" <<< "$heard")"
 first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
 [[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
 now="$(date +%s)"
@@ -158,6 +162,7 @@ def epilogue(job: SlurmJob) -> str:
     again = [kind for kind in KINDS.values() if kind.again]
     blaming = [kind for kind in KINDS.values() if kind.blames_node]
     return _filled(_EPILOGUE, {
+        "WORDS": WORDS, "SYSTEM": SYSTEM,
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
         "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),

@@ -68,11 +68,13 @@ def until_begun(cluster: Slurm, run_dir: Path, first: str, count: int) -> list[s
 
 def test_a_job_that_may_not_be_requeued_goes_on_as_another_with_the_same_log(real_slurm: Slurm, tmp_path, forbid):
     forbid("requeue")
-    once = f"[[ -e {tmp_path}/once ]] || {{ touch {tmp_path}/once; kill -9 $$; }}; env > {tmp_path}/seen"
+    said = "printf '%s\\n' 'a boy fallen off the bus' 'GPU has fallen off the bus' 'skipped: CUDA out of memory'"
+    once = f"[[ -e {tmp_path}/once ]] || {{ touch {tmp_path}/once; {said}; kill -9 $$; }}; env > {tmp_path}/seen"
     job = of_bash(real_slurm, tmp_path / "run", once)
     first, second = until_begun(real_slurm, tmp_path / "run", job.number, 1)
     assert real_slurm.ended(second)["JobState"] == "COMPLETED", job.story()
     assert job.attempts("job", "restart", "kind") == [(first, "0", "lost_rank"), (second, "1", "ok")]
+    assert real_slurm.job(second)["ExcNodeList"] == "(null)"
     assert job.log().count("vfm-launch: ") == 3 and "Access/permission denied" in job.log()
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
     assert seen["SLURM_JOB_ID"] == second and "SLURM_RESTART_COUNT" not in seen
