@@ -40,6 +40,12 @@ def counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
+def in_words(seconds: int) -> str:
+    """Whole minutes in full: `1 day 2 hours`, `90 minutes` as `1 hour 30 minutes`."""
+    units = {"day": seconds // 86_400, "hour": seconds // 3600 % 24, "minute": seconds // 60 % 60}
+    return " ".join(counted(number, unit) for unit, number in units.items() if number)
+
+
 def span(seconds: float) -> str:
     """A time that people can read."""
     if seconds < 100:

@@ -288,6 +288,7 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
         title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
         words=(*only, *launch.typed, *launch.request.run_words(), *_timeout(launch.request, cluster)),
+        step=share.step,
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,
         gpus_per_node=share.gpus_per_node, cpus_per_task=share.cpus_per_task, memory_gb=cluster.memory_gb or 0,
         gpu=cluster.gpu if share.gpus_per_node else None, degrees=share.degrees,

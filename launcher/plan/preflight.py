@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.columns import counted
+from launcher.columns import counted, in_words
 from launcher.plan.chain import Share
 from launcher.plan.launch import Launch
 from launcher.plan.programs import program
 from launcher.plan.recipe_info import CommandOutput, checked, planned
+from launcher.plan.signal_lead_time import EARLIER_S, USUAL_S, limit_s
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
@@ -55,6 +56,7 @@ def preflight(launch: Launch) -> list[Finding]:
             *_missing(launch),
             *_sent(launch),
             *_size(launch),
+            *_limit(launch),
             *_profile(launch),
             *check.result(),
             *plan.result(),
@@ -107,6 +109,28 @@ def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
         each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
                          for count in dict.fromkeys(idle.values()))  # fmt: skip
         yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
+
+
+def _limit(launch: Launch) -> Iterator[Finding]:
+    """How long an attempt may take: what it gets done before it is asked to stop must be worth its start."""
+    if not isinstance(launch.where, Slurm):
+        return
+    time, limit, lead = launch.where.time, limit_s(launch.where.time), launch.lead_s
+    if limit is None:
+        yield Finding("limit", f"cluster.time={time} sets none: the partition's own holds")
+        return
+    text = (f"cluster.time={time} is {in_words(limit)} for each attempt, which is asked to stop {in_words(lead)} "
+            f"before its end")  # fmt: skip
+    if lead != USUAL_S:
+        text += ", three times the slowest checkpoint of this run and two steps"
+    enough = f"cluster.time={-(-2 * (lead + EARLIER_S) // 3600)}:00:00"
+    if lead + EARLIER_S >= limit:
+        yield Finding("limit", f"{text} or up to a minute earlier, so it would do no work. Give it more, such as "
+                      f"{enough}", wrong=True)  # fmt: skip
+    elif lead > limit / 2:
+        yield Finding("limit", f"{text}: more than half of it. Give it more, such as {enough}")
+    else:
+        yield Finding("limit", text)
 
 
 def _in_words(share: Share) -> str:

@@ -10,10 +10,11 @@ limit.
 
 from collections.abc import Mapping
 
-from launcher.render.exit_policy import KINDS, branches, names
+from launcher.render.exit_policy import KINDS, SYSTEM, WORDS, branches, names
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted
 from launcher.render.restart import RESUBMITTED, begin_again, functions
+from nemo_vfm.core.storage.checkpoint_names import FINISHED
 
 ATTEMPTS = "attempts.tsv"
 #: Of attempts.tsv, in order: `moved` is yes where the attempt got further, `blamed` the node of the rank that was lost.
@@ -31,11 +32,13 @@ log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
 said_of() {  # what squeue says of this job; a heterogeneous job has a line per part
   squeue --noheader --jobs="$job" --format="$1" | head -n 1
 }
-ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+ends_at="$(said_of %e)"  # where nothing is said: not midnight, which an empty date is
+ends_at="$(date --date="${ends_at:-unknown}" +%s 2> /dev/null || echo 0)"
 
-newest_step() {  # of all checkpoints; -1 where there is none
-  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
-    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+newest_step() {  # of the finished checkpoints; -1 where there is none
+  printf '%s\n' @WORK@/{,*/,*/*/}checkpoints/step-*{/manifest.json,.ckpt} |
+    sed -nE -e 's:^.*/@FINISHED@$:\1:' -e 's/^0*([0-9]+)$/\1/p' |
+    sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
@@ -72,11 +75,14 @@ _EPILOGUE = r"""
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
-heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+# Of its log only lines whose writer is known count: what the work prints is anybody's.
+by_system='@SYSTEM@'
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 20000 |
+  awk -v by_system="$by_system" '@WORDS@')"
 told=
 [[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
 said="${told:-$heard}
-$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+$(grep -E "$by_system" <<< "$heard")"
 first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
 [[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
 now="$(date +%s)"
@@ -145,7 +151,8 @@ exit "$status"
 def prologue(job: SlurmJob) -> str:
     """What goes before the working line; each run of a sweep has set `run` already."""
     run = "# run= stands above, for each task" if job.task_runs else f"run={quoted(str(job.run_dir))}"
-    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)),
+    work = f'"$run"/{quoted(job.step)}' if job.step else '"$run"'
+    return _filled(_PROLOGUE, {"RUN": run, "LAUNCH": quoted(str(job.folder)), "WORK": work, "FINISHED": FINISHED,
                                "ATTEMPTS": ATTEMPTS, "RESUBMITTED": RESUBMITTED})  # fmt: skip
 
 
@@ -155,6 +162,7 @@ def epilogue(job: SlurmJob) -> str:
     again = [kind for kind in KINDS.values() if kind.again]
     blaming = [kind for kind in KINDS.values() if kind.blames_node]
     return _filled(_EPILOGUE, {
+        "WORDS": WORDS, "SYSTEM": SYSTEM,
         "BRANCHES": branches(), "EARLY": str(job.lead_s + _EARLY_S), "TASKS": str(job.tasks_per_node),
         "MOST": str(job.most_restarts), "ATTEMPTS": ATTEMPTS, "GOOD": names(good), "AGAIN": names(again),
         "BLAMING": names(blaming), "BEGIN_AGAIN": begin_again(job),

@@ -3,7 +3,8 @@
 """Classifies how an attempt ended and decides whether to restart it: one table, also used by the batch script.
 
 What an attempt says of itself comes before its status. srun returns the highest status of all tasks. So the 69 of ranks
-that only lost a peer hides the 2 of the one that failed.
+that only lost a peer hides the 2 of the one that failed. But a log holds anybody's words, such as captions and samples.
+So only lines whose writer is known are compared with the texts below (`WORDS`).
 """
 
 from collections.abc import Iterable, Mapping
@@ -79,10 +80,11 @@ RULES = (
     Rule(kind="interrupted", statuses=("130",)),
     Rule(kind="nothing_kept", statuses=("3",)),
     Rule(kind="node_fault", statuses=("[1-9]*",),
-         texts=("Node failure on", "DUE TO NODE FAILURE", "uncorrectable ECC", "fallen off the bus",
+         texts=("Node failure on", "DUE TO NODE FAILURE", "uncorrectable ECC", "GPU has fallen off the bus",
                 "Communication connection failure", "Unable to contact slurmd", "vfm-launch: the check of node")),
     Rule(kind="out_of_memory", statuses=("[1-9]*",),
-         texts=("out of memory", "OutOfMemoryError", "MemoryError", "oom_kill", "oom-kill", "OOM Killed")),
+         texts=("CUDA out of memory", "CUDA error: out of memory", "MemoryError", "oom_kill", "oom-kill", "OOM Killed",
+                "Out Of Memory", "Out of memory: Killed", "cgroup out of memory")),
     Rule(kind="hang", statuses=_LOST,
          texts=("has sent no heartbeat", "which wait for it, gave up")),
     Rule(kind="non_finite", statuses=("2", "69"), texts=("is not finite at batch",)),
@@ -96,6 +98,28 @@ RULES = (
     Rule(kind="lost_rank", statuses=(_SIGNALLED,)),
     Rule(kind="unknown", statuses=("*",)),
 )  # fmt: skip
+
+#: How lines of Slurm and of the kernel begin, as `grep -E` and awk read it; a backslash would be read twice.
+SYSTEM = ("^((srun|slurmstepd[^ ]*|NVRM|([A-Z][a-z]+ +[0-9]+ [0-9:]+ [^ ]+ )?kernel): |"
+          "[[] *[0-9]+[.][0-9]+[]] (NVRM|Out of memory|Memory cgroup out of memory|oom-kill):)")  # fmt: skip
+#: A program of awk that leaves of a log what speaks of an attempt's end: lines of the system and of the check of nodes,
+#: and of each task its last sentence on a rank and the exception that it died of, after which it said little. `srun
+#: --label` puts the number of a task before its lines, but not before its own. An old awk knows no `{2}`.
+WORDS = r"""
+  { task = "" }
+  match($0, /^ *[0-9]+: /) { task = substr($0, 1, RLENGTH); $0 = substr($0, RLENGTH + 1) }
+  { lines[task]++ }
+  $0 ~ by_system && !(task != "" && /^srun: /) || /^vfm-launch: the check of node / { print }
+  /^rank [0-9]+ / { rank[task] = $0 }
+  /^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit)(:|$)/ && before[task] ~ /^[ \t]/ ||
+    /^unexpected: / || /^ *what\(\): / { died[task] = $0; at[task] = lines[task] }
+  /^The traceback is in / { died[task] = before[task]; at[task] = lines[task] }
+  { before[task] = $0 }
+  END {
+    for (task in rank) print rank[task]
+    for (task in died) if (lines[task] - at[task] < 50) print died[task]
+  }
+"""
 
 
 def branches() -> str:

@@ -28,6 +28,7 @@ class SlurmJob:
         title: the recipe and the first line of its comment, for whoever reads the script.
         command: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without.
         words: what follows `run RECIPE run_dir=...`: options of `nemo-vfm run`, paths made whole.
+        step: the one of a workflow that the job does, whose checkpoints show how far it is; empty where it does all.
         nodes: how many.
         tasks_per_node: processes of a node.
         gpus_per_node: GPUs of a node; 0 where there are none.
@@ -60,6 +61,7 @@ class SlurmJob:
     title: str = ""
     command: tuple[str, ...]
     words: tuple[str, ...] = ()
+    step: str = ""
     nodes: int
     tasks_per_node: int
     gpus_per_node: int

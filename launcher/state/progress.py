@@ -3,7 +3,6 @@
 """Reads a run's progress from status.json, metrics.jsonl and checkpoints; no queue is queried."""
 
 import math
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,10 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import last_records, read_json
 
 _MOST_BYTES = 4 << 20
-_STEP = re.compile(r"step-(\d{1,18})")
 _NOTHING_S = 1e-3  # a step's reading that takes less holds nobody up
 _SLOWER = 1.1  # times as long: equal devices differ by a few per cent
 SILENT_S = 60.0  # six heartbeats: worth saying, and no proof
@@ -108,13 +107,11 @@ def _elsewhere(status: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _newest_checkpoint(folder: Path) -> tuple[int, float] | None:
-    """(step, when it was written). One that is being written has no manifest yet."""
-    found = []
-    for manifest in folder.glob("checkpoints/step-*/manifest.json"):
-        if match := _STEP.fullmatch(manifest.parent.name):
-            with suppress(OSError):
-                found.append((int(match[1]), manifest.stat().st_mtime))
-    return max(found, default=None)
+    """(step, when it was written)."""
+    for path in reversed(checkpoint_names.existing(folder / "checkpoints")):
+        with suppress(OSError):  # it may just have been deleted
+            return checkpoint_names.step_of(path.name), path.stat().st_mtime
+    return None
 
 
 def _object(file: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from nemo_vfm.core.errors import Interrupted, Preempted
+from nemo_vfm.core.errors import Interrupted, Preempted, UserError
 
 EXIT_CODE = Preempted.exit_code
 INTERRUPTED = Interrupted.exit_code
@@ -47,6 +47,13 @@ def stopped(urgency: float, what: str) -> Preempted:
         what: was reached, such as "at step 5, whose checkpoint is in FOLDER".
     """
     return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
+
+
+def idle(error: BaseException) -> Preempted:
+    """The error that ends a run which a signal, or a Ctrl-C, met while no job was at work."""
+    by = "interrupted" if is_interrupt(error) else f"stopped by {error}"
+    kind = Interrupted if is_interrupt(error) else Preempted
+    return kind(f"{by} while no work was under way; run the same command again to resume")
 
 
 @contextmanager
@@ -89,16 +96,28 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
     """Listen to these signals, and to Ctrl-C, while the block runs; in another than the main thread nothing is heard.
 
     Ctrl-C is left alone where it is ignored, as it is in a shell's background jobs.
+
+    Raises:
+        Preempted: a signal came that the block did not answer itself.
+        UserError: there is no such signal, or nobody can listen to it.
     """
+    try:
+        listened = numbers(names)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _SIGNALS.clear()
     ctrl_c = [] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGINT]
-    _LISTENING[:] = [*numbers(names), *ctrl_c]
+    _LISTENING[:] = [*listened, *ctrl_c]
     before = {number: signal.signal(number, _hear) for number in _LISTENING}
     try:
         yield
+    except (PreemptedNow, Exception) as error:
+        if (came := _signal_behind(error)) is None:
+            raise
+        raise idle(came) from error
     finally:
         _SIGNALS.clear()  # what comes next in this process was not asked to end
         _LISTENING.clear()
@@ -111,6 +130,13 @@ def listen_again() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in _LISTENING:
             signal.signal(number, _hear)
+
+
+def _signal_behind(error: BaseException) -> BaseException | None:
+    """The signal that an error is, or that it hides: what is imported may make an error of its own of any other."""
+    while not isinstance(error, PreemptedNow | KeyboardInterrupt | Preempted) and error.__context__ is not None:
+        error = error.__context__
+    return error if isinstance(error, PreemptedNow | KeyboardInterrupt) else None
 
 
 def _hear(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.secret import concealing_streams, register_arguments
-from nemo_vfm.core.preemption import INTERRUPTED
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +86,9 @@ class Program:
         except NemoVfmError as error:
             sys.stderr.write(f"{_plain(error)}\n")
             return error.exit_code
+        except PreemptedNow as error:  # one more signal, while the answer to the first was under way
+            sys.stderr.write(f"{idle(error)}\n")
+            return idle(error).exit_code
         except KeyboardInterrupt:
             sys.stderr.write("interrupted\n")
             return INTERRUPTED

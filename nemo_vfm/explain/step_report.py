@@ -18,6 +18,7 @@ from torch import nn
 from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
@@ -183,12 +184,12 @@ def _recorded(folder: Path, step: int) -> dict[str, float]:
 def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, str, bool]:
     """The model with the weights nearest before the step, which ones these are, and whether it began with them."""
     model = build_model(job.model, seed)
-    before = [path for path in existing(folder / "checkpoints") if int(path.name.removeprefix("step-")) < step]
+    before = [path for path in existing(folder / "checkpoints") if checkpoint_names.step_of(path.name) < step]
     if before:
         if job.adapters is not None and job.start_from is not None:
             job.start_from.load_into(model)
         fill(learned_state(model), checkpoint.load_weights(before[-1], "model"))
-        done, named = int(before[-1].name.removeprefix("step-")), f"checkpoint {before[-1].name}"
+        done, named = checkpoint_names.step_of(before[-1].name), f"checkpoint {before[-1].name}"
     else:
         if job.start_from is not None:
             job.start_from.load_into(model)

@@ -20,6 +20,7 @@ from nemo_vfm.config.recipe_errors import Mark, Source
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
+from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types.job import Outcome
 from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
@@ -105,7 +106,8 @@ def run(
     with ExitStack() as stack:
         words = [] if ranks.is_given() else _as_file(composed, Path(stack.enter_context(tempfile.TemporaryDirectory())))
         before = _status(composed.run_dir)
-        status = RecipeRun(composed, words, given, endings.append).run()
+        with listening():
+            status = RecipeRun(composed, words, given, endings.append).run()
     if not endings:
         return _of_other_processes(composed.run_dir, status, before)
     if endings[-1].error is not None:

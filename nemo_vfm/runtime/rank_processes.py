@@ -19,7 +19,7 @@ from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
-from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, is_interrupt
+from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.runtime.local_launch import PIPE
@@ -72,9 +72,10 @@ def run_as_one_of_several(
             try:
                 with ranks.heard_by(world):
                     status = first()
-            except NemoVfmError as error:
-                sys.stderr.write(f"{log.plain(str(error))}\n")
-                status = error.exit_code
+            except (NemoVfmError, PreemptedNow, KeyboardInterrupt) as error:
+                meant = error if isinstance(error, NemoVfmError) else idle(error)
+                sys.stderr.write(f"{log.plain(str(meant))}\n")
+                status = meant.exit_code
             world.tell_end(patience_s=_PATIENCE_S.get(status, 3.0))
         else:
             status = _follow(world, job, folder)

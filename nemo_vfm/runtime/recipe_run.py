@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from nemo_vfm.core.network.secret import conceal, conceal_keys
-from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt, listening
+from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.runtime.command import run_folder
 
@@ -95,7 +95,7 @@ class RecipeRun:
     _writes: Sequence[Path] = field(default=(), init=False)
 
     def run(self) -> int:
-        """Check, build, run and report; the exit status.
+        """Check, build, run and report; the exit status. Whoever calls it listens to signals.
 
         Raises:
             UserError: the recipe is wrong, or cannot be run here.
@@ -107,7 +107,6 @@ class RecipeRun:
 
         end_with_the_launcher()
         ranks.adopt_slurm(os.environ)
-        signals = self._signals()
         job = self._built()
         if self.options.part is not None:
             from nemo_vfm.runtime.run_part import Share, part_of
@@ -116,20 +115,9 @@ class RecipeRun:
             self._folder = share.folder
         while True:
             count = _ranks_now(job, self._folder)
-            status = self._on_ranks(job, count, signals)
+            status = self._on_ranks(job, count)
             if not self._needs_other_ranks(job, count, status):
                 return status
-
-    def _signals(self) -> Sequence[str]:
-        from nemo_vfm.core import preemption
-        from nemo_vfm.core.errors import UserError
-
-        signals = self.options.preempt or DEFAULT
-        try:
-            preemption.numbers(signals)
-        except ValueError as error:
-            raise UserError(str(error)) from error
-        return signals
 
     def _built(self) -> "Job":
         from nemo_vfm.config import trust_list, writes_outside
@@ -150,7 +138,7 @@ class RecipeRun:
 
         return status == NextPhase.exit_code and not ranks.is_given() and _ranks_now(job, self._folder) != count
 
-    def _on_ranks(self, job: "Job", count: int, signals: Sequence[str]) -> int:
+    def _on_ranks(self, job: "Job", count: int) -> int:
         """Run the job here, as one of several processes, or by starting them."""
         from nemo_vfm.config import read_values
         from nemo_vfm.core import ranks
@@ -158,7 +146,7 @@ class RecipeRun:
         from nemo_vfm.runtime.rank_processes import run_as_one_of_several
 
         if not ranks.is_given() and count > 1:
-            return self._launch(job, count, signals)
+            return self._launch(job, count)
         text = self.composed.to_yaml()
         if not isinstance(job, MultiRankJob) and not ranks.is_first():  # a library's own way of starting several
             job.run(Run(self._folder, read_values(text, "this recipe"), self.composed.seed))
@@ -173,13 +161,12 @@ class RecipeRun:
 
             Status(self._folder).write("failed", error=sentence)
 
-        with listening(signals):
-            if ranks.count() == 1:
-                return first()
-            return run_as_one_of_several(job, text, self._folder, first, lost, timeout_s=self.options.rank_timeout,
-                                         silence_s=self.options.rank_silence)  # fmt: skip
+        if ranks.count() == 1:
+            return first()
+        return run_as_one_of_several(job, text, self._folder, first, lost, timeout_s=self.options.rank_timeout,
+                                     silence_s=self.options.rank_silence)  # fmt: skip
 
-    def _launch(self, job: "Job", count: int, signals: Sequence[str]) -> int:
+    def _launch(self, job: "Job", count: int) -> int:
         from nemo_vfm.config import RecipeError
         from nemo_vfm.runtime.checks.shareable_batches import unshareable
         from nemo_vfm.runtime.local_launch import launch
@@ -187,8 +174,9 @@ class RecipeRun:
         if problems := unshareable(self.composed, job):
             raise RecipeError(problems)
         return launch(
-            ["run", *self.words, *self.options.words()], count, signals, max_restarts=self.options.max_restarts
-        )
+            ["run", *self.words, *self.options.words()], count, self.options.preempt or DEFAULT,
+            max_restarts=self.options.max_restarts,
+        )  # fmt: skip
 
     def _in_folder(self, job: "Job") -> int:
         """Hold the folder, run, and show how it ended."""

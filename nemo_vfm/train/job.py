@@ -18,6 +18,7 @@ from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, UserError
 from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
@@ -144,7 +145,7 @@ class Train:
         return outcome
 
     def _now(self, folder: Path) -> Stretch:
-        done = [int(path.name.removeprefix("step-")) for path in existing(folder / "checkpoints")]
+        done = [checkpoint_names.step_of(path.name) for path in existing(folder / "checkpoints")]
         return at(self.phases, max(done, default=0))
 
     def _in(self, phase: Stretch, seed: int) -> Self:

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -18,6 +19,7 @@ from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_lock as module
 from nemo_vfm.runtime.run_lock import Owner, _owner, holder, lock
+from tests.support.repository import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -276,6 +278,72 @@ def test_who_holds_a_folder_can_be_seen_without_touching_it(tmp_path):
     assert holder(tmp_path)[1], "it was written just now"
     os.utime(tmp_path / ".lock", (1, 1))
     assert not holder(tmp_path)[1]
+
+
+SIGNALS = [(signal.SIGUSR1, 75), (signal.SIGTERM, 75), (signal.SIGINT, 130)]
+COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
+
+
+def one_sentence(said: str) -> bool:
+    """Whether a run that a signal met before its work ended with nothing but that."""
+    last = said.splitlines()[-1]
+    return "Traceback" not in said and ("run the same command again" in last or last == "interrupted")
+
+
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
+def test_a_signal_while_a_run_waits_for_a_lock_ends_it_in_a_sentence_and_leaves_the_lock(
+    kitchen, capfd, monkeypatch, number, status
+):
+    kitchen.write("r.yaml", COUNT)
+    (kitchen.folder / "out").mkdir()
+    write(kitchen.folder / "out", world="elsewhere")
+    before = (kitchen.folder / "out/.lock").read_text()
+    monkeypatch.setattr(module, "info", lambda _: os.kill(os.getpid(), number))
+    assert kitchen.main("run", "r.yaml") == status
+    assert one_sentence(capfd.readouterr().err)
+    assert [path.name for path in (kitchen.folder / "out").iterdir()] == [".lock"]
+    assert (kitchen.folder / "out/.lock").read_text() == before
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(("number", "status"), SIGNALS)
+@pytest.mark.parametrize("where", [
+    "nemo_vfm.cli.verbs.run.composed_recipe", "nemo_vfm.core.ranks.adopt_slurm",
+    "nemo_vfm.runtime.checks.meta_build.built", "nemo_vfm.runtime.user_permissions.say_recipients",
+    "nemo_vfm.runtime.run_folder.open_folder", "nemo_vfm.runtime.run_folder.manifest",
+])  # fmt: skip
+@pytest.mark.parametrize("hidden", [False, True], ids=["", "behind an error of an import"])
+def test_a_signal_at_any_moment_before_the_work_ends_a_run_in_a_sentence(
+    kitchen, capfd, monkeypatch, number, status, where, hidden
+):
+    kitchen.write("r.yaml", COUNT)
+
+    def interrupted(*_args: object, **_more: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except BaseException as error:
+            if hidden:
+                raise ImportError("a library cannot be loaded") from error
+            raise
+
+    monkeypatch.setattr(where, interrupted)
+    assert kitchen.main("run", "r.yaml") == status
+    assert one_sentence(capfd.readouterr().err)
+
+
+@pytest.mark.slow
+def test_a_signal_while_one_of_two_ranks_waits_for_a_lock_ends_both_with_75(tmp_path):
+    (tmp_path / "r.yaml").write_text("_target_: tests.support.spread.Together\nrun_dir: out\n")
+    (tmp_path / "out").mkdir()
+    write(tmp_path / "out", world="elsewhere")
+    words = [sys.executable, "-m", "nemo_vfm", "run", "r.yaml", "--trust", "tests.support.spread"]
+    with (tmp_path / "said").open("wb") as said:
+        run = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=said)
+    until(lambda: "is locked by" in (tmp_path / "said").read_text(), 120)
+    run.send_signal(signal.SIGUSR1)
+    assert run.wait(60) == 75
+    assert one_sentence((tmp_path / "said").read_text())
+    assert not any("Traceback" in file.read_text() for file in (tmp_path / "out").glob("ranks/*"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no start times to read")

@@ -11,6 +11,8 @@ from launcher.render.script import script
 from launcher.request.cluster import Slurm
 from launcher.slurm.job_status import run_states, states
 from launcher.slurm.successors import line_of, successors
+from launcher.state.progress import progress
+from nemo_vfm.core.storage import checkpoint_names
 from tests.launcher.test_job_status import attempt, in_queue, job, kept
 from tests.support.slurm_jobs import Done, run, small_job
 
@@ -82,6 +84,44 @@ def test_attempts_count_on_from_job_to_job(tmp_path: Path, before, ends):
     assert (one.folder / "attempts.tsv").read_text().splitlines()[-1].split("\t")[1:5] == [
         "7", str(before), "137", "lost_rank",
     ]  # fmt: skip
+
+
+def saved(path: Path) -> None:
+    """A finished checkpoint: a folder with a manifest, or one file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == checkpoint_names.LIGHTNING:
+        path.write_text("x")
+    else:
+        path.mkdir()
+        (path / checkpoint_names.MANIFEST).write_text("{}")
+
+
+@pytest.mark.parametrize(("end", "step"), [(checkpoint_names.LIGHTNING, ""), ("", "fine tune")])
+def test_a_training_that_advances_is_begun_again_however_often_its_time_is_up(tmp_path: Path, end: str, step: str):
+    one = small_job(tmp_path / "a'b [x]", step=step)
+    if step:
+        saved(one.run_dir / "an earlier step/checkpoints" / checkpoint_names.name(10**10))
+    for number in range(6):
+        saved(one.run_dir / step / "checkpoints" / f"{checkpoint_names.name(2 * 10**9 + number)}{end}")
+        done = run(one, tmp_path / "fakes", FAKE_STATUS=SAVED)
+        assert "not begun again" not in done.said
+    for _ in range(3):
+        done = run(one, tmp_path / "fakes", FAKE_STATUS="137")
+    assert "not begun again, since 3 attempts in a row made no progress" in done.said
+    kept = [line.split("\t")[5] for line in (one.folder / "attempts.tsv").read_text().splitlines()]
+    assert kept[:6] == [str(2 * 10**9 + number) for number in range(6)]
+
+
+def test_the_script_and_status_know_the_same_checkpoints(tmp_path: Path):
+    one = small_job(tmp_path)
+    folder = one.run_dir / "checkpoints"
+    for name in ("step-00000012", "step-00000300.ckpt", "step-100000000.ckpt", "step-99999999"):
+        saved(folder / name)
+    for name in ("step-900000001.ckpt.tmp", ".step-900000002.ckpt", "step-900000003", "step-9.ckpt", "last.ckpt"):
+        folder.joinpath(name).mkdir()
+    run(one, tmp_path / "fakes", FAKE_STATUS=SAVED)
+    (line,) = (one.folder / "attempts.tsv").read_text().splitlines()
+    assert line.split("\t")[5] == str(progress(one.run_dir).checkpoint) == "100000000"
 
 
 def test_a_line_of_jobs_ends_also_where_a_file_says_that_it_does_not():

@@ -68,14 +68,27 @@ def until_begun(cluster: Slurm, run_dir: Path, first: str, count: int) -> list[s
 
 def test_a_job_that_may_not_be_requeued_goes_on_as_another_with_the_same_log(real_slurm: Slurm, tmp_path, forbid):
     forbid("requeue")
-    once = f"[[ -e {tmp_path}/once ]] || {{ touch {tmp_path}/once; kill -9 $$; }}; env > {tmp_path}/seen"
+    said = "printf '%s\\n' 'a boy fallen off the bus' 'GPU has fallen off the bus' 'skipped: CUDA out of memory'"
+    once = f"[[ -e {tmp_path}/once ]] || {{ touch {tmp_path}/once; {said}; kill -9 $$; }}; env > {tmp_path}/seen"
     job = of_bash(real_slurm, tmp_path / "run", once)
     first, second = until_begun(real_slurm, tmp_path / "run", job.number, 1)
     assert real_slurm.ended(second)["JobState"] == "COMPLETED", job.story()
     assert job.attempts("job", "restart", "kind") == [(first, "0", "lost_rank"), (second, "1", "ok")]
+    assert real_slurm.job(second)["ExcNodeList"] == "(null)"
     assert job.log().count("vfm-launch: ") == 3 and "Access/permission denied" in job.log()
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
     assert seen["SLURM_JOB_ID"] == second and "SLURM_RESTART_COUNT" not in seen
+
+
+def test_a_job_whose_every_attempt_saves_further_outlives_five_time_limits(real_slurm: Slurm, tmp_path: Path):
+    folder = tmp_path / "run/checkpoints"
+    text = (f'mkdir -p {folder}; n=$(ls {folder} | wc -l); touch {folder}/step-$(( 10000000 + n )).ckpt; '
+            "exit $(( n < 5 ? 75 : 0 ))")  # fmt: skip
+    job = of_bash(real_slurm, tmp_path / "run", text, where=Cluster(exclusive=False, restart="resubmit", time="5"))
+    jobs = until_begun(real_slurm, tmp_path / "run", job.number, 5)
+    assert real_slurm.ended(jobs[-1])["JobState"] == "COMPLETED", job.story()
+    expected = [(str(10_000_000 + n), "time_limit" if n < 5 else "ok", "yes") for n in range(6)]
+    assert job.attempts("step", "kind", "moved") == expected
 
 
 def test_what_gets_no_further_is_submitted_three_times_and_not_for_ever(real_slurm: Slurm, tmp_path, forbid):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.plan.signal_lead_time import limit_s
 from launcher.render.job import SlurmJob
 from launcher.render.script import script
 from tests.launcher.test_quoting import HOSTILE, PRINTABLE
@@ -60,3 +61,13 @@ def test_hostile_words_and_folders_go_through_a_real_sbatch_and_srun_as_they_are
     assert sorted({one[1]["SLURMD_NODENAME"] for one in found}) == ["n1", "n2"]
     assert "\tok\t" in (job.folder / "attempts.tsv").read_text()
     assert not list(tmp_path.rglob("canary"))
+
+
+def test_time_limits_are_read_as_slurm_reads_them(real_slurm):
+    for time in ("30", "4:00", "4:01", "4:00:00", "90:0", "2-0", "2-12", "1-1:30", "1-00:00:30", "0:61"):
+        number = real_slurm.say("sbatch", "--parsable", "--hold", f"--time={time}", "--signal=USR1@65520",
+                                "--wrap=true")  # fmt: skip
+        days, _, clock = real_slurm.job(number)["TimeLimit"].rpartition("-")
+        hours, minutes, seconds = map(int, clock.split(":"))
+        assert limit_s(time) == 86_400 * int(days or 0) + 3600 * hours + 60 * minutes + seconds, time
+        real_slurm.say("scancel", number)

@@ -19,9 +19,10 @@ from nemo_vfm.config import Roots, ingredient, trust_list
 from tests.support.repository import ROOT
 
 GOLDEN = ROOT / "tests/launcher/golden"
-#: Fakes of Slurm's commands: srun keeps its words and variables and ends as it is told, the others say little.
+#: Fakes of Slurm's commands: srun keeps its words and variables, says and ends as it is told, the others say little.
 _FAKES = {
     "srun": """[[ "$*" == *ray_node* ]] && echo "Ray runtime started" && cat
+printf '%s' "${FAKE_SAYS-}"
 printf '%s\\0' "$@" > "$FAKES/argv.$$"; env -0 > "$FAKES/env.$$"; exit "${FAKE_STATUS:-0}" """,
     "scontrol": """echo "$@" >> "$FAKES/scontrol.asked"  # not its own file, which bash goes on reading
 [[ $1 == requeue && -v FAKE_REFUSES ]] && exit 1

@@ -13,7 +13,7 @@ from dataclasses import fields
 
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.core.errors import NextPhase, Preempted
-from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED
+from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED, listening
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
@@ -49,10 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         from nemo_vfm.runtime.sweep import run_sweep
 
         return run_sweep(arguments)
-    composed = composed_recipe(arguments)
     given = RunOptions(**{one.name: vars(arguments)[one.name] for one in fields(RunOptions)})
     files = [f"--{name}={value}" for name in ("conf", "overlay") for value in vars(arguments)[name]]
-    return RecipeRun(composed, [arguments.recipe, *arguments.overrides, *files], given, show).run()
+    with listening(given.preempt or DEFAULT):
+        composed = composed_recipe(arguments)
+        return RecipeRun(composed, [arguments.recipe, *arguments.overrides, *files], given, show).run()
 
 
 def _require_all(arguments: argparse.Namespace) -> None:

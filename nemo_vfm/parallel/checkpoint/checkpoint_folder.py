@@ -5,11 +5,11 @@
 With several ranks each hashes its share of the files, and all learn every result, so that all load the same one.
 """
 
-import re
 from pathlib import Path
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
@@ -20,13 +20,10 @@ from nemo_vfm.parallel.checkpoint.retention import Record
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 from nemo_vfm.parallel.ranks.gather import Gather
 
-_NAME = re.compile(r"step-(\d{8,})")
-
 
 def existing(folder: Path) -> list[Path]:
     """The finished checkpoints of a folder, oldest first; one may be a link to where a user moved it."""
-    found = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name) and (path / manifests.NAME).is_file()]
-    return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+    return [path for path in checkpoint_names.existing(folder) if path.suffix != checkpoint_names.LIGHTNING]
 
 
 def records(folder: Path) -> list[Record]:

@@ -18,17 +18,17 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sha256_text, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint.tensor_file import FileDigest
 
-NAME = "manifest.json"
+NAME = checkpoint_names.MANIFEST
 MAX_BYTES = 16 << 20
 _VERSION = re.compile(r"nemo_vfm\.checkpoint/(\d{1,6})(?:\.(\d{1,6}))?")
 _OURS = {1: 1, 2: 0}  # major: the newest minor version of it
 _FILE = re.compile(r"\w[\w.-]{0,120}\.safetensors|pieces\.json", re.ASCII)
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_STEP = re.compile(r"step-(\d{8,})")
 
 
 class Manifest(TypedDict):
@@ -121,9 +121,9 @@ def _version(manifest: dict[str, Any]) -> tuple[int, int]:
 
 
 def _judge(manifest: dict[str, Any], folder: Path) -> None:
-    step, files, named = manifest["step"], manifest["files"], _STEP.fullmatch(folder.name)
+    step, files, named = manifest["step"], manifest["files"], checkpoint_names.step_of(folder.name)
     _require(type(step) is int and 0 <= step < 2**63, "its step is not a number of steps")
-    _require(named is None or int(named[1]) == step, f"it is of step {step}")
+    _require(named in (-1, step), f"it is of step {step}")
     _require(isinstance(files, dict) and bool(files), "it lists no files")
     for name, entry in files.items():
         _require(_FILE.fullmatch(name) is not None, f"it lists {name[:80]!r}, which is not a file of a checkpoint")

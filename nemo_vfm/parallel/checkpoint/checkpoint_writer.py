@@ -17,6 +17,7 @@ from typing import TypedDict
 
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
@@ -54,7 +55,7 @@ def write(
         UserError: the disk of a rank is full or fails, or is not shared; what was there before is untouched.
         LostRank: another rank died.
     """
-    final = folder / f"step-{taken.step:08d}"
+    final = folder / checkpoint_names.name(taken.step)
     temporary = folder / f".{final.name}.{os.getpid()}.tmp"
     try:
         temporary = folder / _first(ranks, lambda: _made(temporary), taken.step, folder)
@@ -172,7 +173,7 @@ def _purge(folder: Path, keep: Keep, run: str, newest: Path, ranks: Gather) -> N
 def _surplus(folder: Path, keep: Keep, run: str, newest: Path) -> list[str]:
     # Those of later steps are damaged ones that a resume passed over: they must not push out what was just written.
     known = [r for r in records(folder) if r.run in ("", run) and not r.path.is_symlink()]
-    return [p.name for p in surplus([r for r in known if r.step <= int(newest.name.removeprefix("step-"))], keep)]
+    return [p.name for p in surplus([r for r in known if r.step <= checkpoint_names.step_of(newest.name)], keep)]
 
 
 def _delete(folder: Path, names: list[str]) -> None:

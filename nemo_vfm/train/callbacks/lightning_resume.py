@@ -8,7 +8,6 @@ from its number. A resume reads its first batches again and drops them. Each ste
 """
 
 import random
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,12 @@ from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.seed import derive
+from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
 
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
-_NAME = re.compile(r"step-(\d{8,})\.ckpt")
 
 
 def seed_all(seed: int) -> None:
@@ -36,7 +35,8 @@ def seed_all(seed: int) -> None:
 
 
 def _existing(folder: Path) -> list[Path]:
-    return sorted(path for path in (folder / "checkpoints").glob("step-*.ckpt") if _NAME.fullmatch(path.name))
+    found = checkpoint_names.existing(folder / "checkpoints")
+    return [path for path in found if path.suffix == checkpoint_names.LIGHTNING]
 
 
 def newest(folder: Path) -> Path | None:
@@ -167,7 +167,7 @@ class SaveAndStop(Callback):
         self.on_train_epoch_start(trainer, pl_module)
 
     def _save(self, trainer: Trainer) -> None:
-        path = self.folder / "checkpoints" / f"step-{trainer.global_step:08d}.ckpt"
+        path = self.folder / "checkpoints" / f"{checkpoint_names.name(trainer.global_step)}{checkpoint_names.LIGHTNING}"
         unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
         try:
             trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it

@@ -56,11 +56,13 @@ log_began="$(stat --format=%s "$log" 2> /dev/null || echo 0)"
 said_of() {  # what squeue says of this job; a heterogeneous job has a line per part
   squeue --noheader --jobs="$job" --format="$1" | head -n 1
 }
-ends_at="$(date --date="$(said_of %e)" +%s 2> /dev/null || echo 0)"
+ends_at="$(said_of %e)"  # where nothing is said: not midnight, which an empty date is
+ends_at="$(date --date="${ends_at:-unknown}" +%s 2> /dev/null || echo 0)"
 
-newest_step() {  # of all checkpoints; -1 where there is none
-  find "$run" -maxdepth 4 -path '*/checkpoints/step-*' -prune -printf '%f\n' 2> /dev/null |
-    sed -n 's/^step-0*\([0-9][0-9]*\)$/\1/p' | sort -n | tail -n 1 | grep . || echo -1
+newest_step() {  # of the finished checkpoints; -1 where there is none
+  printf '%s\n' "$run"/{,*/,*/*/}checkpoints/step-*{/manifest.json,.ckpt} |
+    sed -nE -e 's:^.*/step-([0-9]{8,18})(/manifest\.json|\.ckpt)$:\1:' -e 's/^0*([0-9]+)$/\1/p' |
+    sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
   find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
@@ -124,11 +126,28 @@ fi
 trap '' TERM  # neither this shell nor what it calls from here on: a requeue ends, by SIGTERM, whatever the job runs
 
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
-heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 300)"
+# Of its log only lines whose writer is known count: what the work prints is anybody's.
+by_system='^((srun|slurmstepd[^ ]*|NVRM|([A-Z][a-z]+ +[0-9]+ [0-9:]+ [^ ]+ )?kernel): |[[] *[0-9]+[.][0-9]+[]] (NVRM|Out of memory|Memory cgroup out of memory|oom-kill):)'
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 20000 |
+  awk -v by_system="$by_system" '
+  { task = "" }
+  match($0, /^ *[0-9]+: /) { task = substr($0, 1, RLENGTH); $0 = substr($0, RLENGTH + 1) }
+  { lines[task]++ }
+  $0 ~ by_system && !(task != "" && /^srun: /) || /^vfm-launch: the check of node / { print }
+  /^rank [0-9]+ / { rank[task] = $0 }
+  /^[A-Za-z_][A-Za-z0-9_.]*(Error|Exception|Interrupt|Exit)(:|$)/ && before[task] ~ /^[ \t]/ ||
+    /^unexpected: / || /^ *what\(\): / { died[task] = $0; at[task] = lines[task] }
+  /^The traceback is in / { died[task] = before[task]; at[task] = lines[task] }
+  { before[task] = $0 }
+  END {
+    for (task in rank) print rank[task]
+    for (task in died) if (lines[task] - at[task] < 50) print died[task]
+  }
+')"
 told=
 [[ $run/status.json -nt $mark ]] && told="$(sed -n 's/^ "error": "\(.*\)",\{0,1\}$/\1/p' "$run/status.json")"
 said="${told:-$heard}
-$(grep -E '^(srun|slurmstepd)' <<< "$heard")"
+$(grep -E "$by_system" <<< "$heard")"
 first="$(sed -n 's/^srun: error: [^ ]*: tasks\{0,1\} 0[-,0-9]*: Exited with exit code \([123]\)$/\1/p' <<< "$heard")"
 [[ $status == 69 && -n $first ]] && status="${first%%$'\n'*}"  # rank 0 failed by itself, the others only lost it
 now="$(date +%s)"
@@ -144,16 +163,19 @@ case "$status:$near:$said" in
   [1-9]*:*:*'Node failure on'*) kind=node_fault ;;
   [1-9]*:*:*'DUE TO NODE FAILURE'*) kind=node_fault ;;
   [1-9]*:*:*'uncorrectable ECC'*) kind=node_fault ;;
-  [1-9]*:*:*'fallen off the bus'*) kind=node_fault ;;
+  [1-9]*:*:*'GPU has fallen off the bus'*) kind=node_fault ;;
   [1-9]*:*:*'Communication connection failure'*) kind=node_fault ;;
   [1-9]*:*:*'Unable to contact slurmd'*) kind=node_fault ;;
   [1-9]*:*:*'vfm-launch: the check of node'*) kind=node_fault ;;
-  [1-9]*:*:*'out of memory'*) kind=out_of_memory ;;
-  [1-9]*:*:*OutOfMemoryError*) kind=out_of_memory ;;
+  [1-9]*:*:*'CUDA out of memory'*) kind=out_of_memory ;;
+  [1-9]*:*:*'CUDA error: out of memory'*) kind=out_of_memory ;;
   [1-9]*:*:*MemoryError*) kind=out_of_memory ;;
   [1-9]*:*:*oom_kill*) kind=out_of_memory ;;
   [1-9]*:*:*oom-kill*) kind=out_of_memory ;;
   [1-9]*:*:*'OOM Killed'*) kind=out_of_memory ;;
+  [1-9]*:*:*'Out Of Memory'*) kind=out_of_memory ;;
+  [1-9]*:*:*'Out of memory: Killed'*) kind=out_of_memory ;;
+  [1-9]*:*:*'cgroup out of memory'*) kind=out_of_memory ;;
   69:*:*'has sent no heartbeat'* | 1[2-9][0-9]:*:*'has sent no heartbeat'*) kind=hang ;;
   69:*:*'which wait for it, gave up'* | 1[2-9][0-9]:*:*'which wait for it, gave up'*) kind=hang ;;
   2:*:*'is not finite at batch'* | 69:*:*'is not finite at batch'*) kind=non_finite ;;
