@@ -63,7 +63,7 @@ def again(
         name_of_recipe=kept.values["recipe"],
         title=kept.values["title"], code=code, modules=modules(request.trust, code.root), packages=packages(),
         unknown=tuple(unknown), runs=runs,
-        shares=shares or tuple(chain(found, where, request.nodes, request.parts)), table=_table(kept, target),
+        shares=shares or tuple(chain(found, where, request.nodes, request.parts)), table=_table(kept, target, typed),
     )  # fmt: skip
 
 
@@ -91,12 +91,12 @@ def _runs(kept: KeptLaunch, target: Path, request: LaunchRequest) -> tuple[Swept
                  for name, own in changes.items())  # fmt: skip
 
 
-def _table(kept: KeptLaunch, target: Path) -> Json:
+def _table(kept: KeptLaunch, target: Path, typed: Sequence[str]) -> Json:
     """Of a sweep: its table as it was before anything had run."""
     if not kept.runs or not (kept.run_dir / SWEEP).is_file():
         return None
     found = read_json(kept.run_dir / SWEEP)
-    rows = [{**row, "words": [str(kept.recipe_of(row["name"])), f"run_dir={target / row['name']}"],
+    rows = [{**row, "words": [str(kept.recipe_of(row["name"])), f"run_dir={target / row['name']}", *typed],
              "exit_status": None, "state": "waiting", "seconds": None, "figures": {}}
             for row in found["points"] if row["name"] in kept.runs]  # fmt: skip
     return {**found, "points": rows}

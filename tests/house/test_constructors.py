@@ -53,7 +53,7 @@ def ours() -> dict[str, Any]:
 
 def marked(target: Any) -> bool:
     """Whether its definition says itself what may be done with it."""
-    return any(vars(one).get("__recipes_may_name__") is not None for one in getattr(target, "__mro__", (target,)))
+    return any(vars(one).get("_recipes_may_name") is not None for one in getattr(target, "__mro__", (target,)))
 
 
 @pytest.mark.slow  # 25 s: it imports everything

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-_MARK = "__recipes_may_name__"
+_MARK = "_recipes_may_name"
 
 
 def component(target: T) -> T:
