@@ -69,6 +69,7 @@ def test_every_sample_comes_once_an_epoch_and_no_session_is_on_both_sides(folder
 def test_held_out_batches_are_the_same_at_each_call(folder):
     data = started(folder, val_fraction=0.3)
     once, again = [*data.val_dataloader()], [*data.val_dataloader()]
+    assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
     assert len(once) > 2 and all(map(equal_batches, *[[b.expanded() for b in found] for found in (once, again)]))
     assert {len(batch) for batch in once[:-1]} == {32} and [b.index for b in once] == [*range(len(once))]
     assert not [*started(folder).val_dataloader()]
