@@ -161,6 +161,18 @@ def test_a_longer_duration_goes_on_and_is_said(kitchen, capsys):
     assert change["keys"] == {"duration": {"from": "4 steps", "to": "6 steps"}} and change["allowed"] == []
 
 
+def test_every_change_stays_on_record_beside_when_the_run_began(kitchen):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    file = Path("out/manifest.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"created": "long ago"}))
+    for words in (["duration=5 steps"], ["duration=5 steps", "weight=3.0"]):
+        assert kitchen.main("run", "r.yaml", *words, "--allow", "weight") == 0
+    found = json.loads(file.read_text())
+    assert [[*change["keys"]] for change in found["changed"]] == [["duration"], ["weight"]]
+    assert found["created"] == "long ago"
+
+
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):
     kitchen.write("r.yaml", COUNT)
     kitchen.main("run", "r.yaml")
