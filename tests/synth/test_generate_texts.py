@@ -96,6 +96,11 @@ def test_a_checkpoint_and_a_folder_of_transformers_write_the_same(tmp_path: Path
     job(checkpoint=tmp_path / "checkpoints").run(Run(tmp_path / "a"))
     job(model=partial(gpt_of_folder, folder=tmp_path / "folder", precision="fp32")).run(Run(tmp_path / "b"))
     job().run(Run(tmp_path / "untrained"))
+    raw = dict(build_model(MODEL, seed=8).state_dict())
+    checkpoint.save(tmp_path / "both", 1, {"ema": raw, "model": dict(model.state_dict())}, {})
+    for weights in ("ema", "model"):
+        job(checkpoint=tmp_path / "both", weights=weights).run(Run(tmp_path / weights))
+    assert lines(tmp_path / "model") == lines(tmp_path / "a") != lines(tmp_path / "ema")
     assert lines(tmp_path / "a") == lines(tmp_path / "b") != lines(tmp_path / "untrained")
 
 
