@@ -148,6 +148,20 @@ def test_every_setting_that_changes_an_output_is_part_of_what_it_is_made_of(fold
     assert len(set(states)) == len(states) and state(workers=3) == states[0]
 
 
+def test_a_copy_of_a_clip_that_goes_itself_names_the_one_that_stays(tmp_path: Path):
+    film = pan(0, 48, 1)
+    piece, whole = media(tmp_path, film[8:44]), media(tmp_path, film)
+    one = write(tmp_path / "one", {"piece": piece, "copy": piece})
+    job([one, write(tmp_path / "two", {"whole": whole})]).run(Run(tmp_path / "run"))
+    found = rows(tmp_path / "run")
+    assert {key: row["duplicate_of"] for key, row in found.items()} == {
+        "piece": "whole",
+        "copy": "whole",
+        "whole": None,
+    }
+    assert (found["piece"]["rule"], found["copy"]["rule"]) == ("near", "exact_duplicate")
+
+
 def broken() -> object:
     raise ValueError("no video")
 

@@ -169,6 +169,18 @@ def test_what_has_not_changed_gives_the_batches_of_an_unbroken_run(make: Make, f
     assert same.stretches == reading.stretches
 
 
+@pytest.mark.parametrize("make", KINDS)
+def test_where_data_is_after_a_change_is_where_it_was_and_what_was_read_since(make: Make, folder: Path) -> None:
+    """The next change would go on from there."""
+    old = make(folder, 8)
+    data, reading = go_on(old, 3, make(folder, 4))
+    tail = taken(data, 3, 5)
+    begun, now = ({name: read.place for name, read in data.position(step).items()} for step in (3, 8))
+    assert begun == {name: read.place for name, read in reading.stretches[-1].read.items()} and sum(begun.values()) > 0
+    assert sum(now.values()) - sum(begun.values()) == sum(len(batch.keys) for batch in tail)
+    assert all(now[name] >= place for name, place in begun.items())
+
+
 def test_a_source_that_is_new_begins_at_its_beginning_and_one_that_comes_back_where_it_was() -> None:
     before = Reading((), {"a": ReadPosition(30, 40, "x")}, {"b": ReadPosition(7, 10, "y")})
     now = {"a": ReadPosition(0, 40, "x"), "b": ReadPosition(0, 10, "y"), "c": ReadPosition(0, 10, "z")}
