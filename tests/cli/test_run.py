@@ -241,6 +241,8 @@ def test_a_key_is_named_by_its_address():
         ({"a": {"b.c": 1}}, {"a": {"b": {"c": 1}}}, {'a."b.c"': ("1", "nothing"), "a.b.c": ("nothing", "1")}),
         ({"a": {"b": 1}}, {"a": {}}, {"a.b": ("1", "nothing"), "a": ("nothing", "{}")}),
         ({"a": {"b": 1}}, {"a": [1]}, {"a.b": ("1", "nothing"), "a": ("nothing", "[1]")}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": ("[1, 2]", "[1]")}),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": 2}]}, {"a": ("[{'b': 1}]", "[{'b': 1, 'c': 2}]")}),
     ],
 )
 def test_a_difference_shows_what_differs(there, now, shown):
