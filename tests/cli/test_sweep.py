@@ -9,12 +9,11 @@ import sys
 
 import pytest
 
-from nemo_vfm.cli.parser import VerbParser
-from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
 from nemo_vfm.runtime.sweep_points import sweep_plan
 from tests.support.recipe_folder import PARTS, ROOT
+from tests.support.run_options import every_option
 
 COUNT = "_target_: @.Count\nduration: 1 steps\nweight: 1.0\n"
 
@@ -85,16 +84,8 @@ def test_values_that_look_alike_have_folders_of_their_own():
 
 
 def test_every_option_of_a_run_reaches_each_run_of_a_sweep(kitchen):
-    """None is forgotten, also not one that is new: the options are the parser's."""
     kitchen.write("count.yaml", COUNT)
-    kitchen.write("own/overlay/longer.yaml", "for: @.Count\nset: {duration: 2 steps}\n")
-    parser = VerbParser()
-    run.add_arguments(parser)
-    whole_runs = {"help", "recipe", "overrides", "sweep", "only", "part"}  # a sweep takes no part of a run
-    options = [action for action in parser._actions if action.dest not in whole_runs]
-    assert {"overlay", "trust", "preempt", "max_restarts", "rank_timeout"} <= {one.dest for one in options}
-    others = {"conf": kitchen.folder / "own", "overlay": "longer", "trust": PARTS}
-    given = [f"{one.option_strings[-1]}={others.get(one.dest, 7)}" for one in options]
+    parser, options, given = every_option(kitchen)
     (kitchen.folder / "out").mkdir()
     found = sweep_plan(parser.parse_args(["count.yaml", "run_dir=out", *given, "--sweep", "weight=1.0,2.0"]))
     assert len(found.points) == 2
