@@ -8,7 +8,7 @@ Shape letter: M samples.
 import copy
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
@@ -289,7 +289,8 @@ class _HeldOut:
     def _of_row_group(self, number: int) -> FeatureBatch:
         stored = self._reader.stored([number])
         rows_M = _kept(stored.samples.session_B, self._seed, self._val_fraction, is_held_out=True)
-        return self._reader.window(stored, rows_M).batch
+        found = self._reader.window(stored, rows_M).batch
+        return replace(found, session_B=stored.samples.session_B[rows_M])  # predictions have it as a column
 
 
 def _kept(session_B: Tensor, seed: int, fraction: float, *, is_held_out: bool) -> Tensor:

@@ -36,9 +36,11 @@ class SweepPlan:
 
     def words(self, point: Point) -> list[str]:
         """What follows `nemo-vfm run` for one combination."""
-        names = ("conf", "overlay", "trust", "allow", "allow_host")
-        options = [f"--{name.replace('_', '-')}={value}"
-                   for name in names for value in vars(self.arguments).get(name, ())]  # fmt: skip
+        given = vars(self.arguments)
+        repeated = ("conf", "overlay", "trust", "allow", "allow_host", "preempt")
+        pairs = [(name, value) for name in repeated for value in given.get(name, ())]
+        pairs += [(name, given[name]) for name in ("max_restarts", "rank_timeout", "rank_silence") if name in given]
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
         return [self.arguments.recipe, *self.arguments.overrides, *self.changes(point), *options]
 
     def alone(self, point: Point) -> argparse.Namespace:

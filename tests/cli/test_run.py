@@ -6,13 +6,16 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.cli.verbs import run
 from nemo_vfm.config.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_folder
+from tests.support.run_options import every_option
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
 
@@ -161,6 +164,34 @@ def test_a_longer_duration_goes_on_and_is_said(kitchen, capsys):
     assert change["keys"] == {"duration": {"from": "4 steps", "to": "6 steps"}} and change["allowed"] == []
 
 
+def test_every_option_of_a_run_reaches_its_ranks(kitchen, monkeypatch):
+    """But restarts, which are for whoever starts them; a part is one process."""
+    kitchen.write("r.yaml", COUNT)
+    parser, options, given = every_option(kitchen)
+    arguments, started = parser.parse_args(["r.yaml", "weight=2.0", "--only=two", *given]), []
+
+    def noted(composed, words, options, show):
+        return SimpleNamespace(run=lambda: started.append([*words, *options.words()]) or 0)
+
+    monkeypatch.setattr(run, "RecipeRun", noted)
+    run.run(arguments)
+    again, meant = vars(parser.parse_args(started[0])), vars(arguments)
+    assert {name for name in meant if again[name] != meant[name]} == {"max_restarts"}
+    assert all(meant[one.dest] != one.default for one in options)
+
+
+def test_every_change_stays_on_record_beside_when_the_run_began(kitchen):
+    kitchen.write("r.yaml", COUNT)
+    kitchen.main("run", "r.yaml")
+    file = Path("out/manifest.json")
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"created": "long ago"}))
+    for words in (["duration=5 steps"], ["duration=5 steps", "weight=3.0"]):
+        assert kitchen.main("run", "r.yaml", *words, "--allow", "weight") == 0
+    found = json.loads(file.read_text())
+    assert [[*change["keys"]] for change in found["changed"]] == [["duration"], ["weight"]]
+    assert found["created"] == "long ago"
+
+
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):
     kitchen.write("r.yaml", COUNT)
     kitchen.main("run", "r.yaml")
@@ -229,6 +260,8 @@ def test_a_key_is_named_by_its_address():
         ({"a": {"b.c": 1}}, {"a": {"b": {"c": 1}}}, {'a."b.c"': ("1", "nothing"), "a.b.c": ("nothing", "1")}),
         ({"a": {"b": 1}}, {"a": {}}, {"a.b": ("1", "nothing"), "a": ("nothing", "{}")}),
         ({"a": {"b": 1}}, {"a": [1]}, {"a.b": ("1", "nothing"), "a": ("nothing", "[1]")}),
+        ({"a": [1, 2]}, {"a": [1]}, {"a": ("[1, 2]", "[1]")}),
+        ({"a": [{"b": 1}]}, {"a": [{"b": 1, "c": 2}]}, {"a": ("[{'b': 1}]", "[{'b': 1, 'c': 2}]")}),
     ],
 )
 def test_a_difference_shows_what_differs(there, now, shown):

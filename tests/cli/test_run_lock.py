@@ -211,6 +211,14 @@ def test_a_paused_holder_that_wakes_up_in_a_folder_of_another_stops_before_it_wr
     assert "was taken over by another process while this one was silent" in capfd.readouterr().err
 
 
+def test_an_end_frees_no_lock_that_another_has_taken_meanwhile(tmp_path, monkeypatch):
+    """Also where it was still ours when we looked, an instant before."""
+    with lock(tmp_path):
+        monkeypatch.setattr(module, "_is_mine", lambda *_: True)
+        theirs = write(tmp_path, host="node7", world="elsewhere")
+    assert _owner((tmp_path / ".lock").read_text()) == theirs
+
+
 @pytest.mark.parametrize("text", ["", "\0\0\0\0", " \n"])
 def test_an_empty_lock_holds_nobody_off(tmp_path, text):
     (tmp_path / ".lock").write_text(text)

@@ -13,7 +13,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import JobShard, ShardedJob
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.runtime.run_part import part_of
+from nemo_vfm.runtime.run_part import Share, part_of
 from nemo_vfm.synth.generate_texts import Generate
 from nemo_vfm.synth.sample_videos import Sample
 from tests.support.repository import ROOT
@@ -45,6 +45,26 @@ def test_parts_have_folders_of_their_own_and_the_whole_finds_their_work(kitchen,
     assert "made 0 of 10" in capsys.readouterr().out and state(Path("out")) == "done"
     assert kitchen.main("run", "r.yaml", "run_dir=out", "--part", "0/2") == 0
     assert "the whole run is already done" in capsys.readouterr().out
+
+
+class _Rounds:
+    """A job of two rounds."""
+
+    def run(self, run):
+        raise AssertionError
+
+    def run_part(self, run, part):
+        raise AssertionError
+
+    def rounds(self):
+        return 2
+
+
+def test_a_part_of_another_round_or_of_so_many_others_tells_elsewhere_how_it_went(tmp_path):
+    parts = [part_of(text) for text in ("0/2", "1/2", "0/3", "0/2@1", "1/2@1")]
+    assert len({Share(_Rounds(), part, tmp_path, "").folder for part in parts}) == len(parts)
+    with pytest.raises(UserError, match="has 2 rounds, counted from 0, got @2"):
+        Share(_Rounds(), part_of("0/2@2"), tmp_path, "")
 
 
 def test_parts_of_a_step_begin_when_the_steps_before_it_are_done(kitchen, capsys):

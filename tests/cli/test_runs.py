@@ -86,6 +86,12 @@ def test_step_and_losses_are_those_at_the_end_of_the_metrics(kitchen, listed):
         file.write('{"step": 10, "lo')  # half a line
     found = listed()["w"]
     assert (found["step"], found["loss"], found["val_loss"]) == (9, 0.125, 0.25)
+    metrics(Path("runs/w/one"), {"step": 3, "loss": 4.0})
+    for newest, step in (("one", 3), ("two", 9)):
+        for name in ("one", "two"):
+            time = 2_000_000_000 if name == newest else 1_000_000_000
+            os.utime(f"runs/w/{name}/metrics.jsonl", (time, time))
+        assert listed()["w"]["step"] == step, "of the step that wrote last"
 
 
 def test_metrics_of_gigabytes_are_read_from_their_end(tmp_path):

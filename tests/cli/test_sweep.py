@@ -11,7 +11,9 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
+from nemo_vfm.runtime.sweep_points import sweep_plan
 from tests.support.recipe_folder import PARTS, ROOT
+from tests.support.run_options import every_option
 
 COUNT = "_target_: @.Count\nduration: 1 steps\nweight: 1.0\n"
 
@@ -89,6 +91,18 @@ def test_a_name_stays_one_folder_whatever_the_value_is(choice):
 
 def test_values_that_look_alike_have_folders_of_their_own():
     assert len(set(names("k=a/b,a_b,a b"))) == 3
+
+
+def test_every_option_of_a_run_reaches_each_run_of_a_sweep(kitchen):
+    kitchen.write("count.yaml", COUNT)
+    parser, options, given = every_option(kitchen)
+    (kitchen.folder / "out").mkdir()
+    found = sweep_plan(parser.parse_args(["count.yaml", "run_dir=out", *given, "--sweep", "weight=1.0,2.0"]))
+    assert len(found.points) == 2
+    for point in found.points:
+        again, meant = (vars(one) for one in (parser.parse_args(found.words(point)), found.alone(point)))
+        assert again == meant, "by a process of its own as by this one"
+        assert all(again[one.dest] != one.default for one in options)
 
 
 @pytest.mark.slow  # three runs in processes of their own, 15 s

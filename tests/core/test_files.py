@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which write errors say that no other file would succeed."""
+"""Tests that files are whole for whoever writes them at once, and which errors say that no other would succeed."""
 
 import errno
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av.error
 import pytest
 
-from nemo_vfm.core.storage.files import is_full, last_records
+from nemo_vfm.core.storage.files import atomic_path, is_full, last_records, write_text
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,13 @@ def test_the_last_records_of_a_file_come_newest_first_without_rubbish(tmp_path: 
     assert list(last_records(tmp_path / "metrics.jsonl")) == [{"step": 4}, {"step": 1}]
     assert list(last_records(tmp_path / "metrics.jsonl", 30)) == [{"step": 4}]  # the first is cut off
     assert list(last_records(tmp_path / "absent")) == []
+
+
+def test_two_threads_that_write_one_file_at_once_both_succeed(tmp_path: Path) -> None:
+    """As two workers do that look at copies of one clip."""
+    path = tmp_path / "same.json"
+    with atomic_path(path) as unfinished, ThreadPoolExecutor(1) as other:
+        unfinished.write_text("one")
+        other.submit(write_text, path, "other").result()
+        assert path.read_text() == "other" and unfinished.read_text() == "one"
+    assert path.read_text() == "one" and [*tmp_path.iterdir()] == [path]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests which copies clip shards lose, that the rest is untouched, and that nothing is lost or done twice."""
 
+import inspect
 import json
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from nemo_vfm.curate.deduplicate import Deduplicate
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Recognise
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
+from nemo_vfm.curate.sources.shard_clips import open_all
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.scorer import Scorer
@@ -129,6 +131,35 @@ def test_the_second_run_does_nothing_and_another_threshold_decodes_nothing(
     )
     outcome = job(folders, above={"near": 0.999}).run(Run(tmp_path))
     assert not outcome.did_nothing and outcome.figures["clips_kept"] == 4
+
+
+def test_every_setting_that_changes_an_output_is_part_of_what_it_is_made_of(folders: list[Path]):
+    changes = {
+        "shards": folders[:1], "stages": {"near": NearDuplicate(quality="brightness")}, "above": {"near": 0.8},
+        "epsilon": 0.2, "samples_per_shard": 7,
+    }  # fmt: skip
+    assert changes.keys() == inspect.signature(Deduplicate).parameters.keys() - {"workers"}
+
+    def state(**changed: object) -> str:
+        one = job(folders, **changed)
+        return one._state(open_all(one.shards))
+
+    states = [state(), *(state(**{name: change}) for name, change in changes.items())]
+    assert len(set(states)) == len(states) and state(workers=3) == states[0]
+
+
+def test_a_copy_of_a_clip_that_goes_itself_names_the_one_that_stays(tmp_path: Path):
+    film = pan(0, 48, 1)
+    piece, whole = media(tmp_path, film[8:44]), media(tmp_path, film)
+    one = write(tmp_path / "one", {"piece": piece, "copy": piece})
+    job([one, write(tmp_path / "two", {"whole": whole})]).run(Run(tmp_path / "run"))
+    found = rows(tmp_path / "run")
+    assert {key: row["duplicate_of"] for key, row in found.items()} == {
+        "piece": "whole",
+        "copy": "whole",
+        "whole": None,
+    }
+    assert (found["piece"]["rule"], found["copy"]["rule"]) == ("near", "exact_duplicate")
 
 
 def broken() -> object:

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that finished shards get embeddings of their captions, each encoded once."""
 
+import inspect
 import io
 import json
+import shutil
 
 import pytest
 import torch
@@ -78,6 +80,17 @@ def test_equal_captions_are_encoded_once_and_a_second_run_does_nothing(shards, t
     job(shards, first).run(Run(tmp_path / "run"))
     again = job(shards, second).run(Run(tmp_path / "run"))
     assert sorted(first.seen) == sorted(set(CAPTIONS)) and not second.seen and again.did_nothing
+
+
+def test_every_setting_that_changes_an_output_is_part_of_what_it_is_made_of(shards, tmp_path):
+    shutil.copytree(shards, tmp_path / "other")
+    marker = tmp_path / "other/shards.json"
+    marker.write_text(marker.read_text() + " ")
+    changes = {"shards": tmp_path / "other", "text_encoder": Counting(dim=8), "dtype": "fp16", "samples_per_shard": 9}
+    assert changes.keys() == inspect.signature(EmbedText).parameters.keys() - {"batch_size", "copy_to"}
+    base = {"shards": shards, "text_encoder": Counting()}
+    first, *others = (EmbedText(**base | given)._state() for given in ({}, *({n: c} for n, c in changes.items())))
+    assert len({first, *others}) == 1 + len(changes) and EmbedText(**base, batch_size=3)._state() == first
 
 
 def test_a_killed_run_goes_on_and_gives_the_bytes_of_a_whole_one(shards, tmp_path):

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests latent shards made from clip shards: shapes, windows, reasons, and what is never written."""
 
+import inspect
 import json
+import shutil
 
 import pytest
 import torch
@@ -125,6 +127,24 @@ def test_numbers_too_large_for_half_precision_are_refused(clips, tmp_path):
     encode(clips, tmp_path / "a", codec=_Mean(1e6))
     with pytest.raises(NothingKept, match="try dtype=fp32"):
         encode(clips, tmp_path / "b", codec=_Mean(1e6), dtype="fp16")
+
+
+def test_every_setting_that_changes_an_output_is_part_of_what_it_is_made_of(clips, tmp_path):
+    class Others(_Letters):
+        def fingerprint(self):
+            return "others"
+
+    shutil.copytree(clips, tmp_path / "shards")
+    marker = tmp_path / "shards/shards.json"
+    marker.write_text(marker.read_text() + " ")
+    changes = {
+        "codec": _Mean(1.0), "text_encoder": Others(), "dtype": "bf16", "windows_per_clip": 2, "samples_per_shard": 7,
+        "buckets": Buckets(buckets={"wide": Bucket(64, 48, 9, 12.0)}), "shards": tmp_path / "shards",
+    }  # fmt: skip
+    assert changes.keys() == inspect.signature(EncodeShards).parameters.keys() - {"copy_to"}
+    base = {"shards": clips, "codec": _Mean(), "text_encoder": _Letters(), "buckets": Buckets(buckets=BUCKETS)}
+    states = [EncodeShards(**base)._state(), *(EncodeShards(**base | {n: c})._state() for n, c in changes.items())]
+    assert len(set(states)) == len(states) and EncodeShards(**base)._state() == states[0]
 
 
 def test_a_second_run_does_nothing_and_another_setting_starts_again(clips, tmp_path):

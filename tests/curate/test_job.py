@@ -3,6 +3,7 @@
 """Tests folders of small videos through the whole job: every drop reason has a video, and the ledger adds up."""
 
 import hashlib
+import inspect
 import json
 import os
 import random
@@ -17,12 +18,18 @@ import pytest
 
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import JobShard, Run
+from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.examine.sandbox import Child
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
+from nemo_vfm.curate.job import Curate
 from nemo_vfm.curate.output.clip_media import Media
+from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.motion import Motion
+from nemo_vfm.curate.split.adaptive import AdaptiveSplit
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
 from tests.support import preloaded
@@ -134,6 +141,24 @@ def test_a_second_run_does_nothing_and_changes_nothing(films, done):
     before = outputs(done)
     assert job(films).run(Run(done)).did_nothing
     assert outputs(done) == before
+
+
+def test_every_setting_that_changes_an_output_is_part_of_what_it_is_made_of(tmp_path):
+    """What is found, decided and said of each file and clip is a part of it besides."""
+    changes = {
+        "split": AdaptiveSplit(ratio=4.0), "stages": {"motion": Motion()}, "transcode": Transcode(crf=20),
+        "rules": {"too_short": Rule(score="duration_s", below=2.0)}, "restore": {"letterbox": Letterbox()},
+        "samples_per_shard": 7, "side_px": 128, "balance": Balance(by="source", caps={"*": 2}), "decode": "nvdec",
+        "buckets": Buckets(buckets={"wide": Bucket(64, 48, 9)}),
+    }  # fmt: skip
+    no_output = {"executor", "limits", "copy_to", "keep_clips", "max_frames", "source", "captions"}
+    assert changes.keys() == inspect.signature(Curate).parameters.keys() - no_output
+
+    def state(**changed):
+        return json.dumps(job(tmp_path, **{"rules": {}, **changed})._state([], []))
+
+    states = [state(), *(state(**{name: change}) for name, change in changes.items())]
+    assert len(set(states)) == len(states) and state(executor=Inline(), keep_clips=True) == states[0]
 
 
 @pytest.mark.parametrize("executor", [Inline(), Processes(workers=1), Processes(workers=3)], ids=["inline", "1", "3"])

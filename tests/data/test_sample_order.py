@@ -75,6 +75,16 @@ def test_seed_and_epoch_change_the_order_and_shuffle_false_keeps_it() -> None:
     assert epoch(Order(groups((40, 4)), seed=1, shuffle=False), 3) == list(range(40))
 
 
+def test_groups_take_turns_in_another_order_in_another_epoch_and_by_another_seed() -> None:
+    def turns(seed: int, epoch: int, *, shuffle: bool = True) -> tuple[str, ...]:
+        order = Order(groups((20, 2), (20, 2)), seed=seed, shuffle=shuffle)
+        return tuple(order.batch(index)[0].name for index in range(20 * epoch, 20 * epoch + 20))
+
+    found = [turns(0, 0), turns(0, 1), turns(0, 2), turns(1, 0)]
+    assert len(set(found)) == 4 and all(Counter(one) == {"g0": 10, "g1": 10} for one in found)
+    assert turns(0, 1, shuffle=False) == turns(0, 0, shuffle=False) == ("g0",) * 10 + ("g1",) * 10
+
+
 def test_another_group_does_not_change_the_order_inside_a_group() -> None:
     alone, both = Order(groups((20, 4)), seed=3), Order(groups((20, 4), (9, 4)), seed=3)
     assert stream(alone, "g0", 10) == stream(both, "g0", both.batches_before(2))

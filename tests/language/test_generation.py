@@ -36,6 +36,16 @@ def test_probabilities_are_those_of_the_definition(settings: dict[str, Any], exp
     assert left(Choice(**settings)) == pytest.approx(expected, abs=1e-3)
 
 
+@pytest.mark.parametrize(
+    "settings", [{}, {"temperature": 0}, {"temperature": 2.0}, {"top_k": 3}, {"top_p": 0.6}, {"min_p": 0.3}], ids=str
+)
+def test_what_is_cut_off_of_one_text_does_not_depend_on_the_others(settings: dict[str, Any]) -> None:
+    """A text that is sure of its next word stands beside one that is not."""
+    scores = torch.randn(6, 12, generator=torch.Generator().manual_seed(0)) * torch.tensor([[0.1, 1, 2, 4, 8, 16]]).T
+    together = Choice(**settings).probabilities(scores)
+    assert torch.equal(together, torch.cat([Choice(**settings).probabilities(row[None]) for row in scores]))
+
+
 def test_a_share_that_one_word_reaches_exactly_is_that_word() -> None:
     assert Choice(top_p=0.5).probabilities(torch.zeros(1, 2)).tolist() == [[1, 0]]
 

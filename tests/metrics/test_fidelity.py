@@ -21,6 +21,15 @@ def test_psnr_of_a_constant_error_is_its_closed_form():
     assert psnr(x, x).tolist() == [BEST_DB, BEST_DB]
 
 
+@pytest.mark.parametrize("measure", [psnr, ssim])
+def test_what_is_measured_of_a_video_does_not_depend_on_the_others(measure):
+    x = video()
+    made = x + torch.tensor([0.05, 0.3])[:, None, None, None, None] * torch.sign(video(seed=1))
+    together = measure(made, x)
+    assert together[0] > together[1]
+    torch.testing.assert_close(together, torch.cat([measure(made[n : n + 1], x[n : n + 1]) for n in (0, 1)]))
+
+
 def test_pixels_beyond_the_range_count_as_its_ends():
     white = torch.ones(1, 3, 1, 16, 16)
     assert float(psnr(white * 5, white)) == BEST_DB

@@ -28,6 +28,16 @@ def test_a_clip_has_distance_zero_to_itself_and_opposite_pictures_distance_one()
     assert nearest(thumbnail(white), [thumbnail(black)])[1] == pytest.approx(1)
 
 
+def test_frames_are_looked_at_from_the_first_to_the_last():
+    """Clips that begin alike are told apart by what comes later."""
+    clips = np.zeros((2, 9, 16, 16, 3), np.uint8)
+    clips[0, 8], clips[1, 5:] = 255, 255
+    for number in (0, 1):
+        assert nearest(thumbnail(clips[number]), [thumbnail(clip) for clip in clips]) == (number, 0.0)
+    assert thumbnail(clips[0]).reshape(4, -1).mean(1).tolist() == [0, 0, 0, 1]
+    assert thumbnail(clips[1]).reshape(4, -1).mean(1).tolist() == [0, 0, 1, 1]
+
+
 def test_sizes_that_do_not_divide_are_averaged_over_whole_boxes():
     assert thumbnail(np.full((3, 50, 37, 3), 51, np.uint8)) == pytest.approx(0.2)
 

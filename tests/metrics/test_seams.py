@@ -31,6 +31,13 @@ def test_only_borders_differ_in_flat_blocks() -> None:
     assert seam_ratio([blocks], 8) == float("inf")
 
 
+def test_seams_of_one_direction_count_whichever_it_is_and_a_turned_video_has_as_many() -> None:
+    stripes = (np.arange(48) // 8 % 2 * 40 + np.arange(48) % 2 * 10).astype(np.uint8)[None, :, None, None]
+    lying = np.broadcast_to(stripes, (2, 48, 48, 3))
+    assert seam_ratio([lying], 8) == pytest.approx(seam_ratio([lying.swapaxes(1, 2)], 8)) and seam_ratio([lying], 8) > 3
+    assert seam_ratio([NOISE[:, :, :8]], 8) == pytest.approx(1, abs=0.1), "one column of blocks has borders, too"
+
+
 def test_a_block_as_large_as_the_picture_is_refused() -> None:
     with pytest.raises(ValueError, match="no picture is larger than one block of 48 px"):
         seam_ratio([NOISE], 48)

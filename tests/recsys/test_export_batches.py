@@ -48,7 +48,9 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(table, tmp_path):
     export(table, tmp_path / "whole")
     export(table, tmp_path / "cut")
     (tmp_path / "cut/batches/000002.safetensors").unlink()
+    before = {n: (tmp_path / f"cut/batches/00000{n}.safetensors").stat().st_mtime_ns for n in (0, 1)}
     assert not export(table, tmp_path / "cut").did_nothing and export(table, tmp_path / "cut").did_nothing
+    assert before == {n: (tmp_path / f"cut/batches/00000{n}.safetensors").stat().st_mtime_ns for n in (0, 1)}
     for file in (tmp_path / "whole/batches").iterdir():
         assert file.read_bytes() == (tmp_path / "cut/batches" / file.name).read_bytes()
 

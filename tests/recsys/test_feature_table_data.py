@@ -29,10 +29,10 @@ def folder(tmp_path_factory):
     return path
 
 
-def started(folder, first_batch=0, rank=0, num_ranks=1, **options):
+def started(folder, first_batch=0, rank=0, num_ranks=1, seed=5, **options):
     options = {"batch_size": 32, "window_groups": 3, "block_rows": 20, **options}
     data = FeatureTableData(folder=folder, **options)
-    data.start(seed=5, first_batch=first_batch, rank=rank, num_ranks=num_ranks)
+    data.start(seed=seed, first_batch=first_batch, rank=rank, num_ranks=num_ranks)
     return data
 
 
@@ -69,6 +69,7 @@ def test_every_sample_comes_once_an_epoch_and_no_session_is_on_both_sides(folder
 def test_held_out_batches_are_the_same_at_each_call(folder):
     data = started(folder, val_fraction=0.3)
     once, again = [*data.val_dataloader()], [*data.val_dataloader()]
+    assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
     assert len(once) > 2 and all(map(equal_batches, *[[b.expanded() for b in found] for found in (once, again)]))
     assert {len(batch) for batch in once[:-1]} == {32} and [b.index for b in once] == [*range(len(once))]
     assert not [*started(folder).val_dataloader()]
@@ -126,7 +127,27 @@ def test_another_batch_size_goes_on_at_the_sample_where_it_was_left(folder):
     assert other.begins() == 10 and other.batching() == {"batch_size": 8}
     assert ids(batches(other, 8)) == expected[320 + 16 : 320 + 16 + 64]
     assert other.position(12)["rows"].place == 336 and other.position(12)["rows"].order == position.order
-    assert started(folder, order="log").position(0)["rows"].order != position.order
+
+
+def test_whatever_moves_a_sample_makes_another_order_and_nothing_else_does(folder, tmp_path):
+    """A resume goes on at the sample only where the order is that of the steps before."""
+
+    def order(table=folder, **options):
+        return started(table, **options).position(0)["rows"].order
+
+    def first_ids(**options):
+        return ids(batches(started(folder, **{"batch_size": 32, **options}), 2))
+
+    moving = {"order": "log", "seed": 6, "val_fraction": 0.3, "window_groups": 2, "block_rows": 30}
+    assert len({order(), *(order(**{name: value}) for name, value in moving.items())}) == 1 + len(moving)
+    for name, value in moving.items():
+        assert first_ids(**{name: value}) != first_ids(), name
+    staying = {"batch_size": 16, "groups": "none", "dense": [], "features": ["item"], "num_workers": 2}
+    assert {order(**{name: value}) for name, value in staying.items()} == {order()}
+    writer = FeatureTableWriter(tmp_path / "other", SCHEMA, rows_per_part=256, rows_per_group=64)
+    writer.add(session_chunk(160, seed=2))
+    writer.finish()
+    assert order(tmp_path / "other") != order()
 
 
 def with_bad_ids(tmp_path):

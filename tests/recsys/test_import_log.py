@@ -18,9 +18,11 @@ import torch
 from nemo_vfm.core.errors import DataError, NothingKept
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.import_log import ImportLog
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
+from nemo_vfm.recsys.log_import.log_intake import LogIntake
 from nemo_vfm.recsys.log_import.row_sampling import RowSampling
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
@@ -215,6 +217,51 @@ def test_a_log_or_settings_that_changed_are_imported_again_and_memory_is_no_such
     assert not imported(4, 1 << 20).did_nothing and imported(4, 1 << 20).did_nothing
     write_kuairand(path, kuairand_rows(101))
     assert imported(4, 1 << 20).figures["kept"] == 101
+
+
+def test_a_log_that_changed_leaves_nothing_in_what_comes_of_the_next(tmp_path):
+    """Neither the ids that were counted, nor rows that failed."""
+    path = write_criteo(tmp_path / "log.tsv", 400)
+    job = ImportLog(source=CriteoTsv(paths=[path]), ids=FrequentIds(num_rows=50), on_bad_row="drop")
+    path.write_bytes(b"no sample\n" + path.read_bytes())
+    run(job, tmp_path / "again")
+    path.write_bytes(b"".join(write_criteo(path, 400).read_bytes().splitlines(keepends=True)[250:]))
+    run(job, tmp_path / "again")
+    run(job, tmp_path / "first")
+    assert contents(tmp_path / "again") == contents(tmp_path / "first")
+
+
+class StoppedError(Exception):
+    """Stands for a kill: nothing of the job runs after it."""
+
+
+@pytest.mark.parametrize(("name", "chunks"), [("criteo", 6), ("kuairand", 3)])
+def test_an_import_that_was_stopped_reads_counts_and_writes_nothing_twice(
+    logs, whole, tmp_path, monkeypatch, name, chunks
+):
+    job, folder, reads = imports(logs)[name], tmp_path / name, []
+    add, read, left = FeatureTableWriter.add, LogIntake.chunks, iter(range(chunks))
+
+    def stopped(self, chunk):
+        if next(left, None) is None:
+            raise StoppedError
+        add(self, chunk)
+
+    monkeypatch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(LogIntake, "chunks", lambda self, state: reads.append(state.counts.total) or read(self, state))
+    with monkeypatch.context() as patch, pytest.raises(StoppedError):
+        patch.setattr(FeatureTableWriter, "add", stopped)
+        folder.mkdir()
+        job.run(Run(folder, seed=1))
+    parts = {path: path.stat().st_mtime_ns for path in folder.rglob("part-*")}
+    counted = (folder / "vocabulary.safetensors").stat().st_mtime_ns if name == "criteo" else 0
+    assert parts and {*reads} == {0}
+    reads.clear()
+    run(job, folder, seed=1)
+    assert len(reads) == 1 and reads[0] > 500
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts
+    assert not counted or (folder / "vocabulary.safetensors").stat().st_mtime_ns == counted
+    assert contents(folder) == contents(whole[name])
 
 
 def test_groups_of_the_recipe_take_the_place_of_the_sources(logs, tmp_path):

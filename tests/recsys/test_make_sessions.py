@@ -121,8 +121,11 @@ def test_a_killed_run_goes_on_to_the_same_bytes(made: Path, tmp_path: Path, monk
         patched.setattr(FeatureTableWriter, "add", killed)
         with pytest.raises(KilledAtSampleError):
             job().run(Run(tmp_path, seed=5))
+    parts = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("part-*")}
+    assert parts or chunks < 5
     assert not job().run(Run(tmp_path, seed=5, resume=True)).did_nothing
     assert contents(tmp_path) == contents(made)
+    assert {path: path.stat().st_mtime_ns for path in parts} == parts, "what was whole is not written again"
 
 
 def test_a_finished_run_does_nothing_and_other_settings_begin_again(made: Path, tmp_path: Path, capsys):

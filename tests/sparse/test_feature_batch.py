@@ -41,8 +41,9 @@ def batch(index: int = 0, deduped: bool = True, count: int = 8) -> FeatureBatch:
     plain = {"item": items} if deduped else {"item": items, **user}
     clicked = (ids % 5 + sessions) % 2.0
     return FeatureBatch(
-        index, ids, torch.ones(count), torch.stack([ids, ids % 2], 1).float(), {"click": clicked}, plain, groups
-    )
+        index, ids, torch.ones(count), torch.stack([ids, ids % 2], 1).float(), {"click": clicked}, plain, groups,
+        sessions,
+    )  # fmt: skip
 
 
 def everything(found: FeatureBatch) -> dict[str, list]:
@@ -52,6 +53,7 @@ def everything(found: FeatureBatch) -> dict[str, list]:
     labels = {name: label.tolist() for name, label in whole.labels.items()}
     return {
         "keys": [*whole.keys],
+        "session": [] if whole.session_B is None else whole.session_B.tolist(),
         "weight": whole.weight_B.tolist(),
         "dense": whole.dense_BF.tolist(),
         **features,
@@ -90,15 +92,17 @@ def test_an_empty_batch_is_cut_into_itself():
 
 def test_moving_changes_every_tensor_and_no_sample():
     moved = batch().to("meta")
-    tensors = [moved.ids_B, moved.weight_B, moved.dense_BF, moved.labels["click"], moved.features["item"].values_N,
+    assert moved.session_B is not None
+    tensors = [moved.ids_B, moved.weight_B, moved.dense_BF, moved.labels["click"], moved.session_B,
+               moved.features["item"].values_N,
                moved.groups["user"].inverse_B, moved.groups["user"].features["history"].lengths_B]  # fmt: skip
     assert {tensor.device.type for tensor in tensors} == {"meta"}
     assert everything(batch().to("cpu")) == everything(batch())
 
 
 def test_a_skipped_sample_weighs_nothing_and_without_any_no_key_is_made():
-    left = Skip(samples=["3", "100"]).left(batch())
-    assert isinstance(left, FeatureBatch) and left.weight_B.tolist() == [1, 1, 1, 0, 1, 1, 1, 1]
+    left = Skip(samples=["6", "3", "100"]).left(batch())
+    assert isinstance(left, FeatureBatch) and left.weight_B.tolist() == [1, 1, 1, 0, 1, 1, 0, 1]
     assert everything(replace(left, weight_B=torch.ones(8))) == everything(batch())
     keyless = replace(batch(), ids_B=None)
     assert Skip().left(keyless) is keyless

@@ -85,8 +85,10 @@ def test_a_second_run_does_nothing_and_an_interrupted_one_ends_with_the_same_byt
     for name in ("videos.json", "film-02.json", "film-damaged.mp4"):
         (tmp_path / name).unlink()
     (tmp_path / "film-02.mp4").write_bytes(b"half")
+    whole = (tmp_path / "film-01.mp4").stat().st_mtime_ns
     assert not MakeVideos(**SMALL).run(Run(tmp_path)).did_nothing
     assert _bytes(tmp_path) == before
+    assert (tmp_path / "film-01.mp4").stat().st_mtime_ns == whole, "what was whole is not drawn again"
 
 
 @pytest.mark.slow

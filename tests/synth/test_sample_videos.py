@@ -14,6 +14,7 @@ from PIL import Image
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.diffusion.generated_videos import VideoRequest
 from nemo_vfm.diffusion.guidance import ClassifierFree
 from nemo_vfm.diffusion.objective import FlowMatching
 from nemo_vfm.diffusion.sampler import Euler
@@ -23,8 +24,9 @@ from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
-from nemo_vfm.synth.prompts import PromptList
+from nemo_vfm.synth.prompts import Prompt, PromptList
 from nemo_vfm.synth.sample_videos import Sample
 
 TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
@@ -98,6 +100,41 @@ def test_trained_weights_change_the_picture_and_untrained_ones_ignore_the_prompt
     job().run(Run(tmp_path / "untrained", seed=3))
     job(trained(tmp_path / "checkpoints")).run(Run(tmp_path / "trained", seed=3))
     assert not np.array_equal(pixels(tmp_path / "untrained", 0), pixels(tmp_path / "trained", 0))
+
+
+def test_the_weights_that_are_asked_for_are_sampled_from(tmp_path: Path) -> None:
+    """A checkpoint holds the averaged ones and the raw ones."""
+    averaged, raw = (checkpoint.load_weights(trained(tmp_path / name), "ema") for name in ("one", "two"))
+    checkpoint.save(tmp_path / "both", 1, {"ema": averaged, "model": raw}, {})
+    found = {}
+    for name, weights in (("one", "ema"), ("two", "ema"), ("both", "ema"), ("both", "model")):
+        one = job(tmp_path / name, texts=TEXTS[:1])
+        one.weights = weights  # type: ignore[assignment]
+        one.run(Run(tmp_path / f"{name} {weights}", seed=3))
+        found[name, weights] = pixels(tmp_path / f"{name} {weights}", 0)
+    assert np.array_equal(found["both", "ema"], found["one", "ema"])
+    assert np.array_equal(found["both", "model"], found["two", "ema"])
+    assert not np.array_equal(found["one", "ema"], found["two", "ema"])
+
+
+def test_each_video_begins_with_the_frames_of_its_own_prompt(tmp_path: Path) -> None:
+    for colour in ("red", "blue"):
+        Image.new("RGB", (16, 16), colour).save(tmp_path / f"{colour}.png")
+    asked: list[VideoRequest] = []
+
+    class Noting:
+        def make(self, model: object, request: VideoRequest, *_: object) -> None:
+            asked.append(request)
+
+    one, given = job(), {"a": "red", "b": None, "c": "blue"}
+    one.pipeline = Noting()  # type: ignore[assignment]
+    prompts = [Prompt(text, given=colour and tmp_path / f"{colour}.png") for text, colour in given.items()]
+    one._generate(torch.nn.Identity(), list(enumerate(prompts)), 3, SamplingRanks())
+    red, nothing, blue = asked[0].given or ()
+    assert asked[0].prompts == ["a", "b", "c"] and nothing is None
+    assert (
+        red.shape == (1, 16, 16, 3) and red[0, 8, 8].tolist() == [255, 0, 0] and blue[0, 8, 8].tolist() == [0, 0, 255]
+    )
 
 
 def test_a_missing_checkpoint_says_to_train_first(tmp_path: Path) -> None:

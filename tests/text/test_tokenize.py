@@ -217,6 +217,34 @@ def test_the_second_run_does_nothing_and_other_input_begins_anew(tmp_path):
     assert job.run(run).figures["kept"] == 35 and texts_in(run.folder) == documents(35)
 
 
+class Doubling(ByteTokenizer):
+    """Another tokenizer of as many tokens."""
+
+    def fingerprint(self) -> str:
+        return "d" * 64
+
+    def encode(self, texts):
+        return super().encode([text + text for text in texts])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"column": "other"}, {"min_characters": 30}, {"max_characters": 60}, {"max_document_mb": 0.0001},
+     {"portion_mb": 0.001}, {"tokenizer": Doubling()}], ids=str,
+)  # fmt: skip
+def test_any_setting_that_decides_about_a_token_begins_anew_and_leaves_nothing_of_before(tmp_path, change):
+    rows = [{"text": text, "other": text[::-1]} for text in documents(30)]
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"path": tmp_path / "in.jsonl", "tokenizer": ByteTokenizer(), "processes": 1}
+    TokenizeText(**given).run(Run(tmp_path / "run"))
+    assert TokenizeText(**given | {"max_bad_in_a_row": 5}).run(Run(tmp_path / "run")).did_nothing
+    assert not TokenizeText(**given | change).run(Run(tmp_path / "run")).did_nothing
+    TokenizeText(**given | change).run(Run(tmp_path / "first"))
+    found = [{path.relative_to(tmp_path / name): path.read_bytes() for path in (tmp_path / name).rglob("*.*")}
+             for name in ("run", "first")]  # fmt: skip
+    assert found[0] == found[1]
+
+
 def test_a_run_that_stopped_halfway_does_the_rest_alone_and_gives_the_same_bytes(tmp_path, monkeypatch):
     source = jsonl(tmp_path / "in.jsonl", documents(60))
     tokenised(source, tmp_path / "whole", portion_mb=0.001)

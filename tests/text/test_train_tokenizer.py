@@ -146,6 +146,25 @@ def test_a_changed_file_other_documents_and_a_kill_are_noticed(tmp_path: Path) -
     assert not list(tmp_path.glob("*/left.json"))
 
 
+def test_every_setting_that_changes_a_tokenizer_is_part_of_what_it_is_made_of(tmp_path: Path) -> None:
+    """A tokenizer of other settings is no reason to do nothing."""
+    path = documents(tmp_path / "texts").path
+    sources = [Documents(path=path), Documents(path=path, column="a"), Documents(path=path, max_document_mb=1.0)]
+    learners: list[Learner] = [
+        ByteLevelBPE(vocab_size=300), ByteLevelBPE(vocab_size=301), ByteLevelBPE(vocab_size=300, end="<end>"),
+        ByteLevelBPE(vocab_size=300, special_tokens=["<a>"]), ByteLevelBPE(vocab_size=300, split_digits=False),
+        ByteLevelBPE(vocab_size=300, min_frequency=3),
+    ]  # fmt: skip
+    jobs = [(TrainTokenizer(documents=source, learner=learners[0]), 0) for source in sources]
+    jobs += [(TrainTokenizer(documents=sources[0], learner=learner), 0) for learner in learners[1:]]
+    jobs += [(TrainTokenizer(documents=sources[0], learner=learners[0], share=0.5), seed) for seed in (0, 1)]
+    found = [json.dumps(job._made_of(seed)) for job, seed in jobs]
+    assert len(set(found)) == len(found) == 10
+    assert len({json.dumps(TrainTokenizer(documents=sources[0], learner=learners[0])._made_of(n)) for n in (0, 1)}) == 1
+    (path / "b.txt").write_text("more")
+    assert json.dumps(jobs[0][0]._made_of(0)) != found[0]
+
+
 def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
     job = TrainTokenizer(documents=documents(tmp_path / "texts"), learner=ByteLevelBPE(vocab_size=300), share=0.5)
     figures = [job.run(Run(tmp_path, seed=seed)).figures for seed in (0, 1)]

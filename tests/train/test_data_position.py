@@ -64,17 +64,19 @@ def blend(folder: Path, size: int, weight: float = 1.0) -> Blend:
     return Blend(sources=parts)
 
 
-def packed(folder: Path, size: int) -> PackedLatents:
-    return PackedLatents(data=shards(folder, 1), budget_tokens=6, packs=size)
+def packed(folder: Path, size: int, budget_tokens: int = 6) -> PackedLatents:
+    return PackedLatents(data=shards(folder, 1), budget_tokens=budget_tokens, packs=size)
 
 
-def tokens(folder: Path, size: int, weight: float = 1.0, packing: Any = "stream") -> TokenData:
+def tokens(
+    folder: Path, size: int, weight: float = 1.0, packing: Any = "stream", sequence_length: int = 8, **changes: Any
+) -> TokenData:
     sources = {"web": TokenSource(folder / "web", 3.0), "code": TokenSource(folder / "code", weight)}
-    return TokenData(sources=sources, sequence_length=8, batch_size=size, packing=packing)
+    return TokenData(sources=sources, sequence_length=sequence_length, batch_size=size, packing=packing, **changes)
 
 
-def streamed(folder: Path, size: int) -> StreamedTars:
-    return StreamedTars(tars=folder / "alike", batch_size=size, shuffle_buffer=5)
+def streamed(folder: Path, size: int, shuffle_buffer: int = 5) -> StreamedTars:
+    return StreamedTars(tars=folder / "alike", batch_size=size, shuffle_buffer=shuffle_buffer)
 
 
 KINDS: list[Make] = [shards, blend, packed, tokens, partial(tokens, packing="documents"), streamed]
@@ -102,6 +104,33 @@ def go_on(data: ResumableData, at: int, then: ResumableData, seed: int = 3) -> t
     then.start(seed=seed, first_batch=at)
     kept = json.loads(json.dumps(Reading.begun(data, 3).json(data, at)))
     return resumed(then, Reading.parsed(kept), at, seed)
+
+
+def orders(data: ResumableData, seed: int = 3) -> dict[str, str]:
+    """What tells the order of each part's samples."""
+    data.start(seed=seed, first_batch=0)
+    return {name: read.order for name, read in data.position(0).items()}
+
+
+MOVING: list[tuple[Make, dict[str, Any]]] = [
+    (shards, {"shuffle": False}), (shards, {"val_fraction": 0.3}), (packed, {"budget_tokens": 9}),
+    (tokens, {"packing": "documents"}), (tokens, {"sequence_length": 4}), (tokens, {"shuffle": False}),
+    (tokens, {"val_fraction": 0.3}), (streamed, {"shuffle_buffer": 6}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "change"), MOVING, ids=lambda one: getattr(one, "__name__", str(one)))
+def test_a_setting_that_moves_samples_makes_another_order(make: Make, change: dict[str, Any], folder: Path) -> None:
+    """Else a resume would go on at a sample of an order that is no more."""
+    before, after = orders(make(folder, 4)), orders(make(folder, 4, **change))
+    assert before.keys() == after.keys() and not {*before.values()} & {*after.values()}
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_another_seed_makes_another_order_and_another_batch_size_does_not(make: Make, folder: Path) -> None:
+    before = orders(make(folder, 4))
+    assert orders(make(folder, 8)) == before and len({*before.values()}) == len(before)
+    assert not {*before.values()} & {*orders(make(folder, 4), seed=4).values()}
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 4), (4, 8), (8, 6)])
@@ -138,6 +167,18 @@ def test_what_has_not_changed_gives_the_batches_of_an_unbroken_run(make: Make, f
     found, same = resumed(again, Reading.parsed(reading.json(data, 8)), 8, 3)
     assert [batch.keys for batch in taken(found, 8, 7)] == whole[5:]
     assert same.stretches == reading.stretches
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_where_data_is_after_a_change_is_where_it_was_and_what_was_read_since(make: Make, folder: Path) -> None:
+    """The next change would go on from there."""
+    old = make(folder, 8)
+    data, reading = go_on(old, 3, make(folder, 4))
+    tail = taken(data, 3, 5)
+    begun, now = ({name: read.place for name, read in data.position(step).items()} for step in (3, 8))
+    assert begun == {name: read.place for name, read in reading.stretches[-1].read.items()} and sum(begun.values()) > 0
+    assert sum(now.values()) - sum(begun.values()) == sum(len(batch.keys) for batch in tail)
+    assert all(now[name] >= place for name, place in begun.items())
 
 
 def test_a_source_that_is_new_begins_at_its_beginning_and_one_that_comes_back_where_it_was() -> None:

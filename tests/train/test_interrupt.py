@@ -15,7 +15,7 @@ import pytest
 from nemo_vfm.parallel.checkpoint import checkpoint
 from tests.support import preloaded, tiny_training
 from tests.support.repository import ROOT
-from tests.support.tiny_training import RECIPE, changes, command, fate, metrics
+from tests.support.tiny_training import RECIPE, changes, command, fate, metrics, notes
 
 LIMIT_S = 300.0  # of any run here, on a machine that has other things to do
 PROMISE = "the run ends after this step, with a checkpoint"
@@ -109,6 +109,7 @@ def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_t
     assert steps_saved(folder) == [2, 4, 5] and state(folder) == "interrupted"
     run(words)
     require_equal(folder, whole)
+    assert all(len(taken) == 1 for by_rank in notes(folder).values() for taken in by_rank.values())
 
 
 @pytest.mark.slow

@@ -49,6 +49,16 @@ class KillAt:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+class StepsTaken:
+    """Notes the steps of this process: a run begun anew ends with the same bits, but takes the first ones again."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_step(self, fit: TrainState) -> None:
+        self.steps.append(fit.step)
+
+
 def train(
     duration: str = "10 steps", *, kill_at: int = 0, every_steps: int = 4, lr: float = 0.05, **more: object
 ) -> Train:
@@ -60,6 +70,13 @@ def train(
         "callbacks": {"kill": KillAt(kill_at)},
     }  # fmt: skip
     return Train(duration=Duration.parse(duration), **(settings | more))  # type: ignore[arg-type]
+
+
+def resumed_steps(folder: Path, seed: int = 3, duration: str = "10 steps", **more: object) -> list[int]:
+    """Go on to the end; the steps that were taken for it."""
+    taken = StepsTaken()
+    train(duration, callbacks={"taken": taken}, **more).run(Run(folder, seed=seed, resume=True))  # type: ignore[arg-type]
+    return taken.steps
 
 
 def lines(folder: Path) -> list[dict[str, float]]:
@@ -95,7 +112,7 @@ train(kill_at=7, checkpoint=at_once).run(Run(Path({str(tmp_path / "killed")!r}),
     killed = preloaded.run([sys.executable, "-c", code])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [path.name for path in (tmp_path / "killed/checkpoints").iterdir()] == ["step-00000004"]
-    train().run(Run(tmp_path / "killed", seed=3, resume=True))
+    assert resumed_steps(tmp_path / "killed") == [5, 6, 7, 8, 9, 10]
     whole, resumed = final(tmp_path / "whole", 10), final(tmp_path / "killed", 10)
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
@@ -128,7 +145,9 @@ train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), s
         if running.returncode == 0:
             break
     assert kills >= 10, f"the run was over after {kills} kills; make it longer"
-    train("4000 steps", every_steps=7).run(Run(tmp_path / "killed", seed=3, resume=True))
+    newest = max((tmp_path / "killed/checkpoints").glob("step-*"))
+    steps = resumed_steps(tmp_path / "killed", duration="4000 steps", every_steps=7)
+    assert steps == list(range(int(newest.name.removeprefix("step-")) + 1, 4001))
     whole, resumed = final(tmp_path / "whole", 4000), final(tmp_path / "killed", 4000)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
@@ -162,8 +181,8 @@ def test_another_seed_gives_other_weights(tmp_path: Path) -> None:
 
 
 def test_a_longer_duration_goes_on_and_equals_one_long_run(tmp_path: Path) -> None:
-    for duration in ("6 steps", "10 steps"):
-        train(duration).run(Run(tmp_path / "two", seed=5))
+    train("6 steps").run(Run(tmp_path / "two", seed=5))
+    assert resumed_steps(tmp_path / "two", seed=5) == [7, 8, 9, 10]
     train("10 steps").run(Run(tmp_path / "one", seed=5))
     one, two = final(tmp_path / "one", 10), final(tmp_path / "two", 10)
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -190,6 +209,16 @@ def test_a_duration_in_seconds_ends_by_the_clock(tmp_path: Path) -> None:
     outcome = train("0.5 s", schedule=Constant()).run(Run(tmp_path))
     assert 0.5 <= outcome.figures["training_s"] < 5
     assert outcome.figures["steps"] > 1
+
+
+def test_seconds_of_training_before_a_resume_count(tmp_path: Path) -> None:
+    before = train("4 steps", schedule=Constant()).run(Run(tmp_path)).figures["training_s"]
+    job = train("4 steps", schedule=Constant())
+    job.duration = Duration(before / 2, "s")
+    after = job.run(Run(tmp_path, resume=True))
+    assert after.did_nothing and after.figures["steps"] == 4
+    job.duration = Duration(before + 0.05, "s")
+    assert before + 0.05 <= job.run(Run(tmp_path, resume=True)).figures["training_s"]
 
 
 def test_validation_is_reported_by_noise_bin_and_to_tensorboard(tmp_path: Path) -> None:
@@ -319,7 +348,7 @@ def test_an_interrupted_training_is_called_interrupted_and_goes_on(tmp_path: Pat
         "run the same command again to resume in" in capsys.readouterr().err
         and not (tmp_path / "traceback.txt").exists()
     )
-    train(every_steps=4).run(Run(tmp_path, resume=True))
+    assert resumed_steps(tmp_path, seed=0, every_steps=4) == [5, 6, 7, 8, 9, 10]
     assert [line["step"] for line in lines(tmp_path)] == list(range(1, 11))
 
 

@@ -59,7 +59,9 @@ def test_perplexity_is_that_of_the_vocabulary_at_first_and_falls(tokens: Path, t
 def test_packed_documents_on_two_ranks_resumed_on_one_are_one_run(tokens: Path, tmp_path: Path) -> None:
     on_ranks(1, trained, tmp_path / "alone", words(tokens, "duration=4 steps"))
     on_ranks(2, trained, tmp_path / "both", words(tokens, "duration=2 steps", "parallel.shard=2"))
+    before = (tmp_path / "both/metrics.jsonl").read_bytes()
     on_ranks(1, trained, tmp_path / "both", words(tokens, "duration=4 steps"))
+    assert (tmp_path / "both/metrics.jsonl").read_bytes().startswith(before), "with the time that each step took"
     ours, alone = (metrics(tmp_path / name) for name in ("both", "alone"))
     assert [line["loss"] for line in ours] == pytest.approx([line["loss"] for line in alone], rel=1e-5)
 

@@ -35,7 +35,7 @@ from tests.support import tiny_training
 from tests.support.repository import ROOT
 from tests.support.tiny_training import command, metrics
 from tests.support.toy import ToyData
-from tests.train.test_job import final, lines, train
+from tests.train.test_job import final, lines, resumed_steps, train
 
 OURS = ("loss", "grad_norm", "lr", "val_loss")
 
@@ -103,7 +103,7 @@ def test_a_resume_keeps_lightnings_step_rates_and_the_state_of_its_callbacks(tmp
 def test_an_end_that_a_callback_wishes_for_comes_after_the_next_step_with_a_checkpoint(tmp_path: Path) -> None:
     outcome = train("10 steps", callbacks={"own": Watching(stop_at=2)}).run(Run(tmp_path, seed=3))
     assert outcome.figures["steps"] == 3 and "a callback ended it early" in outcome.summary
-    train("10 steps").run(Run(tmp_path, seed=3, resume=True))
+    assert resumed_steps(tmp_path) == [4, 5, 6, 7, 8, 9, 10]
     train("10 steps").run(Run(tmp_path / "whole", seed=3))
     one, two = final(tmp_path, 10), final(tmp_path / "whole", 10)
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -160,8 +160,8 @@ class Numbers(Module):
 
 
 def test_batches_of_a_lightning_data_module_are_trained_on_and_found_again_after_a_resume(tmp_path: Path) -> None:
-    for duration in ("7 steps", "12 steps"):
-        train(duration, data=Module()).run(Run(tmp_path / "two", seed=5))
+    train("7 steps", data=Module()).run(Run(tmp_path / "two", seed=5))
+    assert resumed_steps(tmp_path / "two", seed=5, duration="12 steps", data=Module()) == [8, 9, 10, 11, 12]
     train("12 steps", data=Module()).run(Run(tmp_path / "one", seed=5))
     one, two = final(tmp_path / "one", 12), final(tmp_path / "two", 12)
     assert all(torch.equal(one[name], two[name]) for name in one)

@@ -71,23 +71,24 @@ class Net(LightningModule):
 
 
 class EndAt(Callback):
-    """A signal, or the loss of the machine, after a step of this process."""
+    """A signal, or the loss of the machine, after so many batches of the run; it notes those of this process."""
 
-    def __init__(self, step: int, number: int) -> None:
-        self.step, self.number = step, number
+    def __init__(self, batch: int, number: int, taken: list[int]) -> None:
+        self.batch, self.number, self.taken = batch, number, taken
 
     def on_train_batch_end(self, trainer, *_):
-        if trainer.global_step == self.step:
+        self.taken.append(trainer.fit_loop.total_batch_idx + 1)
+        if self.taken[-1] == self.batch:
             os.kill(os.getpid(), self.number)
 
 
-def job(step: int = 0, number: int = signal.SIGTERM, **more: Any) -> LightningFit:
+def job(batch: int = 0, number: int = signal.SIGTERM, *, taken: list[int] | None = None, **more: Any) -> LightningFit:
     """Three epochs of six steps, with a checkpoint every fourth."""
     options = {"max_epochs": 3, "log_every_n_steps": 1, "val_check_interval": 3, **more.pop("trainer", {})}
     settings: dict[str, Any] = {
         "module": Net, "data": Loud, "accelerator": "cpu", "every_steps": 4,
         "trainer": TrainerOptions(**options),
-        "callbacks": {"lr": LearningRateMonitor, "end": partial(EndAt, step, number)},
+        "callbacks": {"lr": LearningRateMonitor, "end": partial(EndAt, batch, number, [] if taken is None else taken)},
     }  # fmt: skip
     return LightningFit(**(settings | more))
 
@@ -128,8 +129,42 @@ def test_a_signal_at_any_step_ends_it_with_a_checkpoint_and_what_follows_is_the_
     with listening(), pytest.raises(Preempted, match=f"at step {step}, whose checkpoint is in"):
         job(step).run(Run(tmp_path, seed=3))
     assert newest_step(tmp_path) == step
-    job().run(Run(tmp_path, seed=3, resume=True))
-    require_same(tmp_path, whole)
+    require_resumed(tmp_path, whole, step)
+
+
+@pytest.mark.parametrize(
+    ("accumulated", "signalled_at", "batches", "step"), [(2, 3, 4, 2), (2, 9, 10, 5), (4, 5, 6, 2)]
+)
+def test_a_step_of_several_batches_is_finished_before_it_is_saved(
+    tmp_path: Path, accumulated: int, signalled_at: int, batches: int, step: int
+) -> None:
+    """A checkpoint has no gradients. An epoch of six batches ends with a step of two where four make one."""
+    more = {"trainer": {"accumulate_grad_batches": accumulated}, "every_steps": 100}
+    job(**more).run(Run(tmp_path / "whole", seed=3))
+    with listening(), pytest.raises(Preempted, match=f"at step {step}, whose checkpoint is in"):
+        job(signalled_at, **more).run(Run(tmp_path / "run", seed=3))
+    assert newest_step(tmp_path / "run") == step
+    require_resumed(tmp_path / "run", tmp_path / "whole", batches, **more)
+
+
+def test_validation_every_so_many_batches_crosses_epochs_where_no_epoch_is_named(tmp_path: Path) -> None:
+    """Of six batches each."""
+    job(trainer={"val_check_interval": 4, "check_val_every_n_epoch": None}).run(Run(tmp_path, seed=3))
+    assert [step for step, line in lines(tmp_path) if "val_loss" in line] == [4, 8, 12, 16]
+
+
+def test_an_option_that_says_no_or_none_is_one_and_the_others_are_lightnings_own() -> None:
+    given = TrainerOptions(max_epochs=1, num_sanity_val_steps=0, limit_val_batches=0.0, benchmark=False).given()
+    said = {"max_epochs": 1, "num_sanity_val_steps": 0, "limit_val_batches": 0.0, "benchmark": False}
+    assert given == {**said, "check_val_every_n_epoch": 1}
+
+
+def require_resumed(folder: Path, whole: Path, batches: int, **more: Any) -> None:
+    """Only what comes after these batches is taken again, and gives the same bits: a run begun anew would, too."""
+    taken = list[int]()
+    job(taken=taken, **more).run(Run(folder, seed=3, resume=True))
+    assert taken == [*range(batches + 1, 19)]
+    require_same(folder, whole)
 
 
 def newest_step(folder: Path) -> int:
@@ -150,8 +185,7 @@ job(11, {int(signal.SIGKILL)}).run(Run(Path({str(tmp_path)!r}), seed=3))
     killed = preloaded.run([sys.executable, "-c", code])
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert newest_step(tmp_path) == 8
-    job().run(Run(tmp_path, seed=3, resume=True))
-    require_same(tmp_path, whole)
+    require_resumed(tmp_path, whole, 8)
 
 
 def test_another_seed_gives_other_weights(tmp_path: Path, whole: Path) -> None:
@@ -164,9 +198,12 @@ def test_lightnings_demonstration_is_killed_and_resumed_too(tmp_path: Path) -> N
     demo = {"module": BoringModel, "data": BoringDataModule, "callbacks": {}, "trainer": {"max_epochs": 2}}
     job(**demo).run(Run(tmp_path / "whole", seed=3))
     with listening(), pytest.raises(Preempted):
-        job(**demo | {"callbacks": {"end": partial(EndAt, 70, signal.SIGUSR1)}}).run(Run(tmp_path / "two", seed=3))
-    job(**demo).run(Run(tmp_path / "two", seed=3, resume=True))
-    assert lines(tmp_path / "two")[-1][0] == 128
+        job(**demo | {"callbacks": {"end": partial(EndAt, 70, signal.SIGUSR1, [])}}).run(Run(tmp_path / "two", seed=3))
+    assert newest_step(tmp_path / "two") == 70
+    taken = list[int]()
+    again = {"callbacks": {"end": partial(EndAt, 0, signal.SIGUSR1, taken)}}
+    job(**demo | again).run(Run(tmp_path / "two", seed=3, resume=True))
+    assert taken == [*range(71, 129)] and lines(tmp_path / "two")[-1][0] == 128
     require_same(tmp_path / "two", tmp_path / "whole")
 
 

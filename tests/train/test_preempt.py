@@ -16,7 +16,7 @@ from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.workflow import Workflow
 from tests.support.shown_run import perform
-from tests.train.test_job import final, lines, train
+from tests.train.test_job import final, lines, resumed_steps, train
 
 
 class Asks:
@@ -46,7 +46,7 @@ def test_a_signal_ends_it_with_a_checkpoint_and_75_and_what_follows_is_as_if_und
         assert perform(train(callbacks={"ask": Asks(5, number=number)}), Run(folder, seed=3), Status(folder)) == 75
     assert state(folder) == "preempted" and "run the same command again to resume in" in capsys.readouterr().err
     assert (folder / "checkpoints/step-00000006").is_dir() and len(lines(folder)) == 6
-    train().run(Run(folder, seed=3, resume=True))
+    assert resumed_steps(folder) == [7, 8, 9, 10]
     whole, resumed = final(tmp_path / "whole", 10), final(folder, 10)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -14,6 +14,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.metrics.ranking import ScoreCounts, auc
 from nemo_vfm.recsys.click import Click
+from nemo_vfm.train.callbacks import validation
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.ema import EMA
@@ -77,6 +78,20 @@ def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_w
     exact = auc(torch.tensor(found["score_click"]), torch.tensor(found["label_click"]))
     assert lines(two)[-1]["val_auc_click"] == pytest.approx(exact, abs=1e-3)
     assert not list(two.glob(".predictions*"))
+
+
+def test_any_number_of_held_out_batches_is_merged_into_the_same_metrics(
+    two: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a log of millions only a few are kept apart."""
+    monkeypatch.setattr(validation, "_APART", 2)
+    job(TWO).run(Run(tmp_path, seed=1))
+    whole, merged = (json.loads((folder / "validation.json").read_text())["labels"] for folder in (two, tmp_path))
+    assert HELD_OUT > 2 and merged.keys() == whole.keys()
+    for name, measured in whole.items():
+        assert merged[name]["weight"] == measured["weight"]
+        assert merged[name]["auc"] == pytest.approx(measured["auc"], abs=1e-12)
+        assert merged[name]["log_loss"] == pytest.approx(measured["log_loss"], rel=1e-9)
 
 
 def test_predictions_are_made_once_at_the_end(tmp_path: Path) -> None:

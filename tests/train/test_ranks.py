@@ -142,6 +142,7 @@ def test_a_rank_killed_in_fp8_changes_no_bit(data: Path, tmp_path: Path) -> None
     words = torchrun(command(data, folder, *fp8, fate("is_killed", rank=1, step=3)), 1)
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.returncode == 0 and (folder / "fate-1").read_text() == "x", done.stderr[-3000:]
+    assert "resuming at step 2" in " ".join(done.stderr.split())
     assert metrics(folder) == metrics(whole)
     ours, theirs = (checkpoint.newest(one / "checkpoints") for one in (folder, whole))
     assert ours is not None and theirs is not None and ours.groups.keys() == theirs.groups.keys() >= {"fp8"}
@@ -178,6 +179,7 @@ def test_rank_0_killed_under_srun_ends_the_other_with_69_and_the_same_command_go
     second = by_srun(words, port)
     said = [task.communicate(timeout=LIMIT_S) for task in second]
     assert [task.returncode for task in second] == [0, 0], said
+    assert "resuming at step 2" in " ".join(said[0][1].split())
     require_same(folder, alone)
     require_same_weights(folder, alone)
     require_each_sample_once(folder, alone, 2)

@@ -164,7 +164,6 @@ def test_it_learns_and_says_how_well(run: TrainState, tmp_path: Path) -> None:
     assert (run.run.folder / "reconstructions" / "step-00000060.png").stat().st_size > 300
 
 
-@pytest.mark.slow
 def test_latents_have_mean_0_and_deviation_1_for_the_weights_and_for_their_averages(run: TrainState) -> None:
     video = torch.cat([clips(1000 + number).video_BCTHW[:3] for number in range(2)]).float() / 127.5 - 1  # type: ignore[index]
     for weights in ("ema", "model"):

@@ -10,6 +10,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import get_native_id
 from typing import Any, BinaryIO
 
 #: What is read whole. The largest of ours, the index of a shard folder, has some 200 bytes a clip.
@@ -24,7 +25,8 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays last: writers such as PyAV choose the container by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    # A thread's number, not the process's: two threads that found the same of equal inputs write one file at once.
+    temporary = path.with_name(f".{path.stem}.{get_native_id()}.tmp{path.suffix}")
     try:
         yield temporary
         sync(temporary)

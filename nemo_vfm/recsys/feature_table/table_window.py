@@ -134,6 +134,7 @@ def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
         {name: torch.cat([part.labels[name] for part in parts]) for name in first.labels},
         {name: Jagged.cat([part.features[name] for part in parts]) for name in first.features},
         {name: _joined_groups([part.groups[name] for part in parts]) for name in first.groups},
+        torch.cat(sessions) if (sessions := [one.session_B for one in parts if one.session_B is not None]) else None,
     )  # fmt: skip
 
 

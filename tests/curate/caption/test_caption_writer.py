@@ -222,6 +222,33 @@ def test_an_editor_changes_the_text_and_the_original_is_kept(tmp_path):
     assert edit["by"] == "shout" and edit["instead_of"].startswith("a 1.0 s video")
 
 
+class Question(Shout):
+    """An editor: the text with a question mark."""
+
+    def edit(self, drafts):
+        for draft in drafts:
+            yield Caption(draft.key, f"{draft.text}?", tokens_in=5, tokens_out=1)
+
+
+def test_editors_work_one_after_another_and_each_text_on_the_way_is_kept(tmp_path):
+    records = [record(number) for number in range(3)]
+    told = write(records, tmp_path, parrot=Parrot(), shout=Shout(), question=Question("question/1"))
+    for one in records:
+        said = f"saw {one.clip.id}-0-20"
+        assert one.caption == f"{said.upper()}?" and one.caption_by == "parrot"
+        edits = [(edit["by"], edit["instead_of"]) for edit in one.caption_facts["caption_edits"]]
+        assert edits == [("shout", said), ("question", said.upper())]
+    again = write(
+        [record(number) for number in range(3)],
+        tmp_path,
+        parrot=Parrot(),
+        shout=Shout(),
+        question=Question("question/1"),
+    )
+    assert (again.asked, again.tokens_in, again.tokens_out) == (0, told.tokens_in, told.tokens_out)
+    assert told.asked == 9 and told.tokens_in >= 15
+
+
 def test_an_editor_that_fails_leaves_the_text(tmp_path):
     (one,) = records = [record(0)]
     told = write(records, tmp_path, description=Description(), shout=Shout(fails=True))

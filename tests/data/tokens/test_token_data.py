@@ -16,6 +16,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.sources.blend import Blendable
+from nemo_vfm.data.tokens import token_rows
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_stream import TokenStream
@@ -139,7 +140,13 @@ def test_documents_that_fit_are_mostly_whole(token_folder):
     assert parts / (int(data.batches_per_epoch()) * 4 * 128 / (sum(sizes) / len(sizes) + 1)) < 1.05
 
 
-def test_what_is_held_out_is_never_trained_on_and_nothing_is_lost(token_folder):
+@pytest.fixture(params=[token_rows.WINDOW, 5], ids="windows of {} rows".format)
+def window(request, monkeypatch):
+    """As many rows are packed together, or so few that a small folder has many windows."""
+    monkeypatch.setattr(token_rows, "WINDOW", request.param)
+
+
+def test_what_is_held_out_is_never_trained_on_and_nothing_is_lost(token_folder, window):
     sizes = lengths(400)
     folder = token_folder(sizes)
     for packing in ("stream", "documents"):
@@ -152,7 +159,7 @@ def test_what_is_held_out_is_never_trained_on_and_nothing_is_lost(token_folder):
         assert 0.1 < len(held) / sum(sizes) < 0.3
 
 
-def test_held_out_rows_label_each_token_once_and_are_filled_with_nothing_to_learn(token_folder):
+def test_held_out_rows_label_each_token_once_and_are_filled_with_nothing_to_learn(token_folder, window):
     folder = token_folder(lengths(400))
     for packing in ("stream", "documents"):
         data = data_of(folder, packing=packing, val_fraction=0.2)

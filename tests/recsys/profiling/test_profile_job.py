@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the job: what it refuses and warns of, what it does a second time, and profiles of other data."""
 
+import inspect
 import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,10 +47,16 @@ def test_a_second_run_does_nothing_until_data_seed_or_settings_differ(tmp_path: 
     assert not job().run(Run(tmp_path)).did_nothing
     before = (tmp_path / "profile.json").read_bytes()
     assert job().run(Run(tmp_path)).did_nothing
-    other = replace(LOG, time_B=LOG.time_B + 1)
-    for changed in (job(other), job(fraction=0.6), job(tables={"item": TableRows(9, "modulo")})):
-        assert not changed.run(Run(tmp_path)).did_nothing
-    assert not job().run(Run(tmp_path, seed=1)).did_nothing
+    changes: dict[str, Any] = {
+        "fraction": 0.6, "tables": {"item": TableRows(9, "modulo")}, "other_tables": TableRows(9, "modulo"),
+        "batch_size": 64, "windows": 2, "confidence": 0.9, "min_factor": 2.0, "hot_share": 0.7, "max_ids": 99,
+        "max_values": 999,
+    }  # fmt: skip
+    assert changes.keys() | {"source"} == inspect.signature(Profile).parameters.keys()
+    changed = [job(replace(LOG, time_B=LOG.time_B + 1)), *(job(**{name: one}) for name, one in changes.items())]
+    for run, seed in [*((one, 0) for one in changed), (job(), 1)]:
+        (tmp_path / "profile.json").write_bytes(before)
+        assert not run.run(Run(tmp_path, seed=seed)).did_nothing
     assert not job().run(Run(tmp_path)).did_nothing and (tmp_path / "profile.json").read_bytes() == before
 
 

@@ -65,6 +65,19 @@ def test_tables_made_on_meta_get_their_first_rows_when_they_move() -> None:
     assert torch.equal(_trained(model), _trained(ready))
 
 
+def test_tables_that_move_between_steps_keep_their_rows_their_state_and_their_step() -> None:
+    moved, stayed = _Model(), _Model()
+    moved.head.load_state_dict(stayed.head.state_dict())
+    for model in (moved, stayed):
+        _trained(model)
+    before = {name: tensor.clone() for name, tensor in moved.tables.state().items()}
+    assert before["step"] == 1 and before["items.sum"].any()
+    moved.to("cpu")
+    for name, tensor in moved.tables.state().items():
+        assert torch.equal(tensor, before[name]), name
+    assert torch.equal(_trained(moved), _trained(stayed))
+
+
 def test_the_dtype_of_a_model_is_not_that_of_its_tables() -> None:
     model = _Model().double()
     dtypes = {name: tensor.dtype for name, tensor in model.state_dict().items()}

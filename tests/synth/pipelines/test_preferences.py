@@ -3,6 +3,8 @@
 """Tests who decides which of two answers is better, and what is dropped."""
 
 import json
+import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,6 +54,23 @@ def test_a_judge_that_prefers_one_answer_in_both_orders_decides(tmp_path: Path) 
     assert first.count(True) == 6, "each pair in both orders"
 
 
+def test_of_three_models_the_judge_compares_any_two_each_pair_in_both_orders(tmp_path: Path) -> None:
+    """None is left out of every row because it is named last."""
+    names = ("generator", "other", "third")
+    models = {name: ToldModel(lambda messages, name=name: f"the answer of {name}", name) for name in names}  # type: ignore[misc]
+    judge = ToldModel(lambda messages: "A", "judge")
+    job = Synthesize(
+        pipeline=Preferences(tasks=_Sums(60), responders=names, by=["judge"]), generator=models.pop("generator"),
+        prompts={"compare": Prompt(text="{transcript} <a>{answer_a}</a> <b>{answer_b}</b>")},
+        models={**models, "judge": judge}, rows=60,
+    )  # fmt: skip
+    with pytest.raises(NemoVfmError, match="no answer is clearly better"):
+        job.run(Run(tmp_path))
+    shown = Counter(tuple(re.findall("the answer of ([a-z]+)", str(asked[-1]["content"]))) for asked in judge.asked)
+    assert shown == Counter({pair: shown[pair[::-1]] for pair in shown}) and shown.total() == 120
+    assert len(shown) == 6 and min(shown.values()) >= 10, shown
+
+
 @pytest.mark.parametrize("verdict", ["A", "B", "tie"])
 def test_where_the_judge_goes_by_the_order_the_reward_decides(tmp_path: Path, verdict: str) -> None:
     rows = ran(tmp_path, "preferences", "rows=3", generator=fixed("one 1"), other=fixed("many 123"),
@@ -89,6 +108,9 @@ def test_a_judge_or_a_reward_model_that_answers_prose_fails_the_row_and_says_so(
 class _Sums:
     """Tasks with known answers."""
 
+    def __init__(self, count: int = 4) -> None:
+        self.count = count
+
     def prompts(self) -> dict[str, frozenset[str]]:
         return {}
 
@@ -96,11 +118,12 @@ class _Sums:
         return ()
 
     def most_rows(self) -> int:
-        return 4
+        return self.count
 
     def all_tasks(self) -> Program[list[Task]]:
         yield from ()
-        return [Task([said("user", f"What is {n} + 1?")], {"n": n}, truth=str(n + 1), licence="CC0") for n in range(4)]
+        return [Task([said("user", f"What is {n} + 1?")], {"n": n}, truth=str(n + 1), licence="CC0")
+                for n in range(self.count)]  # fmt: skip
 
 
 def test_a_known_answer_decides_before_all_others(tmp_path: Path) -> None:

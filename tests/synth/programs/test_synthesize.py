@@ -15,7 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 from markupsafe import escape
 
+from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.budget import Budget
+from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
@@ -27,6 +29,7 @@ from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
+from nemo_vfm.synth.programs.program_runner import ProgramRunner
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import Ask, Draft
 from nemo_vfm.synth.programs.synthesize import Synthesize
@@ -227,6 +230,41 @@ def test_recipes_share_the_answers_of_one_journal(tmp_path: Path) -> None:
     uses = json.loads((tmp_path / "ratings/ledger.json").read_text())["uses"]["generator"]
     assert (uses["asked"], uses["recalled"]) == (10, 1 + 8 + 32), "topics and tasks were known, answers were not"
     assert not (tmp_path / "ratings/answers.jsonl").exists()
+
+
+def test_another_seed_asks_all_anew_and_the_first_one_recalls_its_own(tmp_path: Path) -> None:
+    asked = []
+    for seed in (0, 1, 0):
+        model = Shuffled()
+        by(model, 5, journal=tmp_path / "journal.jsonl").run(Run(tmp_path, seed=seed))
+        asked.append(model.asked)
+    assert asked[0] == asked[1] > 5 and asked[2] == 0
+
+
+class _Shared:
+    """A program that asks one question twice, and one of its own."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def row(self) -> Any:
+        answers = yield [Ask(None, before=({"role": "user", "content": text},))
+                         for text in ("What is shared?", "What is shared?", f"And alone, {self.number}?")]  # fmt: skip
+        return str(answers)
+
+
+def test_an_answer_that_rows_share_is_paid_once_and_one_that_was_known_is_paid_too(tmp_path: Path) -> None:
+    class Costly(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            return Said("so", "success", "costly", "", 10, 3, 0.0)
+
+    for asked in (4, 0):
+        journal = Journal(file=tmp_path / "answers.jsonl")
+        runner = ProgramRunner(Asker(chat=Costly(error_rate=0), journal=journal, pace=Pace(start=1, most=1)), {})
+        assert len([*runner.rows([_Shared(number) for number in range(3)], 3)]) == 3
+        use = runner.uses["generator"]
+        assert (use.asked, use.asked + use.recalled) == (asked, 9)
+        assert (use.cost.tokens_in, use.cost.tokens_out) == (4 * 10, 4 * 3), "four questions, whoever asked them"
 
 
 def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
