@@ -71,7 +71,7 @@ class Asker:
             try:
                 yield from Dispatch(lanes, journal, self.budget).all(iter(questions))
             finally:
-                progress.hindered("")
+                progress.set_wait_reason("")
 
     def _lane(self, name: str, model: ChatModel, journal: OpenJournal | None) -> Lane:
         limit, price = self._limits[name], self._prices[name]

@@ -91,7 +91,7 @@ class Attempts:
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
         self._limit.answered(ticket, time.monotonic())
-        progress.hindered("")
+        progress.set_wait_reason("")
         self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
             return Failure(asked.question, "the model declined", asked.key, blocked=True)
@@ -110,7 +110,7 @@ class Attempts:
         asked.due_s = now_s + wait_s
         self._budget.release(asked.cost)
         refused_s = self._limit.refused_for_s(now_s)
-        progress.hindered(conceal(str(error)))
+        progress.set_wait_reason(conceal(str(error)))
         if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
             warn_once(conceal(f"{error}; it is asked again"))
         if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
@@ -127,7 +127,7 @@ class Attempts:
         # A time-out may well have been paid for: nobody says so.
         self._budget.settle(asked.cost, Cost()) if timed_out else self._budget.release(asked.cost)
         asked.faults += 1
-        progress.hindered(conceal(str(error)))
+        progress.set_wait_reason(conceal(str(error)))
         if asked.faults >= self._tries:
             return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
         asked.due_s = time.monotonic() + (0.0 if timed_out else self._backoff_s * 2.0 ** (asked.faults - 1))

@@ -173,7 +173,7 @@ def test_a_line_of_progress_says_why_no_answer_comes_until_one_does():
     why = []
 
     def second_time(text):
-        why.append(progress.hindrance())
+        why.append(progress.wait_reason())
         if len(why) < 3:
             raise EndpointBusy("the service answered 503: loading", 0.0)
         return said("there")
@@ -182,7 +182,7 @@ def test_a_line_of_progress_says_why_no_answer_comes_until_one_does():
     assert why[0] == "" and "503: loading" in why[1] and why[3:] == [""]
     with pytest.raises(UserError):
         asked(MadeChat(always=lambda _: second_time(why.clear())), numbered(1), pace=Pace(patience_s=0.0))
-    assert progress.hindrance() == "", "whoever comes next is not held up by it"
+    assert progress.wait_reason() == "", "whoever comes next is not held up by it"
 
 
 def test_a_pause_of_the_service_holds_up_no_answer_that_is_there(tmp_path, monkeypatch):

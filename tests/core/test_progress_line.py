@@ -54,10 +54,10 @@ def test_a_line_without_a_change_says_why_where_somebody_knows():
     written = Log()
     lines = written.of("captions", 12)
     try:
-        progress.hindered("the service at http://x cannot be reached")
+        progress.set_wait_reason("the service at http://x cannot be reached")
         written.now_s = 10
         lines.tick()
-        progress.hindered("")
+        progress.set_wait_reason("")
         written.now_s = 20
         lines.tick()
     finally:
