@@ -3,10 +3,9 @@
 """Composes the requested cluster's configuration like a recipe, and records whose file it is."""
 
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from launcher.request import cluster_trust
 from launcher.request.cluster import Local, Slurm
@@ -17,8 +16,8 @@ from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.recipe_errors import Mark, Problem, Source, fail, shown_path
-from nemo_vfm.config.tree import Map, Node, Plain, Scalar, plain, walk
-from nemo_vfm.config.yaml_source import parse, plain_value
+from nemo_vfm.config.tree import Map, Node, Scalar, plain, walk
+from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
 from nemo_vfm.core.network.secret import conceal, register
 from nemo_vfm.core.types.json_value import Json
@@ -99,17 +98,13 @@ def _as_written(root: Map) -> Map:
     environment = root.items.get("environment")
     if not isinstance(environment, Map):
         return root
-    items = {name: replace(node, value=_text_of(node)) if isinstance(node, Scalar) else node
+    items = {name: replace(node, value=node.written) if _is_number(node) else node
              for name, node in environment.items.items()}  # fmt: skip
     return replace(root, items={**root.items, "environment": replace(environment, items=items)})
 
 
-def _text_of(node: Scalar) -> Plain:
-    mark, value = node.mark, node.value
-    if isinstance(value, bool) or not isinstance(value, int | float) or mark.line > len(mark.source.lines):
-        return value
-    text = re.match(r"[\w.+-]*", mark.source.lines[mark.line - 1][mark.column - 1 :])
-    return text[0] if text and plain_value(text[0], mark) == value else value  # else an alias, which stands elsewhere
+def _is_number(node: Node) -> TypeGuard[Scalar]:
+    return isinstance(node, Scalar) and type(node.value) in (int, float) and bool(node.written)
 
 
 def _secrets(root: Node) -> Iterator[tuple[str, Scalar]]:

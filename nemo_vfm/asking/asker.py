@@ -12,6 +12,7 @@ from nemo_vfm.asking.journal import Journal, OpenJournal
 from nemo_vfm.asking.lane import Lane
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import BudgetedModel, ChatModel, Failure, FreeModel, HasPlace, Question, Reply
+from nemo_vfm.core import progress
 
 
 class Asker:
@@ -67,7 +68,10 @@ class Asker:
         """
         with nullcontext() if self.journal is None else self.journal.open() as journal:
             lanes = {name: self._lane(name, model, journal) for name, model in self._models.items()}
-            yield from Dispatch(lanes, journal, self.budget).all(iter(questions))
+            try:
+                yield from Dispatch(lanes, journal, self.budget).all(iter(questions))
+            finally:
+                progress.set_wait_reason("")
 
     def _lane(self, name: str, model: ChatModel, journal: OpenJournal | None) -> Lane:
         limit, price = self._limits[name], self._prices[name]

@@ -10,12 +10,16 @@ from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit, Ticket
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.asking.question import ChatModel, Failure, HasPlace, Question, Reply
 from nemo_vfm.asking.recall import concealed
+from nemo_vfm.core import progress
 from nemo_vfm.core.errors import NemoVfmError, UserError
+from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.network.chat import Said
-from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout
+from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout, EndpointUnreachable
 from nemo_vfm.core.network.secret import conceal
 
 _BACKOFF_S = 0.25  # after the first fault; doubled with each
+#: Where nobody has ever listened, nobody is likely to: so long is waited for a service that starts beside us.
+_UNREACHED_PATIENCE_S, _UNREACHED_WAIT_S = 30.0, 2.0
 
 
 @dataclass(slots=True)
@@ -55,7 +59,8 @@ class Attempts:
         budget: told what an attempt came to.
         price: of the model.
         tries: attempts at a question that the service took and failed on; refusals do not count.
-        patience_s: nothing but refusals for so long ends the run.
+        patience_s: nothing but refusals for so long ends the run; of a service that has never been reached, half a
+            minute.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Attempts:
         if said.ending != "blocked" and not said.text.strip():
             return self._fault(asked, ticket, EndpointFault("the model returned nothing"))
         self._limit.answered(ticket, time.monotonic())
+        progress.set_wait_reason("")
         self._budget.settle(asked.cost, self._price.cost(said.tokens_in, said.tokens_out))
         if said.ending == "blocked":
             return Failure(asked.question, "the model declined", asked.key, blocked=True)
@@ -98,10 +104,18 @@ class Attempts:
         return Reply(asked.question, known, asked.key)
 
     def _refused(self, asked: PendingQuestion, ticket: Ticket, error: EndpointBusy) -> Outcome:
-        now_s = time.monotonic()
-        asked.due_s = now_s + self._limit.refused(ticket, now_s, error.retry_after_s)
+        self._limit.was_reached |= not isinstance(error, EndpointUnreachable)
+        now_s, is_known = time.monotonic(), self._limit.was_reached
+        wait_s = self._limit.refused(ticket, now_s, error.retry_after_s if is_known else _UNREACHED_WAIT_S)
+        asked.due_s = now_s + wait_s
         self._budget.release(asked.cost)
         refused_s = self._limit.refused_for_s(now_s)
+        progress.set_wait_reason(conceal(str(error)))
+        if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
+            warn_once(conceal(f"{error}; it is asked again"))
+        if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
+            return UserError(f"nobody has listened there for {refused_s:.0f} s: {error}. Start the service, or correct "
+                             "its address, and run again; every answer is kept")  # fmt: skip
         if refused_s > self._patience_s:
             return UserError(f"nothing but refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
                              "Every answer is kept: run again when the service takes questions")  # fmt: skip
@@ -113,6 +127,7 @@ class Attempts:
         # A time-out may well have been paid for: nobody says so.
         self._budget.settle(asked.cost, Cost()) if timed_out else self._budget.release(asked.cost)
         asked.faults += 1
+        progress.set_wait_reason(conceal(str(error)))
         if asked.faults >= self._tries:
             return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
         asked.due_s = time.monotonic() + (0.0 if timed_out else self._backoff_s * 2.0 ** (asked.faults - 1))

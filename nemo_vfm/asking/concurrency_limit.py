@@ -53,6 +53,7 @@ class ConcurrencyLimit:
         self._paused_until_s = -math.inf
         self._refused_since_s: float | None = None
         self._time_outs = 0
+        self.was_reached = False  # whether the service has ever said anything
 
     @property
     def limit(self) -> int:
@@ -132,6 +133,7 @@ class ConcurrencyLimit:
     def _taken(self) -> None:
         self._in_flight -= 1
         self._refused_since_s = None
+        self.was_reached = True
 
     def _cut(self, now_s: float) -> None:
         """Begin to lower the limit; refusals of what was sent before belong to the same cut."""

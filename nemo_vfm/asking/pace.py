@@ -16,7 +16,8 @@ class Pace:
     Args:
         start: requests under way at first; doubled as long as that helps.
         most: requests under way at most; each has a thread. 1 for a model that no two threads may use.
-        patience_s: seconds of nothing but refusals (429, 503, 529, no connection) after which the run ends.
+        patience_s: seconds of nothing but refusals (429, 503, 529, no connection) after which the run ends; where
+            nobody has listened since it began, half a minute is enough.
         max_wait_s: the longest wait for a service that refuses, whatever its Retry-After says.
     """
 

@@ -32,7 +32,7 @@ from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
 RESERVED = ("run_dir", "seed")
-MAX_SEED = 1 << 63  # torch takes no larger one
+MAX_SEED = 1 << 63  # a 64-bit integer holds no larger one
 MAX_INCLUDES = 20
 # Of a whole recipe: two includes a file would else double with each of them. Our largest takes 30 files.
 MAX_FILES, MAX_NODES = 300, 50_000

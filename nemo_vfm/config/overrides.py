@@ -3,7 +3,7 @@
 """Parses an override of the command line (`a.b=v`, `~a.b`) and applies it to a tree."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
@@ -86,7 +86,7 @@ def _moved(node: Node, mark: Mark) -> Node:
     if isinstance(node, Map):
         return Map({k: _moved(v, mark) for k, v in node.items.items()}, mark, dict.fromkeys(node.items, mark))
     if isinstance(node, Scalar):
-        return Scalar(node.value, mark)
+        return replace(node, mark=mark)
     return type(node)(tuple(_moved(item, mark) for item in node.items), mark)
 
 

@@ -25,6 +25,7 @@ class Scalar:
         pieces: (text, who gave it) of a text that was put together: `recipe`, `user` for the command line, or
             `env:NAME`. Empty where it is as written.
         broken: True where a problem has been reported already, so that no second one follows from it.
+        written: the letters of it, where it stands without quotes in YAML: of 1_000 the value is 1000.
     """
 
     value: Plain
@@ -33,6 +34,7 @@ class Scalar:
     secret: bool = False
     broken: bool = False
     pieces: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    written: str = field(default="", repr=False, compare=False)
 
     def origins(self) -> tuple[tuple[str, str], ...]:
         """Its pieces, also where it is as written."""

@@ -204,7 +204,9 @@ class _Reader:
         # An escape such as "\u202e" in a quoted text is legal; half a character or a NUL is of no use to anyone.
         if re.search("[\x00\ud800-\udfff]", event.value):
             raise fail("this text holds a NUL or half a character", mark)
-        return Scalar(plain_value(event.value, mark) if event.implicit[0] else event.value, mark)
+        if not event.implicit[0]:
+            return Scalar(event.value, mark)
+        return Scalar(plain_value(event.value, mark), mark, written=event.value)
 
     def _mapping(self, mark: Mark, depth: int) -> Map:
         result = Map({}, mark)

@@ -11,6 +11,7 @@ from nemo_vfm.core.types.json_value import Json
 _RECENT = 20  # steps whose mean time tells how long the rest will take
 _VALUES: dict[str, Json] = {}
 _ENDS: deque[float] = deque(maxlen=_RECENT + 1)
+_WAIT_REASON: list[str] = []
 _SOURCES: list["ProgressSource"] = []
 
 
@@ -40,10 +41,21 @@ def checkpoint(seconds: float) -> None:
     _VALUES["checkpoint_s"] = max(before, round(seconds, 3))
 
 
+def set_wait_reason(why: str) -> None:
+    """Something that the job waits for does not come, and why; empty where it has come."""
+    _WAIT_REASON[:] = [why] if why else []
+
+
+def wait_reason() -> str:
+    """Why nothing moves, as far as somebody knows; else empty."""
+    return next(iter(_WAIT_REASON), "")
+
+
 def forget() -> None:
     """Another job begins."""
     _VALUES.clear()
     _ENDS.clear()
+    _WAIT_REASON.clear()
 
 
 def ask(whom: ProgressSource | None) -> None:

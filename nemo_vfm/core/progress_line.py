@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.progress import wait_reason
 
 EVERY_S = 10.0
 _LONGEST_WAIT_S = 3600.0  # a lock cannot wait for ever
@@ -52,7 +53,8 @@ class ProgressLines:
             now = self._clock()
             if now - self._said_s >= self._every_s:
                 moved = self._moved_s > self._said_s
-                self._say(self._pace() if moved else [f"no change for {duration(now - self._moved_s)}"])
+                still = f"no change for {duration(now - self._moved_s)}"
+                self._say(self._pace() if moved else [": ".join(filter(None, [still, wait_reason()]))])
             return self._said_s + self._every_s - now
 
     def close(self) -> None:

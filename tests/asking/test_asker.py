@@ -13,11 +13,14 @@ from itertools import count, islice
 
 import pytest
 
+from nemo_vfm.asking import attempt
 from nemo_vfm.asking.asker import Asker
+from nemo_vfm.asking.attempt import Attempts, PendingQuestion, Retry
 from nemo_vfm.asking.budget import Budget, BudgetSpent, Cost, Price
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
+from nemo_vfm.core import progress
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.network.endpoint import (
     EndpointBusy,
@@ -25,6 +28,7 @@ from nemo_vfm.core.network.endpoint import (
     EndpointError,
     EndpointFault,
     EndpointTimeout,
+    EndpointUnreachable,
 )
 from tests.support.chat_models import MadeChat, said
 
@@ -49,6 +53,7 @@ def texts(found):
 @pytest.fixture(autouse=True)
 def fast(monkeypatch):
     monkeypatch.setattr("nemo_vfm.asking.concurrency_limit._BACKOFF_S", 0.001)
+    progress.forget()
 
 
 def test_each_question_gets_its_own_answer_and_many_are_under_way_at_once():
@@ -131,6 +136,53 @@ def test_nothing_but_refusals_ends_the_run_in_a_sentence_and_the_next_one_goes_o
         asked(chat, numbered(5), tmp_path, pace=Pace(patience_s=0.0, start=1))
     chat = MadeChat()
     assert texts(asked(chat, numbered(5), tmp_path))[0] == "first" and len(chat.asked) == 4
+
+
+@pytest.mark.parametrize("before", [None, EndpointBusy("503"), said("an answer"), EndpointFault("500")])
+def test_a_service_that_nobody_has_reached_ends_the_run_within_a_minute_and_one_that_restarts_gets_its_time(
+    monkeypatch, before
+):
+    def refuse(text):
+        raise EndpointUnreachable("the service at http://x cannot be reached: Connection refused")
+
+    class Clock:
+        now_s = 0.0
+        monotonic = staticmethod(lambda: Clock.now_s)
+
+    monkeypatch.setattr(attempt, "time", Clock)
+    monkeypatch.setattr("nemo_vfm.asking.concurrency_limit._BACKOFF_S", 0.25)
+    limit, (question,) = Pace().new_limit(), questions("q")
+    chat = MadeChat({"q": [] if before is None else [before]}, always=refuse)
+    attempts = Attempts(chat, limit, None, Budget(), Price(million_in=0, million_out=0), 4, 600.0)
+    outcome, asked_s = Retry(), []
+    while not isinstance(outcome, UserError):
+        pending = PendingQuestion(question, "key", due_s=Clock.now_s)
+        Clock.now_s = max(pending.due_s, Clock.now_s + limit.wait_s(Clock.now_s))
+        asked_s.append(Clock.now_s)
+        outcome = attempts.make(pending, limit.send(Clock.now_s))
+        Clock.now_s = max(Clock.now_s, pending.due_s)
+    assert "http://x cannot be reached: Connection refused" in str(outcome)
+    if before is None:
+        assert 30 <= Clock.now_s < 40 and "Start the service" in str(outcome)
+    else:
+        assert 600 < Clock.now_s < 700 and "nothing but refusals" in str(outcome)
+    assert len(asked_s) < 30, "it is left in peace between two questions"
+
+
+def test_a_line_of_progress_says_why_no_answer_comes_until_one_does():
+    why = []
+
+    def second_time(text):
+        why.append(progress.wait_reason())
+        if len(why) < 3:
+            raise EndpointBusy("the service answered 503: loading", 0.0)
+        return said("there")
+
+    assert len(asked(MadeChat(always=second_time), numbered(2), pace=Pace(start=1, most=1))) == 2
+    assert why[0] == "" and "503: loading" in why[1] and why[3:] == [""]
+    with pytest.raises(UserError):
+        asked(MadeChat(always=lambda _: second_time(why.clear())), numbered(1), pace=Pace(patience_s=0.0))
+    assert progress.wait_reason() == "", "whoever comes next is not held up by it"
 
 
 def test_a_pause_of_the_service_holds_up_no_answer_that_is_there(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from nemo_vfm.core.network.endpoint import (
     EndpointError,
     EndpointFault,
     EndpointTimeout,
+    EndpointUnreachable,
 )
 from nemo_vfm.core.network.permission import Allowed, Permissions
 from nemo_vfm.core.network.secret import conceal
@@ -72,7 +73,7 @@ def test_a_refusal_a_fault_and_a_bad_question_are_told_apart_and_each_is_asked_o
 
 def test_a_service_that_is_not_there_refuses(server):
     gone = "http://127.0.0.1:1/v1"
-    with pytest.raises(EndpointBusy, match="cannot be reached"):
+    with pytest.raises(EndpointUnreachable, match="cannot be reached"):
         chat(server, url=gone, permissions=allowed(gone)).say(ASK)
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nemo_vfm.core import log
+from nemo_vfm.core import log, progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.progress_line import ProgressLines, duration, every_s, ticking
 
@@ -48,6 +48,24 @@ def test_slow_work_says_how_long_each_takes_and_what_has_no_end_says_none():
         lines.advance()
     lines.close()
     assert written.lines == [(40.0, "sampling: 1 videos, 40.0 s each"), (80.0, "sampling: 2 videos, 40.0 s each")]
+
+
+def test_a_line_without_a_change_says_why_where_somebody_knows():
+    written = Log()
+    lines = written.of("captions", 12)
+    try:
+        progress.set_wait_reason("the service at http://x cannot be reached")
+        written.now_s = 10
+        lines.tick()
+        progress.set_wait_reason("")
+        written.now_s = 20
+        lines.tick()
+    finally:
+        progress.forget()
+    assert [line for _, line in written.lines] == [
+        "captions: 0/12, no change for 10 s: the service at http://x cannot be reached",
+        "captions: 0/12, no change for 20 s",
+    ]
 
 
 def test_a_run_that_ends_by_the_clock_says_the_time_left_and_no_seconds_a_second():

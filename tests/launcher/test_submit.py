@@ -386,6 +386,12 @@ def test_a_variable_that_is_typed_arrives_letter_by_letter(queue, capsys, typed,
     assert {"export OMP_NUM_THREADS=+1_0", "export NCCL_BUFFSIZE=12.10", "export MKL_DEBUG_CPU_TYPE=5"} <= {*lines}
 
 
+def test_variables_that_are_typed_together_are_texts_too(queue, capsys):
+    assert main([*SHAPES, "cluster.environment={A: 1_000, B: 12.10, C: true, D: ''}", "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert all(f"export {line}" in said for line in ("A=1_000 ", "B=12.10 ", "C=true ", "D='' "))
+
+
 def test_a_folder_whose_log_could_not_be_opened_is_refused_with_the_limit(queue, capsys):
     for length, status in ((229, 0), (230, 2)):
         assert main([*SHAPES[:-1], f"run_dir=runs/{'x' * length}"]) == status

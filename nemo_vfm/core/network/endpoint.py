@@ -48,6 +48,10 @@ class EndpointBusy(EndpointError):
         self.retry_after_s = retry_after_s
 
 
+class EndpointUnreachable(EndpointBusy):
+    """Nobody listens at a service's address: it is restarted, or it was never there."""
+
+
 class EndpointFault(EndpointError):
     """A service failed on a question that it took: 408, another 5xx, a broken connection or half an answer."""
 
@@ -159,7 +163,7 @@ class Endpoint:
         except TimeoutError:
             raise EndpointTimeout(f"{self._name()} took longer than timeout_s, {self.timeout_s:g} s") from None
         except ConnectionRefusedError as error:
-            raise EndpointBusy(one_line(f"{self._name()} cannot be reached: {error}")) from None
+            raise EndpointUnreachable(one_line(f"{self._name()} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
             raise EndpointFault(one_line(f"{self._name()} broke off: {type(error).__name__}: {error}")) from None
         self._judge(response, data)
