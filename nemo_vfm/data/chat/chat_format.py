@@ -141,11 +141,10 @@ class ChatFormat:
             marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
-        with self._lock:  # the limits are of one rendering at a time
-            return written.template.rendered(
-                marked, tools=None if tools is None else written.control.marked(list(tools)),
-                add_generation_prompt=prompt, special=self.tokenizer.special_names(),
-            )  # fmt: skip
+        return written.template.rendered(
+            marked, tools=None if tools is None else written.control.marked(list(tools)),
+            add_generation_prompt=prompt, special=self.tokenizer.special_names(),
+        )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end the assistant's turn: the folder's end of text, and what the template writes after a turn."""
