@@ -33,7 +33,7 @@ from nemo_vfm.data.chat.template_limits import (
 )
 
 _BEGINS, _ENDS = "\U000f1a02", "\U000f1a03"  # around what the assistant generates
-_PLAIN = str | bytes | int | float | list | tuple | dict | range | type  # what Python itself has methods for
+_PLAIN = (str, bytes, int, float, list, tuple, dict, range, type)  # what Python itself has methods for
 _CAREFUL: dict[str, Callable[[Any, Any], Any]] = {
     "*": template_limits.product, "**": template_limits.power, "%": template_limits.formatted,
 }  # fmt: skip

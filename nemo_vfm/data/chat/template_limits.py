@@ -28,7 +28,7 @@ _MOST_ARGUMENT = 1 << 16  # a number given to a call: widths, counts, precisions
 _PART_LETTERS, _PART_BYTES = 4, 64  # of a value in a list, beside its own
 _ESCAPED = 10  # letters that one letter is written as at most, such as \U000f1a00
 _OFTEN = 1 << 16  # letters after which the time is looked at
-_LISTS = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+_LISTS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
 _CONTAINERS = (dict, Namespace, *_LISTS)
 _WIDTH = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.]*\*|[%:][^a-zA-Z%{}]{0,40}\d{4}|\{[^{}]*\{")
 
