@@ -42,7 +42,7 @@ _OWN_PROCESS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "p
 #: `fcntl`, and the second arguments that have the kernel send signals to somebody: F_SETOWN, F_SETSIG, F_SETOWN_EX.
 _FCNTL, _SENDING = (72, 25), (8, 10, 15)
 #: `ioctl`, and what alone may be asked of it: whether a file is a terminal and how large, how much there is to read,
-#: whether it is inherited, whether it blocks. Others change a file's attributes, which Landlock does not watch, or more.
+#: whether it is inherited, whether it blocks. Others change attributes, which Landlock does not watch, or more.
 _IOCTL, _HARMLESS = (16, 29), (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5450, 0x5451, 0x5421)
 _CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x00010000
 #: Calls that came after this table are not there at all.
