@@ -204,7 +204,7 @@ def posted(server: Running, path: str, body: dict[str, Any]) -> tuple[int, str]:
 def test_a_client_that_hangs_up_is_not_worth_a_line(
     server: Running, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str], body: bytes
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.WARNING)
     with connected(server, head(len(body) + (not body.endswith(b"}"))) + body):
         wait_for(lambda: server.server._guard.active == 1)
     wait_for(lambda: server.server._guard.active == 0 and server.engine.num_live() == 0)

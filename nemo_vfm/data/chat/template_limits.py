@@ -128,9 +128,9 @@ def _parts(value: Any) -> tuple[Iterable[Any], ...]:
     if isinstance(value, dict):
         return value.keys(), value.values()
     if isinstance(value, _LISTS):
-        return (value,)
+        return (list(value),)
     if isinstance(value, Namespace):  # its own attributes are those that a template gave it
-        return (object.__getattribute__(value, "_Namespace__attrs").values(),)
+        return (dict(object.__getattribute__(value, "_Namespace__attrs")).values(),)
     return ()
 
 

@@ -264,7 +264,8 @@ def test_a_hostile_tokenizer_is_a_sentence_and_not_the_end_of_the_process(
 
 @pytest.mark.parametrize(
     ("harm", "said"),
-    [("import os; os.abort()", "ended with SIGABRT"), pytest.param("while True: pass", "ended with SIG(KILL|XCPU)", marks=pytest.mark.slow),
+    [("import os; os.abort()", "ended with SIGABRT"),
+     pytest.param("while True: pass", "ended with SIG(KILL|XCPU)", marks=pytest.mark.slow),
      ("x = bytearray(1 << 36)", "MemoryError")],
     ids=["aborts", "never ends", "takes memory"],
 )  # fmt: skip
