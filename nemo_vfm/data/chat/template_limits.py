@@ -123,12 +123,12 @@ def _own_letters(value: Any) -> int:
     return _PART_LETTERS + (value.bit_length() // 3 if isinstance(value, int) else 0)
 
 
-def _parts(value: Any) -> tuple[Iterable[Any], ...]:
+def _parts(value: Any) -> tuple[Any, ...]:
     """What a value would write beside itself."""
     if isinstance(value, dict):
         return value.keys(), value.values()
     if isinstance(value, _LISTS):
-        return (list(value),)
+        return (value,)
     if isinstance(value, Namespace):  # its own attributes are those that a template gave it
         return (dict(object.__getattribute__(value, "_Namespace__attrs")).values(),)
     return ()
