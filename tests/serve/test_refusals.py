@@ -12,9 +12,10 @@ from typing import Any
 import openai
 import pytest
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.serve.openai_api.access_guard import AccessGuard, names_of
 from nemo_vfm.serve.openai_api.http_server import Listen
+from nemo_vfm.serve.served_folder import _stop_tokens, served_folder
 from tests.support.served_http import Running, running
 
 KEY = "sk-canary-5f0c2e9b7d"
@@ -209,3 +210,29 @@ def test_a_server_for_other_machines_answers_to_its_own_names_and_to_addresses()
     known = [name for name in ("llm.example", socket.gethostname().lower(), "10.0.0.1", "evil.example", "1.2.3.4.evil")
              if guard._is_known(name)]  # fmt: skip
     assert known == ["llm.example", socket.gethostname().lower(), "10.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("eos_token_id", value) for value in ("x", True, 1.5, -1, 400, [1, "x"], [False], [[1]], {}, 10**4000)]
+    + [("bos_token_id", "x"), ("bos_token_id", [1]), ("pad_token_id", -2), ("pad_token_id", 400)],
+    ids=range(14),
+)  # fmt: skip
+def test_a_token_that_there_is_not_is_refused_when_the_model_is_loaded(
+    folder: tuple[Path, Any], tmp_path: Path, name: str, value: Any
+) -> None:
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in folder[0].iterdir():
+        if file.name != "generation_config.json":
+            (copy / file.name).symlink_to(file)
+    (copy / "generation_config.json").write_text(json.dumps({name: value}))
+    with pytest.raises(DataError, match=f"generation_config.json of copy says {name}: .*null, a token from 0 to 399"):
+        served_folder(folder=copy, precision="fp32")
+
+
+def test_one_token_a_list_and_none_end_a_text(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    for value, tokens in ((None, []), (7, [7]), ([7, 9], [7, 9]), ([], [])):
+        file.write_text(json.dumps({"eos_token_id": value, "pad_token_id": -1}))
+        assert _stop_tokens(file, 400) == frozenset(tokens)

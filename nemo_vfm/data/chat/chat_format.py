@@ -137,12 +137,14 @@ class ChatFormat:
 
     def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
         written = self._of(tools)
-        marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
-        with self._lock:  # the limits are of one rendering at a time
-            return written.template.rendered(
-                marked, tools=None if tools is None else written.control.marked(list(tools)),
-                add_generation_prompt=prompt, special=self.tokenizer.special_names(),
-            )  # fmt: skip
+        try:
+            marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
+        except RecursionError:
+            raise DataError("a message holds lists in lists that are nested too deep") from None
+        return written.template.rendered(
+            marked, tools=None if tools is None else written.control.marked(list(tools)),
+            add_generation_prompt=prompt, special=self.tokenizer.special_names(),
+        )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:
         """Tokens that end the assistant's turn: the folder's end of text, and what the template writes after a turn."""
@@ -183,9 +185,13 @@ def _with_text(message: Message) -> dict[str, Json]:
     content = message.get("content")
     if not isinstance(content, list):
         return {key: value for key, value in message.items() if value is not None or key == "content"}
-    if other := next((part for part in content if not isinstance(part, dict) or part.get("type") != "text"), None):
+    if other := next((part for part in content if not _is_text(part)), None):
         raise DataError(f"a message has a part that is no text: {str(other)[:80]}")
-    return {**message, "content": "".join(str(part["text"]) for part in content)}
+    return {**message, "content": "".join(part["text"] for part in content)}
+
+
+def _is_text(part: Json) -> bool:
+    return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
 
 
 def _with_arguments(message: dict[str, Json]) -> dict[str, Json]:

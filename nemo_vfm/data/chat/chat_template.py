@@ -11,7 +11,8 @@ import jinja2
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.data.chat.bounded_jinja import BoundedEnvironment, TemplateTooLong
+from nemo_vfm.data.chat.bounded_jinja import BoundedEnvironment
+from nemo_vfm.data.chat.template_limits import TemplateTooLong
 
 _FILE, _CONFIG, _MORE = "chat_template.jinja", "tokenizer_config.json", "additional_chat_templates"
 _MOST_BYTES = 1 << 20
@@ -81,8 +82,8 @@ class ChatTemplate:
         self.environment.globals |= {"raise_exception": _refuse, "strftime_now": _now}
         try:
             self._made = self.environment.from_string(text)
-        except (jinja2.TemplateError, RecursionError) as error:
-            raise DataError(f"The chat template is no jinja: {error}") from error
+        except Exception as error:  # jinja2 makes Python of it, which may be nested too deep for Python
+            raise DataError(f"The chat template is no jinja: {_short(error)}") from error
 
     def rendered(
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
@@ -101,17 +102,22 @@ class ChatTemplate:
         """
         self.environment.begin()
         try:
-            return str(self._made.render(
+            return str(self.environment.kept(self._made.render(
                 messages=list(messages), tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
                 **special,
-            ))  # fmt: skip
+            )))  # fmt: skip
         except TemplateTooLong:
             raise
         except jinja2.TemplateError as error:
-            raise DataError(f"The chat template refuses this conversation: {error}") from error
-        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, RecursionError) as error:
-            raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {error}). Are role "
-                            f"and content of every message texts?") from error  # fmt: skip
+            raise DataError(f"The chat template refuses this conversation: {_short(error)}") from error
+        except Exception as error:  # whatever foreign code may raise
+            raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {_short(error)}). "
+                            f"Are role and content of every message texts?") from error  # fmt: skip
+
+
+def _short(error: Exception) -> str:
+    """Templates may make messages of any length."""
+    return str(error)[:500]
 
 
 def _refuse(message: str) -> None:
@@ -119,6 +125,8 @@ def _refuse(message: str) -> None:
 
 
 def _now(form: str) -> str:
+    if len(form) > 100:
+        raise TemplateTooLong("the chat template writes the time in more than 100 letters")
     return datetime.now().strftime(form)
 
 
@@ -127,6 +135,4 @@ def _json(
     sort_keys: bool = False,
 ) -> str:  # fmt: skip
     """Plain JSON: jinja2's own filter escapes letters of HTML."""
-    if isinstance(indent, int) and indent > 16:
-        raise TemplateTooLong(f"the chat template indents by {indent}")
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)

@@ -9,6 +9,7 @@ about over that border, the border parts it.
 
 import itertools
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -118,7 +119,8 @@ class ControlTokens:
         for part in parts[:-1]:
             borders.append(len(part) + (borders[-1] if borders else 0))
         matches = [match.span() for match in self._name.finditer(joined) if not self._is_marked(joined, *match.span())]
-        needed = sorted({at for at in borders for begin, end in matches if begin < at < end})
+        within = (borders[bisect_right(borders, begin) : bisect_left(borders, end)] for begin, end in matches)
+        needed = sorted(set(itertools.chain.from_iterable(within)))
         cuts = [0, *needed, len(joined)]
         return _BORDER.join(joined[begin:end] for begin, end in itertools.pairwise(cuts))
 

@@ -9,6 +9,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers import special_tokens
+from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.model"
 _MOST_BYTES = 1 << 30
@@ -65,6 +66,7 @@ def load(folder: Path) -> SentencePiece:
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
+    require_sound(path)
     try:
         made = library.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError, ValueError) as error:

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads a folder's tokenizer.json with the `tokenizers` library."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers import special_tokens
+from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.json"
 _MOST_BYTES = 1 << 30
@@ -31,7 +33,8 @@ class HuggingFace:
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """See `Tokenizer`."""
         whole = [text.encode(errors="replace").decode() for text in texts]  # half a surrogate pair is refused there
-        return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
+        with _panics_told(self._name):
+            return [list(found.ids) for found in self._made.encode_batch_fast(whole, add_special_tokens=False)]
 
     def placed(self, text: str, *, names: bool) -> tuple[list[int], list[tuple[int, int]]]:
         """Tokens and the letters [first, last) of each.
@@ -41,7 +44,8 @@ class HuggingFace:
             names: whether the name of a special token becomes that token.
         """
         made = self._made if names else self._nameless
-        found = made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
+        with _panics_told(self._name):
+            found = made.encode(text.encode(errors="replace").decode(), add_special_tokens=False)
         return list(found.ids), [(int(first), int(last)) for first, last in found.offsets]
 
     @cached_property
@@ -62,7 +66,8 @@ class HuggingFace:
 
     def decode(self, tokens: Sequence[int]) -> str:
         """See `Tokenizer`."""
-        return str(self._made.decode(list(tokens), skip_special_tokens=True))
+        with _panics_told(self._name):
+            return str(self._made.decode(list(tokens), skip_special_tokens=True))
 
     def vocab_size(self) -> int:
         """See `Loaded`."""
@@ -79,6 +84,17 @@ class HuggingFace:
         return int(number)
 
 
+@contextmanager
+def _panics_told(name: str) -> Iterator[None]:
+    """Raise a DataError where the library fails; its panics are no Exceptions, and would end threads in silence."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit | MemoryError):
+            raise
+        raise DataError(f"{FILE} of {name} cannot be used: {str(error)[:300]}") from error
+
+
 def load(folder: Path) -> HuggingFace:
     """The tokenizer of a folder.
 
@@ -90,12 +106,9 @@ def load(folder: Path) -> HuggingFace:
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
-    try:
+    require_sound(path)
+    with _panics_told(folder.name):
         made = library.Tokenizer.from_file(str(path))
-    except BaseException as error:  # a panic of the library is no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise DataError(f"{FILE} of {folder.name} cannot be read: {error}") from error
     # transformers asks for neither either: what is cut off here would be missing from training in silence.
     made.no_truncation()
     made.no_padding()

@@ -92,10 +92,10 @@ def pad_of(config: Mapping[str, Json]) -> int | None:
     """The token that fills texts up.
 
     Raises:
-        DataError: it is no number.
+        DataError: it is no token.
     """
-    pad = config.get("pad_token_id")
-    if pad is not None and type(pad) is not int:
+    pad, most = config.get("pad_token_id"), config.get("vocab_size")
+    if pad is not None and (type(pad) is not int or pad < -1 or (type(most) is int and pad >= most)):
         raise wrong("pad_token_id", pad, "a token or null")
     return pad
 

@@ -26,7 +26,9 @@ class ApiError(Exception):
         self, status: int, message: str, *, param: str | None = None, headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.headers = status, message, param, dict(headers or {})
+        self.status, self.headers = status, dict(headers or {})
+        # Both may quote the client, and JSON can hold halves of surrogate pairs, which UTF-8 cannot.
+        self.message, self.param = _whole(message), None if param is None else _whole(param)
 
     def body(self) -> dict[str, Json]:
         """The object that a client reads."""
@@ -36,3 +38,7 @@ class ApiError(Exception):
     def response(self) -> JSONResponse:
         """As JSON."""
         return JSONResponse(self.body(), self.status, self.headers)
+
+
+def _whole(text: str) -> str:
+    return text.encode(errors="replace").decode()

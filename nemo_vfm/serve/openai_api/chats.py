@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers `/v1/chat/completions`."""
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from nemo_vfm.serve.openai_api.chat_answer import chat_choice, chat_delta
 from nemo_vfm.serve.openai_api.chat_request import ChatRequest, read_chat
 from nemo_vfm.serve.openai_api.completion_answer import usage
 from nemo_vfm.serve.openai_api.completions import require_countable, require_places
+from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
 from nemo_vfm.serve.openai_api.respond import respond
 from nemo_vfm.serve.served_model import ServedModel
 
@@ -40,10 +41,11 @@ class Chats:
     Args:
         served: the model.
         engine: runs it.
+        threads: read its requests.
     """
 
-    def __init__(self, served: ServedModel, engine: EngineThread) -> None:
-        self._served, self._engine = served, engine
+    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
+        self._served, self._engine, self._threads = served, engine, threads
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
         """As JSON or as a stream.
@@ -51,7 +53,7 @@ class Chats:
         Raises:
             ApiError: the request cannot be answered.
         """
-        work = await asyncio.to_thread(self._read, body)
+        work = await self._threads.run(request, partial(self._read, body))
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)
         events = self._events(work, stream, names) if work.plan.stream else None
@@ -97,6 +99,7 @@ def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -
     """
     if served.chat is None:
         raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
+    require_readable(list(request.messages), served.context, "messages")
     try:
         tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True))
     except DataError as error:

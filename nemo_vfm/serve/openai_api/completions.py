@@ -5,6 +5,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,6 +19,7 @@ from nemo_vfm.serve.openai_api.answer_stream import AnswerPlan, AnswerStream
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.completion_answer import completion_choice, echoed, usage
 from nemo_vfm.serve.openai_api.completion_request import CompletionRequest, read_completion
+from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
 from nemo_vfm.serve.openai_api.respond import respond
 from nemo_vfm.serve.served_model import ServedModel
 
@@ -40,10 +42,11 @@ class Completions:
     Args:
         served: the model.
         engine: runs it.
+        threads: read its requests.
     """
 
-    def __init__(self, served: ServedModel, engine: EngineThread) -> None:
-        self._served, self._engine = served, engine
+    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
+        self._served, self._engine, self._threads = served, engine, threads
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
         """As JSON or as a stream.
@@ -51,7 +54,7 @@ class Completions:
         Raises:
             ApiError: the request cannot be answered.
         """
-        work = await asyncio.to_thread(self._read, body)
+        work = await self._read(body, request)
         names = AnswerNames(request, self._served.name, self._served.revision)
         stream = AnswerStream(self._served, self._engine, work.plan)
         events = self._events(work, stream, names) if work.plan.stream else None
@@ -59,20 +62,27 @@ class Completions:
             request, stream, names.headers(), events=events, body=lambda pieces: self._body(work, pieces, names)
         )
 
-    def _read(self, body: dict[str, Json]) -> _Completion:
-        served = self._served
-        request = read_completion(body, served.model.vocab)
-        require_countable(self._engine, len(request.prompts) * request.sampling.num_choices)
-        prompts = [self._tokens(prompt) for prompt in request.prompts]
-        require_places(served, prompts, request.max_tokens)
+    async def _read(self, body: dict[str, Json], request: Request) -> _Completion:
+        """A long request takes turns with others after each prompt."""
+        asked = await self._threads.run(request, partial(self._checked, body))
+        prompts = [await self._threads.run(request, partial(self._tokens, prompt)) for prompt in asked.prompts]
+        require_places(self._served, prompts, asked.max_tokens)
         texts = tuple(
             TextRequest(
-                tokens, request.max_tokens, request.sampling.choice, request.sampling.seed_of(number), served.stop,
-                score_prompt=request.echo and request.num_top is not None, num_top=request.num_top,
+                tokens, asked.max_tokens, asked.sampling.choice, asked.sampling.seed_of(number), self._served.stop,
+                score_prompt=asked.echo and asked.num_top is not None, num_top=asked.num_top,
             )
-            for tokens in prompts for number in range(request.sampling.num_choices)
+            for tokens in prompts for number in range(asked.sampling.num_choices)
         )  # fmt: skip
-        return _Completion(request, prompts, AnswerPlan(texts, request.sampling.stops, request.sampling.stream))
+        return _Completion(asked, prompts, AnswerPlan(texts, asked.sampling.stops, asked.sampling.stream))
+
+    def _checked(self, body: dict[str, Json]) -> CompletionRequest:
+        asked = read_completion(body, self._served.model.vocab)
+        require_countable(self._engine, len(asked.prompts) * asked.sampling.num_choices)
+        for prompt in asked.prompts:
+            if isinstance(prompt, str):
+                require_readable(prompt, self._served.context, "prompt")
+        return asked
 
     def _tokens(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """An empty text begins a document."""

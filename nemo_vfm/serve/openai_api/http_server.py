@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the application on a socket until a signal asks it to end; answers that run are let out first."""
 
+import asyncio
+import resource
 import socket
 from dataclasses import dataclass
 from types import FrameType
@@ -12,6 +14,7 @@ from starlette.types import ASGIApp
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.serve.openai_api.access_guard import AccessGuard, is_loopback, names_of
+from nemo_vfm.serve.openai_api.timed_protocol import TimedProtocol, thin_out
 
 _MOST_CONNECTIONS = 2048
 
@@ -65,6 +68,7 @@ class _DrainingServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Ten times a second: whether it is over."""
+        thin_out(self.server_state.connections, asyncio.get_running_loop().time())
         if self._guard.draining and not self._guard.active:
             self.should_exit = True
         return await super().on_tick(counter)
@@ -92,12 +96,21 @@ class HttpServer:
 
     def run(self) -> None:
         """Answer until SIGTERM, Ctrl-C or `drain`."""
-        config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, http="h11",
+        config = uvicorn.Config(self._guard, log_config=None, access_log=False, server_header=False, http=TimedProtocol,
                                 loop="asyncio", ws="none", lifespan="off", limit_concurrency=_MOST_CONNECTIONS,
                                 proxy_headers=False)  # fmt: skip
+        _allow_open_files(2 * _MOST_CONNECTIONS)
         with self._socket:
             _DrainingServer(config, self._guard).run(sockets=[self._socket])
 
     def drain(self) -> None:
         """Take no more, and end once every answer is out."""
         self._guard.draining = True
+
+
+def _allow_open_files(count: int) -> None:
+    """As far as the system lets us: its usual limit, 1,024, is less than the connections that are taken."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -4,18 +4,20 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import NoReturn
 
 from starlette.requests import Request
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.openai_api.api_error import ApiError
+from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads
 
 BODY_TIMEOUT_S = 60.0
 
 
-async def json_body(request: Request, most_bytes: int) -> dict[str, Json]:
-    """The object.
+async def json_body(request: Request, most_bytes: int, threads: ReadingThreads) -> dict[str, Json]:
+    """The object; `request.state.num_bytes` is its length from then on.
 
     Raises:
         ApiError: 413, 408, 415 or 400.
@@ -27,6 +29,11 @@ async def json_body(request: Request, most_bytes: int) -> dict[str, Json]:
         data = await asyncio.wait_for(_limited(request, most_bytes), BODY_TIMEOUT_S)
     except TimeoutError:
         raise ApiError(408, f"the body did not arrive within {BODY_TIMEOUT_S:.0f} s") from None
+    request.state.num_bytes = len(data)
+    return await threads.run(request, partial(_parsed, data))
+
+
+def _parsed(data: bytes) -> dict[str, Json]:
     try:
         found = json.loads(data, parse_constant=_refuse)
     except (ValueError, RecursionError):

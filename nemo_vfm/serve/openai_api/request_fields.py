@@ -3,7 +3,6 @@
 """Reads the fields of a request, and refuses those that would be ignored."""
 
 import json
-import math
 from collections.abc import Mapping
 
 from nemo_vfm.core.types.json_value import Json
@@ -45,8 +44,8 @@ class RequestFields:
         value = self.value(name)
         if value is None:
             return default
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not lowest <= value <= highest:
+        # Infinity and NaN are in no range, and only a number in the range is sure to fit into a float.
+        if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= highest:
             raise self._wrong(name, f"a number from {lowest:g} to {highest:g}")
         return float(value)
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -17,6 +17,7 @@ from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chats import Chats
 from nemo_vfm.serve.openai_api.completions import Completions
 from nemo_vfm.serve.openai_api.event_stream import ClientGone
+from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads
 from nemo_vfm.serve.openai_api.request_body import json_body
 from nemo_vfm.serve.rewards.score_endpoints import Scores
 from nemo_vfm.serve.served_model import ServedModel
@@ -35,9 +36,11 @@ def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: i
         most_body_bytes: of a request.
     """
 
+    threads = ReadingThreads()
+
     def post(path: str, answer: _Answer) -> Route:
         async def endpoint(request: Request) -> Response:
-            body = await json_body(request, most_body_bytes)
+            body = await json_body(request, most_body_bytes, threads)
             _require_model(body, served)
             return await answer(body, request)
 
@@ -55,22 +58,23 @@ def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: i
 
     return Starlette(
         routes=[
-            *(post(path, answer) for path, answer in _answers(served, engine).items()),
+            *(post(path, answer) for path, answer in _answers(served, engine, threads).items()),
             Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
         ],
-        exception_handlers={ApiError: _told, ClientGone: _silent, HTTPException: _unknown, Exception: _failed},
+        exception_handlers={ApiError: _told, ClientGone: _silent, ClientDisconnect: _silent, HTTPException: _unknown,
+                            Exception: _failed},
     )  # fmt: skip
 
 
-def _answers(served: ServedModel, engine: EngineThread) -> dict[str, _Answer]:
+def _answers(served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> dict[str, _Answer]:
     """What the paths of the other kind of model say is a sentence."""
     answers: dict[str, _Answer]
     if served.reward is None:
-        answers = {"/v1/completions": Completions(served, engine).answer,
-                   "/v1/chat/completions": Chats(served, engine).answer}  # fmt: skip
+        answers = {"/v1/completions": Completions(served, engine, threads).answer,
+                   "/v1/chat/completions": Chats(served, engine, threads).answer}  # fmt: skip
         score = _refusing(f"{served.name} writes text and has no scores; /v1/score asks a reward model")
     else:
-        scores = Scores(served, engine)
+        scores = Scores(served, engine, threads)
         sentence = f"{served.name} is a reward model and writes no text; ask /v1/score or /v1/chat/completions"
         answers, score = {"/v1/completions": _refusing(sentence), "/v1/chat/completions": scores.chat}, scores.score
     return answers | dict.fromkeys(_SCORE_PATHS, score)
@@ -85,7 +89,7 @@ def _refusing(sentence: str) -> _Answer:
 
 def _require_model(body: dict[str, Json], served: ServedModel) -> None:
     name = body.get("model")
-    if not isinstance(name, str):
+    if not isinstance(name, str) or any("\ud800" <= letter <= "\udfff" for letter in name):
         raise ApiError(400, f"model must be a text; this server has {served.name}", param="model")
     if name != served.name:
         raise ApiError(404, f"there is no model {name[:100]} here; this server has {served.name}", param="model")

@@ -5,6 +5,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +20,7 @@ from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.completion_answer import usage
 from nemo_vfm.serve.openai_api.completions import require_countable
 from nemo_vfm.serve.openai_api.event_stream import unless_gone
+from nemo_vfm.serve.openai_api.reading_threads import ReadingThreads, require_readable
 from nemo_vfm.serve.rewards.conversation_scoring import OutputListener, text_to_score
 from nemo_vfm.serve.rewards.score_answer import score_entry, scored_choice
 from nemo_vfm.serve.rewards.score_request import ScoreRequest, read_scored_chat, read_scores
@@ -31,11 +33,12 @@ class Scores:
     Args:
         served: a reward model.
         engine: runs it.
+        threads: read its requests.
     """
 
-    def __init__(self, served: ServedModel, engine: EngineThread) -> None:
+    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
         assert served.reward is not None, "other models have no scores"
-        self._served, self._engine, self._head = served, engine, served.reward
+        self._served, self._engine, self._threads, self._head = served, engine, threads, served.reward
 
     async def score(self, body: dict[str, Json], request: Request) -> Response:
         """`/v1/score`: any number of conversations.
@@ -43,7 +46,8 @@ class Scores:
         Raises:
             ApiError: the request cannot be answered.
         """
-        texts = await asyncio.to_thread(lambda: self._texts(read_scores(body)))
+        asked = await self._threads.run(request, partial(self._checked, read_scores, body))
+        texts = await self._texts(asked, request)
         outputs = await self._outputs(texts, request)
         data = [score_entry(index, self._head.scores(one), self._head) for index, one in enumerate(outputs)]
         return self._answer(request, texts, "score", "list", {"data": data})
@@ -54,18 +58,25 @@ class Scores:
         Raises:
             ApiError: the request cannot be answered.
         """
-        asked = await asyncio.to_thread(read_scored_chat, body)
-        texts = await asyncio.to_thread(self._texts, asked)
+        asked = await self._threads.run(request, partial(self._checked, read_scored_chat, body))
+        texts = await self._texts(asked, request)
         outputs = await self._outputs(texts, request)
         choice = scored_choice(self._head.scores(outputs[0]), with_logprobs=asked.with_logprobs)
         return self._answer(request, texts, "chatcmpl", "chat.completion", {"choices": [choice]})
 
-    def _texts(self, asked: ScoreRequest) -> list[TextRequest]:
+    def _checked(self, read: Callable[[dict[str, Json]], ScoreRequest], body: dict[str, Json]) -> ScoreRequest:
+        asked = read(body)
         require_countable(self._engine, len(asked.conversations), asked.field)
+        for messages in asked.conversations:
+            require_readable(list(messages), self._served.context, asked.field)
+        return asked
+
+    async def _texts(self, asked: ScoreRequest, request: Request) -> list[TextRequest]:
+        """A long request takes turns with others after each conversation."""
         texts = []
         for number, messages in enumerate(asked.conversations):
             try:
-                texts.append(text_to_score(self._served, messages))
+                texts.append(await self._threads.run(request, partial(text_to_score, self._served, messages)))
             except DataError as error:
                 which = f" (conversation {number})" if len(asked.conversations) > 1 else ""
                 raise ApiError(400, f"{asked.field}{which}: {error}", param=asked.field) from None

@@ -77,7 +77,8 @@ def section_numbers(text: str, marker: str) -> list[int]:
 
 def first_word(paragraph: str) -> str:
     """In small letters, without punctuation around it."""
-    return re.sub(r"^\W+|\W+$", "", paragraph.split()[0]).lower() if paragraph.split() else ""
+    found = re.search(r"\w(?:.*\w)?", next(iter(paragraph.split(maxsplit=1)), ""))
+    return found[0].lower() if found else ""
 
 
 def is_json_object(text: str) -> bool:

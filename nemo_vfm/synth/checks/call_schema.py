@@ -5,6 +5,7 @@
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def check_tools(tools: object) -> list[str]:
         return ["tools: expected a list of at least one tool"]
     wrong = [mistake for i, tool in enumerate(tools) for mistake in _wrong_tool(f"tools[{i}]", tool)]
     names = [tool["function"]["name"] for tool in tools] if not wrong else []
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     return wrong + [f"tools: two functions are called {name!r}" for name in twice]
 
 
@@ -181,10 +182,10 @@ def _finite(digits: str) -> float:
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    names = [name for name, _ in pairs]
-    if twice := [name for name in names if names.count(name) > 1][:1]:
-        raise ValueError(f"{twice[0]!r} is given twice")
-    return dict(pairs)
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(f"{Counter(name for name, _ in pairs).most_common(1)[0][0]!r} is given twice")
+    return found
 
 
 def _misfits(arguments: Mapping[str, Any], schema: Mapping[str, Any] | None) -> list[str]:

@@ -4,6 +4,7 @@
 
 import csv
 import io
+import itertools
 import re
 
 _BLOCK = re.compile(r"^`{3,}[^\n`]*\n(.*?)^`{3,}", re.DOTALL | re.MULTILINE)
@@ -40,8 +41,8 @@ def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
 
 def _table_lines(lines: list[str]) -> list[str]:
     """From the first line with a comma that another follows, to the last such line before one without."""
-    places = [place for place, line in enumerate(lines) if "," in line]
-    begin = next((place for place in places if place + 1 in places), len(lines))
+    pairs = enumerate(itertools.pairwise(lines))
+    begin = next((place for place, (line, following) in pairs if "," in line and "," in following), len(lines))
     end = next((place for place in range(begin, len(lines)) if "," not in lines[place]), len(lines))
     return lines[begin:end]
 

@@ -12,7 +12,7 @@ _RELATIVE = 1e-6
 _MOST_LETTERS, _MOST_ITEMS = 500, 50
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|\S+)")
 _MARKED = re.compile(r"^[ \t]*####[ \t]*(?=\S)", re.MULTILINE)
-_SAID = re.compile(r"\banswer(?:\s+is)?\s*(?:is|are|:|=)\**[ \t]*:?[ \t]*(?=\S)", re.IGNORECASE)
+_SAID = re.compile(r"\banswer(?:\s+is)?\s*(?:is|are|:|=)\**[ \t]*+(?::[ \t]*+)?(?=\S)", re.IGNORECASE)
 _CHOICE = re.compile(r"\(([A-Ja-j])\)(?:[.:]?\s.*)?|([A-J])(?:[.:)](?:\s.*)?)?", re.DOTALL)
 _NAMED = re.compile(r"[A-Za-z]\w{0,3}(?:\([a-z]\))?\s*=(?!=)\s*")
 _BEFORE = re.compile(r"(?:about|approximately|exactly|roughly)\s+", re.IGNORECASE)

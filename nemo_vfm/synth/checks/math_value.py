@@ -18,7 +18,7 @@ _REWRITTEN = [
     for pattern, new in (
         (r"\\[dtc]frac", r"\\frac"), (r"\\(?:left|right|displaystyle)(?![a-zA-Z])", ""),
         (r"\\(?:text|textbf|textit|mathrm|mathbf|mbox|operatorname)\s*\{([^{}]*)\}", r" \1 "),
-        (r"\^\s*\{?\s*\\circ\s*\}?|\\degree|\u00b0", " "), (r"\{,\}", ","),
+        (r"\^\s*+(?:\{\s*+)?\\circ(?:\s*+\})?|\\degree|\u00b0", " "), (r"\{,\}", ","),
         (r"(?<=\d)\\,(?=\d{3}(?!\d))", ""), (r"\\!", ""), (r"\\[,;: ]|~", " "),
         (r"\\[()\[\]]|\\?\$", " "), (r"\\%", "%"), (r"\\(?:cdot|times)(?![a-zA-Z])|[\u00d7\u22c5\u00b7]", "*"),
         (r"\\div(?![a-zA-Z])|\u00f7", "/"), (r"[\u2212\u2013]", "-"), (r"\u221a\s*\(([^()]*)\)", r"\\sqrt{\1}"),

@@ -6,8 +6,10 @@ import ast
 import re
 import symtable
 import warnings
+from bisect import bisect_right
+from collections.abc import Iterator
 
-_BLOCK = re.compile(r"^(`{3,}|~{3,})[ \t]*(\w*)[^\n`]*\n(.*?)^\1[ \t]*$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"(`{3,}|~{3,})[ \t]*(\w*)[^`]*")
 _PYTHON = {"python", "python3", "py"}
 _MOST_LETTERS = 100_000
 _STARTS = ("def", "class", "import", "from", "for", "while", "with", "if", "return", "print(", "assert", "@")
@@ -15,9 +17,29 @@ _STARTS = ("def", "class", "import", "from", "for", "while", "with", "if", "retu
 
 def code_blocks(answer: str) -> list[str]:
     """The fenced blocks that are said to be Python; those that say nothing where none is."""
-    blocks = [(language.lower(), text) for _, language, text in _BLOCK.findall(answer)]
+    blocks = list(_fenced(answer.split("\n")))
     named = [text for language, text in blocks if language in _PYTHON]
     return named or [text for language, text in blocks if not language]
+
+
+def _fenced(lines: list[str]) -> Iterator[tuple[str, str]]:
+    """(language in small letters, text) of each block; a fence that is never closed begins none.
+
+    The lines that close a fence are listed once: to look for one from each fence on takes minutes for a text of fences.
+    """
+    closing: dict[str, list[int]] = {}
+    for place, line in enumerate(lines):
+        if line.startswith(("```", "~~~")):
+            closing.setdefault(line.rstrip(" \t"), []).append(place)
+    at = 0
+    while at < len(lines):
+        opened = _FENCE.fullmatch(lines[at])
+        places = closing.get(opened[1], []) if opened else []
+        after = bisect_right(places, at)
+        if opened and after < len(places):
+            yield opened[2].lower(), "".join(f"{line}\n" for line in lines[at + 1 : places[after]])
+            at = places[after]
+        at += 1
 
 
 def code_in(answer: str) -> str:

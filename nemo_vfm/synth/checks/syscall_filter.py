@@ -39,8 +39,11 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
 }  # fmt: skip
 #: Calls whose first argument names a process: only this one. `prlimit64` also takes 0 for it.
 _OWN_PROCESS = {"kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131), "prlimit64": (302, 261)}
-#: Calls -> second arguments that have the kernel send signals to somebody: F_SETOWN, F_SETSIG, F_SETOWN_EX, and ioctls.
-_SENDING = {"fcntl": ((72, 25), (8, 10, 15)), "ioctl": ((16, 29), (0x8901, 0x8902))}
+#: `fcntl`, and the second arguments that have the kernel send signals to somebody: F_SETOWN, F_SETSIG, F_SETOWN_EX.
+_FCNTL, _SENDING = (72, 25), (8, 10, 15)
+#: `ioctl`, and what alone may be asked of it: whether a file is a terminal and how large, how much there is to read,
+#: whether it is inherited, whether it blocks. Others change attributes, which Landlock does not watch, or more.
+_IOCTL, _HARMLESS = (16, 29), (0x5401, 0x802C542A, 0x5413, 0x541B, 0x5450, 0x5451, 0x5421)
 _CLONE, _CLONE3, _CLONE_THREAD = (56, 220), 435, 0x00010000
 #: Calls that came after this table are not there at all.
 _FIRST_UNKNOWN = 463
@@ -87,8 +90,8 @@ def _steps(column: int, architecture: int, threads: bool, own: int) -> list[_Ste
     for name, pair in _OWN_PROCESS.items():
         allowed = [own, 0] if name == "prlimit64" else [own]
         steps += _when(pair[column], _FIRST, [(_EQUAL, one) for one in allowed], _ALLOW, _NOT_PERMITTED)
-    for pair, values in _SENDING.values():
-        steps += _when(pair[column], _SECOND, [(_EQUAL, one) for one in values], _NOT_PERMITTED, _ALLOW)
+    steps += _when(_FCNTL[column], _SECOND, [(_EQUAL, one) for one in _SENDING], _NOT_PERMITTED, _ALLOW)
+    steps += _when(_IOCTL[column], _SECOND, [(_EQUAL, one) for one in _HARMLESS], _ALLOW, _NOT_PERMITTED)
     cloned = _ALLOW if threads else _NOT_PERMITTED
     steps += _when(_CLONE[column], _FIRST, [(_ANY_BIT, _CLONE_THREAD)], cloned, _NOT_PERMITTED)
     return [*steps, _return(_ALLOW)]

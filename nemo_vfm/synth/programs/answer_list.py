@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 
 _MARK = re.compile(r"^\s*(?:[-*\u2022\u2013]|\(?\d{1,3}[.):]|[a-zA-Z][.)])\s+(?P<item>\S.*)$")
-_FENCE = re.compile(r"^\s*```.*$", re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```.*$", re.MULTILINE)
 _QUOTES = "\"'\u201c\u201d\u2018\u2019"
 _MOST_LETTERS = 2000
 

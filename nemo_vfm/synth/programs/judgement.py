@@ -14,7 +14,10 @@ from nemo_vfm.synth.programs.row_program import Answers, Ask, Program, RowFailed
 #: How the reward of Nemotron-4 340B is made of its attributes (see its model card).
 NEMOTRON_WEIGHTS = {"helpfulness": 0.3, "correctness": 0.74, "coherence": 0.46, "complexity": 0.47, "verbosity": -0.33}
 COMPARE_PROMPTS = {"compare": frozenset({"transcript", "answer_a", "answer_b"})}
-_PAIR = re.compile(r"[*_`\"']*([a-z_]+)[*_`\"']*\s*[:=]\s*[*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*4)?\b", re.IGNORECASE)
+#: Begins where a name does, after marks of emphasis, so that no place is tried twice.
+_PAIR = re.compile(
+    r"(?<![a-z_])_*([a-z](?:[a-z_]*[a-z])?)[*_`\"']*+\s*+[:=]\s*[*_`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*4)?\b", re.IGNORECASE
+)
 _LAST_WORD = re.compile(r"\b(A|B|tie)\b\W*$", re.IGNORECASE)
 _FIRST_WORD = re.compile(r"[\W_]*(yes|no)(?:[\W_]|$)", re.IGNORECASE)
 

@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.types.encoders import Tokenizer
+from nemo_vfm.data.tokenizers import tokenizers_library, trial
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from tests.support import tiny_tokenizers
 from tests.support.tiny_tokenizers import LINES, TEXTS
@@ -230,3 +231,72 @@ def test_a_folder_without_a_tokenizer_and_a_missing_library_are_sentences(
     copied = shutil.copytree(folders["byte-level"], tmp_path / "copied")
     with pytest.raises(MissingPackage, match=r"pip install 'nemo_vfm\[text\]'"):
         FolderTokenizer(folder=copied).vocab_size()
+
+
+#: What a foreign tokenizer.json says instead of a usual one -> what is said about it.
+HOSTILE: dict[str, tuple[dict[str, object], str]] = {
+    "a letter becomes 10^10": ({"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}] * 5}}, "its normalizer makes up to"),
+    "a rare letter does": ({"normalizer": {"type": "Sequence", "normalizers": [
+        {"type": "Replace", "pattern": {"String": "\u0436"}, "content": "\u0436" * 100}] * 5}}, "10,000,000,000"),
+    "a pattern does": ({"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 1000}}, "of one"),
+    "text before each text": ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "its normalizer makes"),
+    "decoded": ({"decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}}, "its decoder"),
+    "no pattern": ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated",
+                                      "invert": False}}, "cannot be read: "),
+    "a long token": ({"added_tokens": [{"id": 399, "content": "x" * 10**6, "single_word": False, "lstrip": False,
+        "rstrip": False, "normalized": False, "special": False}]}, "a token of 1,000,000 letters"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_a_hostile_tokenizer_is_a_sentence_and_not_the_end_of_the_process(
+    what: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    changes, said = HOSTILE[what]
+    folder = tmp_path / "hostile"
+    shutil.copytree(folders["byte-level"], folder)
+    told = json.loads((folder / "tokenizer.json").read_text())
+    (folder / "tokenizer.json").write_text(json.dumps(told | changes))
+    with pytest.raises(DataError, match=said):
+        FolderTokenizer(folder=folder).encode(["a"])
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [("import os; os.abort()", "ended with SIGABRT"),
+     pytest.param("while True: pass", "ended with SIG(KILL|XCPU)", marks=pytest.mark.slow),
+     ("x = bytearray(1 << 36)", "MemoryError")],
+    ids=["aborts", "never ends", "takes memory"],
+)  # fmt: skip
+def test_a_library_that_does_not_come_back_is_a_sentence(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, harm: str, said: str
+) -> None:
+    wrong = f"from nemo_vfm.data.tokenizers import trial; trial._try_json = lambda path: exec({harm!r}); main()"
+    monkeypatch.setattr(trial, "_START", trial._START.replace("main()", wrong))
+    monkeypatch.setattr(trial, "_CPU_S", 1)
+    with pytest.raises(DataError, match=f"tokenizer.json of it cannot be read: .*{said}"):
+        trial.require_sound(folders["byte-level"] / "tokenizer.json")
+
+
+def test_a_panic_of_the_library_is_an_error_as_others_are() -> None:
+    class PanicException(BaseException):
+        pass
+
+    class Panics:
+        def get_vocab(self, **_: bool) -> dict[str, int]:
+            return {"a": 0}
+
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            def panic(*_: object, **__: object) -> None:
+                raise PanicException("index out of bounds")
+
+            return panic
+
+    made = tokenizers_library.HuggingFace(Panics(), {}, "theirs")
+    uses: list[Callable[[], object]] = [
+        lambda: made.encode(["a"]), lambda: made.placed("a", names=True), lambda: made.decode([0])
+    ]  # fmt: skip
+    for use in uses:
+        with pytest.raises(DataError, match=r"of theirs cannot be used: index out of bounds"):
+            use()

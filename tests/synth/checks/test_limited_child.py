@@ -251,6 +251,30 @@ def test_nothing_is_written_elsewhere(tmp_path):
     assert (before.st_mode, before.st_mtime_ns, before.st_uid) == (after.st_mode, after.st_mtime_ns, after.st_uid)
 
 
+ASKS_DEVICES = """
+import fcntl, os
+own = os.open('own', os.O_CREAT | os.O_RDWR)
+#: Flags, versions and extended attributes of files, clones, frozen and trimmed disks, keys, letters typed at terminals.
+for wish in (0x40086602, 0x40046602, 0x401C5820, 0x40087602, 0x40049409, 0x4020940D, 0xC0045877, 0xC0185879, 0x800C6613,
+             0x41009432, 0x5412, 0x541C, 0x8901, 0x8902, 0x40086602 | 1 << 31):
+    for file in (own, 0, os.open('.', os.O_RDONLY)):
+        try:
+            fcntl.ioctl(file, wish, bytes(64))
+            print('done', hex(wish))
+        except OSError as error:
+            if error.errno != 1:
+                print('asked', hex(wish), error)
+os.set_inheritable(own, True)
+os.set_blocking(own, False)
+print(os.isatty(0), os.get_inheritable(own))
+"""
+
+
+def test_nothing_is_asked_of_a_file_system_or_a_terminal_that_changes_it():
+    done = run_python(ASKS_DEVICES)
+    assert (done.ending, done.stdout) == ("ok", "False True\n"), done
+
+
 def test_the_folder_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     done = run_python("import os\nos.mkdir('closed', 0)\nopen('file', 'w')\nprint(os.getcwd())")

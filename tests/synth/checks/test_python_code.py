@@ -49,3 +49,13 @@ def test_signatures_say_how_a_program_is_called() -> None:
 def test_assertions_count_that_are_met_and_depend_on_the_program(tests: str, count: int) -> None:
     tree = parsed(tests)
     assert tree and num_assertions(tree, {"f"}) == count
+
+
+@pytest.mark.parametrize(("answer", "blocks"), [
+    ("```python\na\n```\nx\n```\nb\n```", ["a\n"]), ("```\na\n\n```  \n~~~ py\nb\n~~~", ["b\n"]),
+    ("````\n```\na\n```\n````", ["```\na\n```\n"]), ("```\n```", [""]), ("```\na\n~~~\nb\n~~~", ["b\n"]),
+    ("```python\na", []), ("x ```python\na\n```", []), ("```a`b\nc\n```\nd\n```", ["d\n"]),
+    ("```Python title=x\na\n```", ["a\n"]),
+])  # fmt: skip
+def test_a_block_ends_with_the_fence_that_began_it(answer: str, blocks: list[str]) -> None:
+    assert code_blocks(answer) == blocks

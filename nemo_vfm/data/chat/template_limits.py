@@ -1,0 +1,268 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Counts what a template takes, and foretells how long a text will be before it is made.
+
+A value weighs as many letters as it has when it is written out in full: what a list holds twice counts twice. An
+operation of Python takes a time in proportion to the weight of what it is given and of what it makes, and nobody can
+stop it; so both are known before it begins.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import GeneratorType
+from typing import Any
+
+from jinja2.utils import Namespace
+
+from nemo_vfm.core.errors import DataError
+
+MOST_LETTERS = 4 << 20  #: of any text that a template makes, and of all that it writes
+MOST_ROUNDS = 1 << 20  #: of loops, macros and calls in one conversation
+MOST_SECONDS = 10.0
+MOST_BYTES = 256 << 20  #: of all that is made in one conversation, thrown away or not
+_MOST_DEPTH = 100
+_MOST_NUMBER = 1 << 40
+_MOST_ARGUMENT = 1 << 16  # a number given to a call: widths, counts, precisions
+_PART_LETTERS, _PART_BYTES = 4, 64  # of a value in a list, beside its own
+_ESCAPED = 10  # letters that one letter is written as at most, such as \U000f1a00
+_OFTEN = 1 << 16  # letters after which the time is looked at
+_LISTS: tuple[type, ...] = (list, tuple, set, frozenset, type({}.keys()), type({}.values()), type({}.items()))
+_CONTAINERS = (dict, Namespace, *_LISTS)
+_WIDTH = re.compile(r"%(?:\([^)]*\))?[-+ #0-9.]*\*|[%:][^a-zA-Z%{}]{0,40}\d{4}|\{[^{}]*\{")
+
+
+class TemplateTooLong(DataError):
+    """A template went beyond a limit."""
+
+
+class Limits:
+    """What one rendering has used."""
+
+    def __init__(self) -> None:
+        self.rounds, self.made, self._unseen, self.end = 0, 0, 0, time.monotonic() + MOST_SECONDS
+
+    def tick(self, letters: int = 256) -> None:
+        """Count a round.
+
+        Args:
+            letters: that it works on.
+
+        Raises:
+            TemplateTooLong: there were too many, or the time is over.
+        """
+        self.rounds += 1
+        self._unseen += letters + 256
+        if self.rounds > MOST_ROUNDS:
+            raise TemplateTooLong(
+                f"the chat template went through more than {MOST_ROUNDS:,} rounds for one conversation"
+            )
+        if self._unseen > _OFTEN:
+            self._unseen = 0
+            if time.monotonic() > self.end:
+                raise TemplateTooLong(f"the chat template took longer than {MOST_SECONDS:g} s for one conversation")
+
+    def keep(self, value: Any) -> Any:
+        """Count a value that was made; here it is again.
+
+        Raises:
+            TemplateTooLong: it is too large, or all together are.
+        """
+        if isinstance(value, str | bytes):
+            require_letters(len(value))
+            self.made += sys.getsizeof(value)
+        elif isinstance(value, list | tuple | dict):
+            if len(value) > MOST_ROUNDS:
+                raise TemplateTooLong(f"the chat template made a list of more than {MOST_ROUNDS:,} parts")
+            self.made += sys.getsizeof(value) + _PART_BYTES * len(value)
+        elif isinstance(value, int) and abs(value) > _MOST_NUMBER:
+            raise TemplateTooLong(f"the chat template computed a number above {_MOST_NUMBER:,}")
+        if self.made > MOST_BYTES:
+            raise TemplateTooLong(f"the chat template made more than {MOST_BYTES >> 20} MiB for one conversation")
+        return value
+
+
+def require_letters(letters: int) -> None:
+    """Refuse a text of so many letters.
+
+    Raises:
+        TemplateTooLong: they are too many.
+    """
+    if letters > MOST_LETTERS:
+        raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} letters")
+
+
+def weight(value: Any) -> int:
+    """Letters of a value that is written out in full, about.
+
+    Raises:
+        TemplateTooLong: they are too many, or it is nested too deep for Python.
+    """
+    if isinstance(value, str):
+        return len(value)
+    if not isinstance(value, _CONTAINERS):
+        return _own_letters(value)
+    level, total, depth = [value], 0, 0
+    while level:
+        deeper: list[Any] = []
+        for one in level:
+            total += _own_letters(one)
+            for parts in _parts(one):
+                deeper += parts
+            require_letters(total + _PART_LETTERS * len(deeper))
+        level, depth = deeper, depth + 1
+        if depth > _MOST_DEPTH:
+            raise TemplateTooLong(f"the chat template made lists in lists, deeper than {_MOST_DEPTH}")
+    return total
+
+
+def _own_letters(value: Any) -> int:
+    if isinstance(value, str | bytes):
+        return len(value) + _PART_LETTERS
+    return _PART_LETTERS + (value.bit_length() // 3 if isinstance(value, int) else 0)
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    """What a value would write beside itself."""
+    if isinstance(value, dict):
+        return value.keys(), value.values()
+    if isinstance(value, _LISTS):
+        return (value,)
+    if isinstance(value, Namespace):  # its own attributes are those that a template gave it
+        return (dict(object.__getattribute__(value, "_Namespace__attrs")).values(),)
+    return ()
+
+
+def drawn(value: Any) -> Any:
+    """A value that can be looked at without using it up: what comes one by one becomes a list.
+
+    Raises:
+        TemplateTooLong: it does not end.
+    """
+    if not isinstance(value, GeneratorType | map | filter | reversed | zip):
+        return value
+    found = []
+    for one in value:
+        found.append(one)
+        if len(found) > MOST_ROUNDS:
+            raise TemplateTooLong(f"the chat template made a list of more than {MOST_ROUNDS:,} parts")
+    return found
+
+
+def require_small(arguments: Iterable[Any]) -> None:
+    """Refuse large numbers as arguments.
+
+    Raises:
+        TemplateTooLong: there is one.
+    """
+    for one in arguments:
+        if isinstance(one, int) and abs(one) > _MOST_ARGUMENT:
+            raise TemplateTooLong(f"the chat template calls something with a number above {_MOST_ARGUMENT:,}")
+
+
+def product(left: Any, right: Any) -> Any:
+    """`left * right`."""
+    for text, count in ((left, right), (right, left)):
+        if isinstance(count, int) and not isinstance(text, int | float):
+            require_letters(weight(text) * max(count, 0))
+    return left * right
+
+
+def power(left: Any, right: Any) -> Any:
+    """`left ** right`."""
+    if abs(right) > 64 or abs(left) > _MOST_ARGUMENT:
+        raise TemplateTooLong("the chat template computes too high a power")
+    return left**right
+
+
+def formatted(left: Any, right: Any) -> Any:
+    """`left % right`."""
+    if isinstance(left, str):
+        require_letters(_percent_letters(left, right))
+    return left % right
+
+
+def _percent_letters(text: str, values: Any) -> int:
+    return _format_letters(text, text.count("%"), values, each_once=not isinstance(values, Mapping))
+
+
+def _brace_letters(text: str, *values: Any, **named: Any) -> int:
+    return _format_letters(text.replace("{{", "").replace("}}", ""), text.count("{"), (values, named), each_once=False)
+
+
+def _format_letters(text: str, fields: int, values: Any, *, each_once: bool) -> int:
+    if _WIDTH.search(text):
+        raise TemplateTooLong("the chat template formats with a width of four digits or more, or one that it computes")
+    return len(text) + 1500 * fields + _ESCAPED * weight(values) * (1 if each_once else fields)
+
+
+def _replaced_letters(text: Any, old: Any, new: Any, count: Any = None) -> int:
+    text, old, new = map(str, (text, old, new))
+    return len(text) + (text.count(old) if old else len(text) + 1) * len(new)
+
+
+def _joined_letters(between: Any, parts: Any) -> int:
+    parts = parts if isinstance(parts, (str, dict, *_LISTS)) else list(parts)
+    return weight(parts) + len(parts) * weight(between)
+
+
+def _tabbed_letters(text: str, tabsize: int = 8) -> int:
+    return len(text) + text.count("\t") * max(tabsize, 0)
+
+
+def _indented_letters(text: Any, width: Any = 4, first: bool = False, blank: bool = False) -> int:
+    lines = 1 + len(str(text).splitlines())
+    return weight(text) + lines * (width if isinstance(width, int) else weight(width))
+
+
+def _wrapped_letters(
+    text: Any, width: int = 79, break_long_words: bool = True, wrapstring: Any = None, break_on_hyphens: bool = True
+) -> int:
+    return weight(text) * (1 + weight(wrapstring or "\n"))
+
+
+def _json_letters(
+    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+) -> int:
+    """Of at most 100 levels, each line has at most the indentation of all."""
+    letters = weight(value)
+    step = 0 if indent is None else indent if isinstance(indent, int) else weight(indent)
+    return letters * (_ESCAPED + _MOST_DEPTH * max(step, 0) // 4 if step > 16 else _ESCAPED) + letters * weight(
+        separators or ""
+    )
+
+
+def _linked_letters(text: Any, *more: Any, **named: Any) -> int:
+    return weight(text) * (20 + weight(more) + weight(named))
+
+
+def _no_start(values: Any, attribute: Any = None, start: Any = 0) -> int:
+    if not isinstance(start, int | float):
+        raise TemplateTooLong("the chat template adds up lists; only numbers are added up here")
+    return 0
+
+
+Foretell = Callable[..., int]
+#: Methods of texts, lists and mappings that a template may call -> how many letters they make, where that may be more
+#: than a few times what they are given.
+METHODS: dict[str, Foretell | None] = {
+    **dict.fromkeys((
+        "capitalize", "casefold", "center", "count", "endswith", "find", "index", "isalnum", "isalpha", "isascii",
+        "isdecimal", "isdigit", "isidentifier", "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
+        "ljust", "lower", "lstrip", "partition", "removeprefix", "removesuffix", "rfind", "rindex", "rjust",
+        "rpartition", "rsplit", "rstrip", "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper",
+        "zfill", "get", "items", "keys", "values", "copy", "cycle", "changed",
+    )),
+    "replace": _replaced_letters, "expandtabs": _tabbed_letters, "join": _joined_letters, "format": _brace_letters,
+    "format_map": lambda text, values: _brace_letters(text, values),
+}  # fmt: skip
+FILTERS: dict[str, Foretell] = {
+    "replace": _replaced_letters, "indent": _indented_letters, "wordwrap": _wrapped_letters, "sum": _no_start,
+    "tojson": _json_letters, "urlize": _linked_letters,
+    "join": lambda parts, d="", attribute=None: _joined_letters(d, parts),
+    "format": lambda text, *values, **named: _percent_letters(str(text), named or values),
+}  # fmt: skip
+#: Filters that are written in Python or search in ways that are not linear; nobody gives them a long text.
+SLOW_FILTERS = frozenset({"pprint", "urlize", "striptags", "wordwrap", "xmlattr", "truncate"})
+MOST_FOR_SLOW = 1 << 16
