@@ -225,6 +225,7 @@ def test_heads_split_over_two_parts_add_up_to_the_whole():
     torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("fast_bf16")
 def test_a_step_under_bf16_autocast_is_close_to_fp32():
     model, given = awake(tiny()), inputs()
     with torch.autocast("cpu", dtype=torch.bfloat16):
