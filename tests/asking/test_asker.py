@@ -196,6 +196,14 @@ def test_the_same_question_twice_is_asked_once_and_answered_twice(tmp_path):
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
 
 
+def test_an_answer_of_before_is_the_one_that_was_given_whole_or_cut_off(tmp_path):
+    first = asked(MadeChat({"q1": [said("half of", "truncated", 7, 3)]}), numbered(2), tmp_path)
+    again = asked(MadeChat(), numbered(2), tmp_path)
+    assert [one.recalled for one in again] == [True, True]
+    assert {one.key: one.said for one in again} == {one.key: one.said for one in first}
+    assert {one.said.ending for one in again} == {"success", "truncated"}
+
+
 def test_an_answer_is_kept_before_it_is_read(tmp_path):
     replies = Asker(chat=MadeChat(), journal=Journal(file=tmp_path / "answers.jsonl")).ask(numbered(5))
     first = next(replies)

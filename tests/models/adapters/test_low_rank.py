@@ -146,6 +146,14 @@ def test_adapters_that_are_merged_in_turn_compute_what_they_compute_in_turn(meth
     torch.testing.assert_close(F.linear(x, merged, linear.bias), linear(x))
 
 
+@pytest.mark.parametrize("method", ["lora", "dora"])
+def test_a_gathered_copy_merges_as_the_adapter_does(method) -> None:
+    linear = linear_with(method, {"whole": Rank(2, 6.0)}, strength=0.5)
+    own = linear.adapters["x"]
+    assert isinstance(own, LowRank)
+    assert torch.equal(own.unsharded().merged(linear, linear.weight), own.merged(linear, linear.weight))
+
+
 def test_each_target_has_its_rank_and_the_last_match_applies() -> None:
     targets = ALL | {
         "values": AdapterTarget(modules="blocks.*.self_attention.qkv", rank=2, alpha=2.0, parts=["v"]),
