@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 
 from nemo_vfm.core.network import secret
 from nemo_vfm.data.video import realtime_guard
+from nemo_vfm.parallel.engine import matmul_support
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 
@@ -31,6 +32,9 @@ settings.load_profile("ours")
 
 # Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.
 os.environ.pop("COLUMNS", None)
+
+# One answer on every processor: `precision: auto` is fp32, and bf16 products are those of rounded operands.
+os.environ.setdefault("NEMO_VFM_CPU_BF16", "0")
 
 BORN_SO = bool(realtime_guard.real_time_threads())  # as under chrt
 
@@ -73,6 +77,15 @@ def failing(small_store: object_store.Failing) -> Iterator[object_store.Failing]
         yield small_store
     small_store.faults.clear()
     small_store.times = 10**9
+
+
+@pytest.fixture(params=["1", "0"], ids=["fast bf16", "slow bf16"])
+def fast_bf16(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Both answers of `has_fast_bf16`, one after the other, for this process and those that it starts."""
+    monkeypatch.setenv("NEMO_VFM_CPU_BF16", request.param)
+    matmul_support._slow_bf16_said.cache_clear()
+    yield request.param == "1"
+    matmul_support._slow_bf16_said.cache_clear()
 
 
 loopback.watch()

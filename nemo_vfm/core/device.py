@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tells which device this process computes on; outside `parallel/` no other file knows it."""
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+
+from nemo_vfm.core.errors import UserError
 
 
 def device() -> torch.device:
@@ -37,9 +40,14 @@ def has_fast_bf16() -> bool:
 
     On a CPU without AVX-512-BF16 or AMX they run some 100 times slower than float32
     (AVX2 EPYC, torch 2.13: 1 against 103 GFLOP/s), so `precision: auto` must not choose them.
+    NEMO_VFM_CPU_BF16=1 or 0 is the answer for a CPU: nodes whose processors differ compute alike, and so do tests.
     """
     if device().type == "cuda":
         return bool(torch.cuda.is_bf16_supported())
+    if answer := os.environ.get("NEMO_VFM_CPU_BF16"):
+        if answer not in ("0", "1"):
+            raise UserError(f"NEMO_VFM_CPU_BF16 is 1 where bf16 products count as fast, else 0, not {answer!r}")
+        return answer == "1"
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
 

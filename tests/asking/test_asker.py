@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import asdict
 from itertools import count, islice
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +18,7 @@ from nemo_vfm.asking import attempt
 from nemo_vfm.asking.asker import Asker
 from nemo_vfm.asking.attempt import Attempts, PendingQuestion, Retry
 from nemo_vfm.asking.budget import Budget, BudgetSpent, Cost, Price
+from nemo_vfm.asking.concurrency_limit import ConcurrencyLimit
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import Failure, Question, Reply
@@ -245,6 +247,14 @@ def test_the_same_question_twice_is_asked_once_and_answered_twice(tmp_path):
     assert len((tmp_path / "answers.jsonl").read_text().splitlines()) == 2
 
 
+def test_an_answer_of_before_is_the_one_that_was_given_whole_or_cut_off(tmp_path):
+    first = asked(MadeChat({"q1": [said("half of", "truncated", 7, 3)]}), numbered(2), tmp_path)
+    again = asked(MadeChat(), numbered(2), tmp_path)
+    assert [one.recalled for one in again] == [True, True]
+    assert {one.key: one.said for one in again} == {one.key: one.said for one in first}
+    assert {one.said.ending for one in again} == {"success", "truncated"}
+
+
 def test_an_answer_is_kept_before_it_is_read(tmp_path):
     replies = Asker(chat=MadeChat(), journal=Journal(file=tmp_path / "answers.jsonl")).ask(numbered(5))
     first = next(replies)
@@ -382,6 +392,36 @@ def test_a_service_rests_after_a_fault_and_a_model_in_this_process_does_not(monk
         chat, began = kind(script={"q0": [EndpointFault("half an answer")]}), time.monotonic()
         assert texts(Asker(chat=chat).ask(numbered(1))) == {0: "q0!"} and chat.asked["q0"] == 2
     assert time.monotonic() - began >= 0.3
+
+
+def test_the_rest_after_a_fault_doubles_and_a_time_out_needs_none(monkeypatch):
+    class Placed(MadeChat):
+        def place(self):
+            return "a place that is asked by nobody else"
+
+    monkeypatch.setattr("nemo_vfm.asking.attempt.time", SimpleNamespace(monotonic=lambda: 100.0))
+    faults = [EndpointFault("500"), said(""), EndpointTimeout("too long"), EndpointFault("500")]
+    asker = Asker(chat=Placed({"q0": faults}), tries=9)
+    limit, waiting, rests = asker._limits[""], PendingQuestion(numbered(1)[0], "key"), []
+    attempts = Attempts(asker.chat, limit, None, Budget(), Price(million_in=0, million_out=0), 9, 1.0)
+    for _ in faults:
+        assert isinstance(attempts.make(waiting, limit.send(100.0)), Retry)
+        rests.append(waiting.due_s - 100.0)
+    assert rests == [0.25, 0.5, 0.0, 2.0]
+
+
+def test_what_was_reserved_for_a_question_that_may_not_be_sent_yet_is_given_back(monkeypatch):
+    """Another asker of the same service took the place between the question and the sending."""
+    send, refused = ConcurrencyLimit.send, []
+
+    def often_late(limit, now_s):
+        refused.append(len(refused) % 3 < 2)
+        return None if refused[-1] else send(limit, now_s)
+
+    monkeypatch.setattr(ConcurrencyLimit, "send", often_late)
+    asker = Asker(chat=MadeChat(), budget=Budget(tokens=200))
+    assert texts(list(asker.ask(numbered(5)))) == {number: f"q{number}!" for number in range(5)}
+    assert sum(refused) >= 10 and asker.budget.spent.tokens == 75
 
 
 def test_each_of_several_models_has_a_pace_of_its_own(tmp_path):

@@ -57,6 +57,12 @@ def test_blocks_give_what_one_product_gives(crowd: np.ndarray):
     assert match(some, count=1).cosine_N[1:] == pytest.approx(cosines.max(axis=0)[1:], abs=1e-6)
 
 
+def test_the_nearest_of_all_may_come_before_or_after(crowd: np.ndarray):
+    some = crowd[:1500]
+    others = some @ some.T - 2 * np.eye(len(some))
+    assert match(some, count=1).nearest_N == pytest.approx(others.max(axis=0), abs=1e-6)
+
+
 @settings(max_examples=50)
 @given(st.integers(1, 40), st.integers(0, 10), st.floats(0.3, 0.99))
 def test_whoever_goes_refers_to_one_that_stays_and_no_two_alike_stay(count, seed, above):

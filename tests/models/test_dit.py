@@ -13,6 +13,7 @@ from nemo_vfm.core.types.model_cost import ReportsFlops
 from nemo_vfm.models.blocks.noise_levels import noise_levels
 from nemo_vfm.models.blocks.text_tokens import visible
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.plan.sharding_spec import Divisible, matching
 
 
@@ -225,6 +226,17 @@ def test_heads_split_over_two_parts_add_up_to_the_whole():
     torch.testing.assert_close(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-5)
 
 
+def test_each_of_two_experts_begins_as_it_does_by_itself():
+    high, low = tiny(), awake(tiny())
+    low.initial_weight = lambda name, shape, seed: torch.full(shape, float(seed))
+    both = NoiseExperts(high=high, low=low, boundary=0.9)
+    for name, parameter in both.named_parameters():
+        network = high if name.startswith("high.") else low
+        expected = network.initial_weight(name.partition(".")[2], parameter.shape, 7)
+        assert torch.equal(both.initial_weight(name, parameter.shape, 7), expected), name
+
+
+@pytest.mark.usefixtures("fast_bf16")
 def test_a_step_under_bf16_autocast_is_close_to_fp32():
     model, given = awake(tiny()), inputs()
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -141,6 +141,7 @@ def test_the_order_in_a_pack_changes_nothing(order):
         torch.testing.assert_close(out, model(**each[n]), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("fast_bf16")
 def test_a_pack_under_bf16_autocast_is_close_to_its_samples():
     each, packed = given()
     model = tiny(**PLAIN)

@@ -103,6 +103,26 @@ def test_every_layout_gives_one_devices_losses_and_norms(one_device: dict[str, A
                 assert one[key] == pytest.approx(one_device[name][key], rel=1e-5), (name, degrees)
 
 
+def weights(rank: int, kind: type, degrees: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """After steps in which weight decay moves more than gradients do."""
+    with megatron_on_cpu() if kind is MegatronEngine else nullcontext():
+        plan, optimizer = ParallelPlan(**degrees), partial(torch.optim.AdamW, lr=1e-3, weight_decay=20.0, eps=1e-5)
+        engine = kind()
+        engine.start(EngineInputs(*MODELS["dit"], optimizer, Precision("fp32"), 3, plan))
+        for index in range(STEPS):
+            engine.step([own(plan, rank, index)], 1.0)
+        return {name: whole(tensor).clone() for name, tensor in engine.tensors()["model"].items()}
+
+
+def test_every_weight_norm_and_bias_decays_as_in_the_other_engine() -> None:
+    expected = on_ranks(1, weights, TorchEngine, {})[0]
+    for count, degrees in ((1, {}), (2, {"shard": 2})):
+        found = on_ranks(count, weights, MegatronEngine, degrees)[0]
+        assert found.keys() == expected.keys()
+        for name, tensor in found.items():
+            torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=f"{degrees} {name}")
+
+
 def first_gradients(rank: int, degrees: dict[str, Any]) -> dict[str, float]:
     """The norm of each parameter's gradient in the first step, of all its parts."""
     plan = ParallelPlan(**degrees)

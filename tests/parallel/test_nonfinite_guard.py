@@ -45,6 +45,12 @@ def test_skipped_steps_are_counted_in_a_row_and_too_many_stop_all():
     assert "2 in a row, and engine.nonfinite.most_in_a_row is 2" in told[0][3] and "on rank 0 of 2" in told[0][3]
 
 
+def test_a_step_that_is_fine_ends_a_row_of_skipped_ones():
+    nan, fine = [math.nan], [1.0]
+    told = asked(0, "skip", 2, [nan, fine, nan, fine, nan, nan])
+    assert told[:5] == [False, True, False, True, False] and "2 in a row" in told[5]
+
+
 def poisoned(rank: int, degrees: dict[str, Any], action: Literal["stop", "skip"]) -> dict[str, Any]:
     """Three steps, of which the second has a sample without a number; weights before and after it."""
     plan = ParallelPlan(**degrees)

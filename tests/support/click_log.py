@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.duration import Duration
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.recsys.click import Click
@@ -85,6 +86,7 @@ def job(labels: dict[str, float], *, replicate: int = 1, held_out: int = HELD_OU
         "optimizer": partial(torch.optim.SGD, lr=0.3), "parallel": ParallelPlan(replicate=replicate),
         "checkpoint": SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False),
         "validation": Validate(every_steps=4), "callbacks": {"predictions": WritePredictions()},
+        "precision": Precision("fp32"),
     }  # fmt: skip
     return Train(duration=Duration.parse("8 steps"), **(given | settings))  # type: ignore[arg-type]
 

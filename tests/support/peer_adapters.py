@@ -18,16 +18,23 @@ TARGETS = {
 }  # fmt: skip
 
 
-def adapted(family: str, *, dora: bool = False, alpha: float = ALPHA) -> nn.Module:
-    """Build the peer's transformer with a nonzero PEFT adapter, in which one linear has another rank and alpha."""
+def adapted(family: str, *, dora: bool = False, alpha: float = ALPHA, **changes: Any) -> nn.Module:
+    """Build the peer's transformer with a nonzero PEFT adapter, in which one linear has another rank and alpha.
+
+    Args:
+        family: key of `TARGETS`.
+        dora: also learn the norm of each row.
+        alpha: of all linears but one.
+        changes: further arguments of PEFT's LoraConfig.
+    """
     import peft
 
     first = TARGETS[family][0]
     names = [f"{block}.{first}" for block in ("blocks.0", "transformer_blocks.0")]
+    patterns = {"rank_pattern": dict.fromkeys(names, 2), "alpha_pattern": dict.fromkeys(names, 3.0)}
     config = peft.LoraConfig(
-        r=RANK, lora_alpha=alpha, target_modules=TARGETS[family], use_dora=dora,
-        rank_pattern=dict.fromkeys(names, 2), alpha_pattern=dict.fromkeys(names, 3.0),
-    )  # fmt: skip
+        r=RANK, lora_alpha=alpha, target_modules=TARGETS[family], use_dora=dora, **(patterns | changes)
+    )
     model: nn.Module = peft.get_peft_model(made(PEERS[family]), config).eval()
     torch.manual_seed(3)
     with torch.no_grad():

@@ -145,6 +145,13 @@ def test_what_ends_a_turn_is_known_and_the_fingerprint_tells_templates_apart(tmp
     assert ours.fingerprint() != other.fingerprint()
 
 
+def test_the_first_token_behind_an_answer_ends_it_whatever_the_template_writes_after(tmp_path: Path) -> None:
+    _, ours = both(tmp_path, "{% for m in messages %}{{ m.content }}<|end|>\n<|user|>{% endfor %}")
+    tokenizer = FolderTokenizer(folder=tmp_path)
+    end, user = (tokenizer.encode([name])[0][0] for name in ("<|end|>", "<|user|>"))
+    assert ours.stop_tokens() == {end, tokenizer.end()} and user not in ours.stop_tokens()
+
+
 def test_a_folder_without_a_template_says_so(tmp_path: Path) -> None:
     write_tokenizer(tmp_path, CHATML)
     for file in ("chat_template.jinja",):

@@ -48,6 +48,14 @@ def test_a_reference_of_fewer_words_is_found_whole():
     assert index.find(f"{AROUND} {part(SECOND, 0, 8)} {OTHER}") is None
 
 
+def test_references_of_every_length_are_looked_for_in_one_text_or_in_several():
+    short, middle = part(SECOND, 0, 9), part(OTHER, 4, 11)
+    index = Contamination([FIRST, short, middle, "Paris."])
+    for reference, shared in enumerate((part(FIRST, 2, 13), short, middle)):
+        assert index.find(f"{AROUND} {shared} {AROUND}") == Overlap(reference, shared)
+    assert index.find(f"{short} {AROUND} {part(FIRST, 2, 13)}") == Overlap(0, part(FIRST, 2, 13)), "the longest first"
+
+
 def test_a_very_short_reference_is_found_only_where_it_is_the_whole_text():
     index = Contamination([FIRST, "Paris."])
     assert index.find(" PARIS") == Overlap(1, "paris")

@@ -74,6 +74,19 @@ def test_an_adapter_of_peft_gives_the_same_output_here(folders: Path, family: st
     assert far(output_of(ours(folders, family), family), theirs) > 0.01, "the adapter must matter"
 
 
+@pytest.mark.parametrize("changes", [
+    {"use_rslora": True}, {"rank_pattern": {"attn1.to_q": 2}, "alpha_pattern": {"attn1.to_k": 3.0, "to_k": 20.0}},
+    {"rank_pattern": {"^blocks.1.attn1.to_q": 2}, "alpha_pattern": {"^attn1.to_k": 3.0, "blocks.0.attn1.to_k$": 20.0}},
+], ids=["stabilised", "suffixes", "anchors"])  # fmt: skip
+def test_scales_and_patterns_are_read_as_peft_reads_them(tmp_path: Path, folders: Path, changes) -> None:
+    family = "wan 2.1 text"
+    theirs, plain = adapted(family, **changes), {"rank_pattern": {}, "alpha_pattern": {}}
+    theirs.save_pretrained(tmp_path)  # type: ignore[operator]
+    model = ours(folders, family, style=AdapterFile(path=tmp_path))
+    assert far(output_of(model, family), output(family, theirs)) < 1e-5
+    assert far(output_of(model, family), output(family, adapted(family, **plain))) > 1e-3, "the change must matter"
+
+
 def test_half_the_alpha_gives_another_output(folders: Path, tmp_path: Path) -> None:
     """Shows that the test above would detect a lost alpha."""
     theirs = output("cosmos 2", adapted("cosmos 2", alpha=4.0))
@@ -142,6 +155,18 @@ def test_without_an_alpha_the_rank_is_used_as_in_diffusers(folders: Path, tmp_pa
     whole.load_lora_weights(tmp_path, weight_name="bare.safetensors")
     model = ours(folders, "wan 2.1 text", style=AdapterFile(path=tmp_path / "bare.safetensors"))
     assert far(output_of(model, "wan 2.1 text"), output("wan 2.1 text", whole.transformer)) < 1e-5
+
+
+def test_without_an_alpha_a_comfyui_file_has_its_rank_as_in_diffusers(folders: Path, tmp_path: Path) -> None:
+    family = "wan 2.1 text"
+    model = ours(folders, family, style=AdapterFile(path=folders / family / "lora"))
+    file = write_adapter(tmp_path, "comfyui", extract_adapter(model, "style", our_names=False), model)
+    save_file({key: tensor for key, tensor in load_file(file).items() if not key.endswith(".alpha")}, file)
+    assert {one.alpha for one in read_adapter(file, model).matrices.values()} == {2.0, 4.0}
+    whole = pipeline(family)
+    whole.load_lora_weights(tmp_path, weight_name=file.name)
+    again = ours(folders, family, style=AdapterFile(path=file))
+    assert far(output_of(again, family), output(family, whole.transformer)) < 1e-5
 
 
 def test_adapters_add_up_and_strengths_scale_them(folders: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from nemo_vfm.models.adapters.low_rank_adapter import (
     LowRankAdapter,
     adapted_linears,
     begin,
+    initial_value,
 )
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
@@ -84,10 +85,11 @@ def test_merged_weights_give_the_same_output(method) -> None:
     torch.testing.assert_close(output_of(built), output_of(bare), atol=1e-5, rtol=1e-5)
 
 
-def linear_with(method, ranks, parts=FusedProjections()) -> AdaptedLinear:
+def linear_with(method, ranks, parts=FusedProjections(), strength=1.0) -> AdaptedLinear:
     torch.manual_seed(0)
     linear = Linear(6, 12)
     adapters_of(linear)["x"] = LowRank(linear, parts, ranks, method)
+    linear.adapters["x"].strength = strength
     assert isinstance(linear, AdaptedLinear)
     adapter = linear.adapters["x"]
     with torch.no_grad():
@@ -96,17 +98,19 @@ def linear_with(method, ranks, parts=FusedProjections()) -> AdaptedLinear:
     return linear
 
 
-def test_lora_matches_its_equation() -> None:
-    linear, x = linear_with("lora", {"whole": Rank(2, 6.0)}), torch.randn(3, 5, 6)
+@pytest.mark.parametrize("strength", [1.0, -0.5])
+def test_lora_matches_its_equation(strength) -> None:
+    linear, x = linear_with("lora", {"whole": Rank(2, 6.0)}, strength=strength), torch.randn(3, 5, 6)
     own = linear.adapters["x"]
-    expected = F.linear(x, linear.weight + 6.0 / 2 * own.whole_b @ own.whole_a, linear.bias)
+    expected = F.linear(x, linear.weight + strength * 6.0 / 2 * own.whole_b @ own.whole_a, linear.bias)
     torch.testing.assert_close(linear(x), expected)
 
 
-def test_dora_matches_its_equation_and_its_norm_has_no_gradient() -> None:
-    linear, x = linear_with("dora", {"whole": Rank(2, 6.0)}), torch.randn(3, 5, 6)
+@pytest.mark.parametrize("strength", [1.0, -0.5])
+def test_dora_matches_its_equation_and_its_norm_has_no_gradient(strength) -> None:
+    linear, x = linear_with("dora", {"whole": Rank(2, 6.0)}, strength=strength), torch.randn(3, 5, 6)
     own = linear.adapters["x"]
-    changed = linear.weight + 6.0 / 2 * own.whole_b @ own.whole_a
+    changed = linear.weight + strength * 6.0 / 2 * own.whole_b @ own.whole_a
     factor = own.whole_magnitude / changed.norm(dim=1).detach()
     expected = F.linear(x, factor[:, None] * changed, linear.bias)
     torch.testing.assert_close(linear(x), expected)
@@ -128,6 +132,28 @@ def test_each_projection_of_a_fused_linear_has_its_own_adapter(method) -> None:
     torch.testing.assert_close(F.linear(x, linear.adapters["x"].merged(linear, linear.weight), linear.bias), linear(x))
 
 
+@pytest.mark.parametrize("methods", [("lora", "dora"), ("dora", "lora"), ("dora", "dora")], ids=str)
+def test_adapters_that_are_merged_in_turn_compute_what_they_compute_in_turn(methods) -> None:
+    linear, x = linear_with(methods[0], {"whole": Rank(2, 6.0)}, strength=0.5), torch.randn(5, 6)
+    adapters_of(linear)["y"] = second = LowRank(linear, FusedProjections(), {"whole": Rank(3, 2.0)}, methods[1])
+    second.strength = -1.5
+    with torch.no_grad():
+        for parameter in second.parameters():
+            parameter.add_(torch.rand_like(parameter))
+    merged = linear.weight
+    for adapter in linear.adapters.values():
+        merged = adapter.merged(linear, merged)
+    torch.testing.assert_close(F.linear(x, merged, linear.bias), linear(x))
+
+
+@pytest.mark.parametrize("method", ["lora", "dora"])
+def test_a_gathered_copy_merges_as_the_adapter_does(method) -> None:
+    linear = linear_with(method, {"whole": Rank(2, 6.0)}, strength=0.5)
+    own = linear.adapters["x"]
+    assert isinstance(own, LowRank)
+    assert torch.equal(own.unsharded().merged(linear, linear.weight), own.merged(linear, linear.weight))
+
+
 def test_each_target_has_its_rank_and_the_last_match_applies() -> None:
     targets = ALL | {
         "values": AdapterTarget(modules="blocks.*.self_attention.qkv", rank=2, alpha=2.0, parts=["v"]),
@@ -142,6 +168,13 @@ def test_each_target_has_its_rank_and_the_last_match_applies() -> None:
 def test_initial_weights_depend_on_the_seed_alone() -> None:
     first, again, other = (dict(learned_state(build())) for build in (model, model, lambda: model({**ALL})))
     assert all(torch.equal(first[name], again[name]) and torch.equal(first[name], other[name]) for name in first)
+
+
+def test_a_is_drawn_as_by_peft() -> None:
+    found = initial_value("linear.adapters.own.whole_a", torch.Size((32, 400)), seed=1)
+    theirs = nn.init.kaiming_uniform_(torch.empty(32, 400), a=5**0.5)  # of peft.tuners.lora
+    torch.testing.assert_close(found.abs().max(), theirs.abs().max(), rtol=1e-2, atol=0)
+    assert found.std().item() == pytest.approx(theirs.std().item(), rel=0.05) and abs(found.mean()) < 0.01 * 400**-0.5
 
 
 def test_a_language_model_can_have_adapters() -> None:

@@ -12,6 +12,7 @@ import transformers
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+from nemo_vfm.models.convert import gpt_families
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.models.gpt import GPT
@@ -38,6 +39,24 @@ def test_a_missing_epsilon_is_the_familys(family: str, tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(scores(load_gpt(tmp_path), words()), theirs(words()).logits, atol=1e-4, rtol=1e-4)
     assert load_gpt(tmp_path).sizes.eps == (1e-5 if family == "nemotron" else 1e-6)
+
+
+@pytest.mark.parametrize(("kind", "null"), [
+    *((kind, []) for kind in ("llama", "mistral", "qwen2", "qwen3", "nemotron")),
+    *((kind, ["num_key_value_heads"]) for kind in ("llama", "qwen2", "qwen3", "nemotron")),
+    *((kind, ["head_dim"]) for kind in ("llama", "mistral", "nemotron")),
+], ids=str)  # fmt: skip
+def test_what_config_json_leaves_out_is_what_transformers_takes(kind: str, null: list[str]) -> None:
+    sizes = {key: LLAMA[key] for key in SIZES[:4]} | {"num_attention_heads": 16} | dict.fromkeys(null)
+    theirs = transformers.AutoConfig.for_model(kind, **sizes)
+    names = [name for name in gpt_families.FAMILIES if name.lower().startswith(f"{kind}for")]
+    ours = arguments_of({"architectures": names, "sliding_window": None, **sizes})
+    assert ours["groups"] == (theirs.num_key_value_heads or 16)
+    assert ours["head_dim"] == (getattr(theirs, "head_dim", None) or 3)
+    assert ours["tied"] == theirs.tie_word_embeddings
+    assert ours["activation"] == {"silu": "swiglu", "relu2": "squared_relu"}[theirs.hidden_act]
+    rope = theirs.rope_parameters
+    assert ours["rope"].theta == rope["rope_theta"] and ours["rope"].share == rope.get("partial_rotary_factor", 1.0)
 
 
 def test_a_window_is_read_as_each_family_reads_it() -> None:

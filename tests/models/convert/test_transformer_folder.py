@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that folders of diffusers are read and written bit by bit as the same network, and that damage is refused."""
 
+import inspect
 import io
 import json
 import pickle
@@ -17,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder
+from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.video.transformer_folder import (
     TransformerFolder,
     copy_pipeline,
@@ -29,7 +31,7 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.video_peers import PEERS, called, inputs, made
 
-pytest.importorskip("diffusers", reason="needs the extra diffusers")
+diffusers = pytest.importorskip("diffusers", reason="needs the extra diffusers")
 
 FILE = "diffusion_pytorch_model.safetensors"
 INDEX = f"{FILE}.index.json"
@@ -142,6 +144,18 @@ WRONG_WAN = [
     (lambda folder: (folder / FILE).write_bytes(b"\xff" * 64), "is damaged"),
     (lambda folder: (folder / FILE).rename(folder / "model.safetensors"), "has neither diffusion_pytorch_model"),
 ]
+
+
+@pytest.mark.parametrize("family", [wan_family, cosmos_family], ids=["wan", "cosmos"])
+def test_what_config_json_leaves_out_is_what_diffusers_takes(family: Any):
+    signature = inspect.signature(getattr(diffusers, family.CLASS).__init__).parameters
+    theirs = json.loads(json.dumps({name: one.default for name, one in signature.items() if name != "self"}))
+    assert family.arguments_of({}) == family.arguments_of(theirs)
+
+
+def test_a_wan_without_a_number_of_outputs_has_as_many_as_inputs():
+    found = wan_family.arguments_of({"in_channels": 20, "out_channels": None})
+    assert (found["in_channels"], found["condition_channels"]) == (20, 0)
 
 
 @pytest.mark.parametrize(("change", "said"), WRONG_WAN, ids=[said[:40] for _, said in WRONG_WAN])

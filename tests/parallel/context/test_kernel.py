@@ -123,6 +123,7 @@ def test_sixteen_bits_are_added_up_in_thirty_two():
     assert RunningSoftmax(q).result()[0].dtype == torch.bfloat16
 
 
+@pytest.mark.usefixtures("fast_bf16")
 def test_one_device_attends_as_torch_does_under_autocast():
     q, k, v, do = drawn(4, 4, dtype=torch.float32)
     found = []

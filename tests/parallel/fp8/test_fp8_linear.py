@@ -247,6 +247,22 @@ def test_the_gradient_of_a_linear_is_looked_at_also_where_its_input_has_none() -
     assert set(layer.stats.summaries()) == {"input", "weight", "gradient"}
 
 
+def test_what_operands_lose_is_added_up_over_the_micro_batches_of_a_step() -> None:
+    """Scales of the past saturate; each micro-batch loses other numbers."""
+    layer = linear("delayed")
+    layer.stats = OperandStats()
+    found = []
+    for size, zeros in ((2000.0, 16), (1e-4, 0), (500.0, 32)):
+        x = torch.full((32, 256), size)
+        x[:, :zeros] = 0
+        layer(x)
+        found.append(layer.stats.summaries()["input"])
+    assert [one.saturated for one in found] == [32 * 240, 32 * 240, 32 * (240 + 224)]
+    assert [one.flushed for one in found] == [0, 32 * 256, 32 * 256]
+    assert [one.values for one in found] == [32 * 240, 32 * (240 + 256), 32 * (240 + 256 + 224)]
+    assert [one.amax for one in found] == [2000.0] * 3
+
+
 @pytest.mark.parametrize("recipe", ["current", "rowwise"])
 def test_without_gradients_no_operand_is_turned(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     layer, asked, kept = linear(recipe), [], linear_products.Operands.copies

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests what follows from whether the processor multiplies bfloat16, with both answers on any processor."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from nemo_vfm.core.device import has_fast_bf16
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
+from tests.support.repository import ROOT
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU answers for itself")
+
+
+@pytest.mark.parametrize("instructions", ["avx512_bf16", "amx_bf16", "avx2"])
+def test_without_a_word_of_the_user_the_processor_answers(instructions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NEMO_VFM_CPU_BF16")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {instructions: True})
+    assert has_fast_bf16() == (instructions != "avx2")
+
+
+def test_auto_computes_in_bf16_exactly_where_that_is_fast(fast_bf16: bool) -> None:
+    dtype, reason = Precision("auto").resolved()
+    assert dtype == (torch.bfloat16 if fast_bf16 else torch.float32) and ("no fast" in reason) != fast_bf16
+    assert Precision("auto").narrowest() == ("bf16" if fast_bf16 else "fp32")
+    assert Precision("bf16").resolved()[0] == torch.bfloat16 and Precision("fp32").resolved()[0] == torch.float32
+
+
+def test_another_word_than_0_or_1_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEMO_VFM_CPU_BF16", "yes")
+    with pytest.raises(UserError, match=r"NEMO_VFM_CPU_BF16 is 1 .* not 'yes'"):
+        has_fast_bf16()
+
+
+@pytest.mark.slow
+def test_models_and_trainings_pass_their_quick_tests_under_the_other_answer() -> None:
+    other = "0" if os.environ["NEMO_VFM_CPU_BF16"] == "1" else "1"
+    without = [f"--ignore=tests/models/{name}" for name in ("convert", "hub")]  # they compute nothing under autocast
+    command = ["pytest", "-x", "-p", "no:cacheprovider", "-m", "not slow and not cluster and not soak", *without]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "tests/train", "tests/models"], cwd=ROOT, capture_output=True, text=True,
+        env=os.environ | {"NEMO_VFM_CPU_BF16": other},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:]
