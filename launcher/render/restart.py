@@ -89,6 +89,12 @@ if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
     shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
   fi
 fi
+for _ in {1..12}; do  # a controller that is being restarted says nothing for some minutes
+  [[ -n $state ]] && break
+  sleep 10
+  state="$(said_of %T)"
+done
+[[ -n $state ]] || echo "vfm-launch: Slurm does not answer; resume with: vfm-launch retry ${launch%/launch}"
 # Else Slurm has begun it again already, as it does where a node fails or a job is preempted, if it may.
 if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at > 0 && now >= ends_at )); then
   @WAY@

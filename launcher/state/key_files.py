@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recognizes files that hold keys, by name and by content: a copy of the code never includes one."""
 
+import codecs
 import re
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from nemo_vfm.core.network.key_shapes import shape
+from nemo_vfm.core.network.key_shapes import shape, token
 
 #: Patterns for one part of a path, in lower case -> what such a file or folder is.
 _PARTS = {
@@ -54,7 +55,16 @@ def what_it_is(path: str, content: bytes) -> str:
         return found or "a file of credentials"
     if _PRIVATE_KEY.search(content[:_LOOKED_AT_BYTES]):
         return "a private key"
-    return "a file of credentials" if _holds_a_key(name, content[:_LOOKED_AT_BYTES]) else ""
+    if _holds_a_key(name, content[:_LOOKED_AT_BYTES]):
+        return "a file of credentials"
+    return token(_text(content)) if len(content) <= _LOOKED_AT_BYTES else ""
+
+
+def _text(content: bytes) -> str:
+    """Empty where it is none; a Windows shell writes UTF-16, which begins with a mark."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16", errors="replace")
+    return "" if b"\0" in content else content.decode(errors="replace")
 
 
 def _holds_a_key(name: str, content: bytes) -> bool:

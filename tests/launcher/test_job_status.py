@@ -158,6 +158,13 @@ def test_half_a_line_of_attempts_is_passed_over(tmp_path):
     assert len(launch.attempts()) == 1
 
 
+@pytest.mark.parametrize("sign", ["\u2028", "\x85", "\x0c", "\x1e"])
+def test_no_sign_in_a_sentence_hides_an_attempt(tmp_path, sign):
+    launch = kept(tmp_path, job("job", "12"))
+    attempt(tmp_path, "12", "unknown", f"a caption{sign}of somebody")
+    assert [one.kind for one in launch.attempts()] == ["unknown"]
+
+
 def test_a_launch_of_another_version_is_refused(tmp_path):
     kept(tmp_path, job("a"))
     file = tmp_path / "launch/launch.json"

@@ -112,6 +112,49 @@ def test_a_training_that_advances_is_begun_again_however_often_its_time_is_up(tm
     assert kept[:6] == [str(2 * 10**9 + number) for number in range(6)]
 
 
+def test_work_in_a_run_folder_that_is_a_link_to_another_disk_is_seen_to_advance(tmp_path: Path):
+    one = small_job(tmp_path)
+    (tmp_path / "disk/out/0").mkdir(parents=True)
+    one.run_dir.parent.mkdir()
+    one.run_dir.symlink_to(tmp_path / "disk")
+    for number in range(2):
+        (tmp_path / f"disk/out/0/{number}").touch()
+        run(one, tmp_path / "fakes", FAKE_STATUS=SAVED)
+    assert [line.split("\t")[8] for line in (one.folder / "attempts.tsv").read_text().splitlines()] == ["yes", "yes"]
+
+
+def test_where_no_attempt_can_be_counted_none_is_begun_again(tmp_path: Path):
+    one = small_job(tmp_path)
+    (one.folder / "attempts.tsv").mkdir(parents=True)
+    done = run(one, tmp_path / "fakes", FAKE_STATUS="137")
+    assert done.status == 137 and "attempts.tsv cannot be written" in done.said
+    assert "requeue" not in (tmp_path / "fakes/scontrol.asked").read_text()
+
+
+@pytest.mark.parametrize(("silent", "again"), [(3, True), (99, False)])
+def test_a_controller_that_says_nothing_at_the_end_is_asked_again_for_a_while(tmp_path: Path, silent: int, again: bool):
+    done = run(small_job(tmp_path), tmp_path / "fakes", FAKE_STATUS=SAVED, FAKE_SILENT=str(silent))
+    asked = tmp_path / "fakes/scontrol.asked"
+    assert ("requeue 7" in asked.read_text()) == again
+    assert ("Slurm does not answer; resume with: vfm-launch retry" in done.said) != again
+
+
+def test_half_a_line_of_a_full_disk_hides_no_later_attempt(tmp_path: Path):
+    one = small_job(tmp_path)
+    one.folder.mkdir(parents=True)
+    (one.folder / "attempts.tsv").write_text("2026-01-01T00:00:00Z\t7\t")
+    run(one, tmp_path / "fakes", FAKE_STATUS="137")
+    lines = (one.folder / "attempts.tsv").read_text().splitlines()
+    assert len(lines) == 2 and lines[1].split("\t")[1:5] == ["7", "0", "137", "lost_rank"]
+
+
+def test_a_log_that_is_one_long_line_of_a_progress_bar_does_not_hide_the_end(tmp_path: Path):
+    bars = "\r 50%|#####     |" * 5000
+    done = run(small_job(tmp_path), tmp_path / "fakes", FAKE_STATUS="137",
+               FAKE_SAYS=f"{bars}\rsrun: error: Node failure on n1\n")  # fmt: skip
+    assert "vfm-launch: node_fault" in done.said
+
+
 def test_the_script_and_status_know_the_same_checkpoints(tmp_path: Path):
     one = small_job(tmp_path)
     folder = one.run_dir / "checkpoints"

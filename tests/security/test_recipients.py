@@ -132,7 +132,7 @@ def test_what_is_no_plain_host_is_refused(host):
 
 @pytest.mark.parametrize(
     "word", ["a.com=sk-canary-5531-x", "a.com=canary_5531_value", "a.com=", "a.com/v1=KEY", "=KEY", "s3://bucket=KEY",
-             "s3://bucket/key", "file:///etc", "http://me:canary-5531@a.com", "a.com KEY", "*", "https://"],
+             "s3://bucket/key", "file:///etc", "http://me:" + "canary-5531@a.com", "a.com KEY", "*", "https://"],
 )  # fmt: skip
 def test_an_option_that_names_no_host_and_variable_is_refused_and_a_key_in_it_is_not_repeated(attack, server, word):
     status, said = attack(asking(server), "--allow-host", word)

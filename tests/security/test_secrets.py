@@ -66,7 +66,7 @@ WAYS = {
     "CSV": ("run", train("Csv")),
     "Weights & Biases": ("run", train("WeightsAndBiases", f"{NAMED}['${{env:LEAKY_VALUE}}']")),
     "MLflow": ("run", train("MLflow", f"{NAMED}{{a: '${{env:LEAKY_VALUE}}'}}")),
-    "a key for a logger": ("check", train("MLflow", ", name: https://u:4b8ecanary2@x.org")),
+    "a key for a logger": ("check", train("MLflow", ", name: https://u:" + "4b8ecanary2@x.org")),
 }  # fmt: skip
 NEEDS = {"Weights & Biases": "wandb", "MLflow": "mlflow"}
 SCRIPT = """

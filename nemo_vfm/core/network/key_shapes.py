@@ -8,7 +8,7 @@ from itertools import pairwise
 #: What a key is -> how it begins and goes on. Lengths are the shortest that the services give, or somewhat less.
 _SHAPES = {
     "a private key": r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY",
-    "an address with a password": r"[A-Za-z][\w+.-]*://[^\s/@:?#]*:[^\s/@]+@",
+    "an address with a password": r"(?<=[\w+.-])://[^\s/@:?#]*:[^\s/@]+@",
     "a password": r"(?i:(?:^|[;&?,\s])(?:password|passwd|pwd|accountkey|sharedaccesskey|client_secret)=[^\s;&$]{4,})",
     "a bearer token": r"(?i:\bbearer\s+[\w.~+/-]{16,})",
     "a JSON web token": r"\beyJ[\w-]{10,}\.[\w-]{10,}",
@@ -24,6 +24,10 @@ _SHAPES = {
     "a package index token": r"\bpypi-[\w-]{16,}|\bnpm_[A-Za-z0-9]{20,}|\bdckr_pat_[\w-]{16,}|\bdapi[0-9a-f]{32}",
 }  # fmt: skip
 _ANY = {words: re.compile(pattern) for words, pattern in _SHAPES.items()}
+#: Code and documents name these and give examples: there they are no proof of a key.
+_SPOKEN_OF = ("a private key", "an address with a password", "a password", "a bearer token")
+_LONG = re.compile(r"[\w.-]{15,}")  # what may be one of the others
+_ADDRESS = re.compile(r"://[^\s/@:?#'\"{}<>$%\[\]]*:([^\s/@:'\"{}<>$%\[\]]{8,})@")
 _BREAKS = re.compile(r"[\s,;:|&?@\"'(){}\[\]<>^%$!*.~]+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DIGEST = re.compile(r"(?i)\b(?:sha(?:1|224|256|384|512)|md5|blake2b|git)[:=-][0-9a-f]{32,128}")
@@ -35,6 +39,21 @@ _CLASSES = ("abcdefghijklmnopqrstuvwxyz", "ABCDEFGHIJKLMNOPQRSTUVWXYZ", "0123456
 def shape(text: str) -> str:
     """What a key in a text is, by a shape that nothing but keys has; empty where there is none."""
     return next((words for words, pattern in _ANY.items() if pattern.search(text)), "")
+
+
+def token(text: str) -> str:
+    """What a token in a text of any kind is, be it code or a document; empty where there is none.
+
+    What shows how a token looks has no digit in it or says EXAMPLE, and a password of letters of one kind is a word.
+    """
+    long = "\n".join(set(_LONG.findall(text)))  # a tenth of a text: one that is long is read once, not for each shape
+    for words, pattern in _ANY.items():
+        found = (match[0] for match in pattern.finditer(long)) if words not in _SPOKEN_OF else ()
+        if any(re.search(r"\d", one) and "EXAMPLE" not in one for one in found):
+            return words
+    passwords = (match[1] for match in _ADDRESS.finditer(text))
+    drawn = any(sum(any(letter in kind for letter in one) for kind in _CLASSES) > 1 for one in passwords)
+    return "an address with a password" if drawn else ""
 
 
 def looks_like_a_key(text: str) -> str:

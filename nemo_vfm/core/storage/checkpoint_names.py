@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 
 MANIFEST, LIGHTNING = "manifest.json", ".ckpt"
-#: The end of a finished checkpoint's path; what `sed -E` and Python read alike, since a batch script asks, too.
+#: The end of a finished checkpoint's path, for the `sed -E` of a batch script.
 FINISHED = r"step-([0-9]{8,18})(/manifest\.json|\.ckpt)"
 _STEP = re.compile(r"step-([0-9]{8,18})(?:\.ckpt)?")
 

@@ -62,7 +62,7 @@ newest_step() {  # of the finished checkpoints; -1 where there is none
     sort -n | tail -n 1 | grep . || echo -1
 }
 files_made() {  # below the run folder's own, by work that has no checkpoints
-  find "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
+  find -H "$run" -mindepth 1 \( -name launch -o -name ranks -o -name '.*' \) -prune -o -type f -printf '%d\n' \
     2> /dev/null | grep -c -v '^1$'
 }
 # This job and those whose work it goes on with, as resubmitted.tsv says; what the attempts of all of them were counts.
@@ -72,11 +72,14 @@ mine=" $(awk -v job="$job" '{ before[$2] = $1 }
 attempts() { cat "$launch/attempts.tsv" 2> /dev/null; }
 restarts_before="$(awk -F '\t' -v job="$job" -v mine="$mine" \
   '$2 != job && index(mine, " " $2 " ") { n++ } END { print n + 0 }' < <(attempts))"
-note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed
-  printf '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
+note() {  # one line of attempts.tsv: status, kind, sentence, moved, blamed; at once, since other tasks write, too
+  local line
+  printf -v line '%s\t' "$(date --utc +%Y-%m-%dT%H:%M:%SZ)" "$job" \
+    "$(( restarts_before + ${SLURM_RESTART_COUNT:-0} ))" \
     "$1" "$2" "$(newest_step)" \
-    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4" >> "$launch/attempts.tsv"
-  printf '%s\n' "$5" >> "$launch/attempts.tsv"
+    "$SLURM_JOB_NODELIST" "${3//[[:cntrl:]]/ }" "$4"
+  [[ -z "$(tail --bytes=1 "$launch/attempts.tsv" 2> /dev/null)" ]] || line=$'\n'"$line"  # a full disk left half a line
+  printf '%s%s\n' "$line" "$5" >> "$launch/attempts.tsv"
 }
 
 mark="$launch/attempt-$SLURM_JOB_ID"  # exists while an attempt runs, and is older than all that the attempt writes
@@ -125,7 +128,7 @@ trap '' TERM  # neither this shell nor what it calls from here on: a requeue end
 # -- How it ended. What the run says of itself goes before the status: srun hands on the highest of all tasks.
 # Of its log only lines whose writer is known count: what the work prints is anybody's.
 by_system='^((srun|slurmstepd[^ ]*|NVRM|([A-Z][a-z]+ +[0-9]+ [0-9:]+ [^ ]+ )?kernel): |[[] *[0-9]+[.][0-9]+[]] (NVRM|Out of memory|Memory cgroup out of memory|oom-kill):)'
-heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail -n 20000 |
+heard="$(tail --bytes="+$((log_began + 1))" "$log" 2> /dev/null | tail --bytes=8000000 | tr '\r' '\n' |
   awk -v by_system="$by_system" '
   { task = "" }
   match($0, /^ *[0-9]+: /) { task = substr($0, 1, RLENGTH); $0 = substr($0, RLENGTH + 1) }
@@ -279,7 +282,8 @@ if grep -q -E "^slurmstepd[^ ]*: error: $by_hand" <<< "$heard"; then
   kind=interrupted  # by scancel: where Slurm itself ends a job, it says DUE TO what
   told="cancelled; $told"
 fi
-note "$status" "$kind" "${told:0:500}" "$moved" "$blamed"
+noted=yes
+note "$status" "$kind" "${told:0:500}" "$moved" "$blamed" || noted=no
 rm -f "$mark"
 stuck="$(awk -F '\t' -v mine="$mine" \
   'index(mine, " " $2 " ") { if ($9 == "yes") n = 0; else if ($5 != "preempted") n++ } END { print n + 0 }' \
@@ -290,6 +294,11 @@ case "$kind" in
   preempted | time_limit | hang | lost_rank | node_fault) ;;
   *) exit "$status" ;;
 esac
+if [[ $noted == no ]]; then
+  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
+    "Mend that, and vfm-launch retry starts again."
+  exit "$status"
+fi
 if (( stuck >= 3 )); then
   echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
     "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
@@ -308,6 +317,12 @@ if [[ -n $blamed && ($kind == node_fault || -n $before) ]]; then
     shut_out="$blamed" excluded="${excluded:+$excluded,}$blamed"
   fi
 fi
+for _ in {1..12}; do  # a controller that is being restarted says nothing for some minutes
+  [[ -n $state ]] && break
+  sleep 10
+  state="$(said_of %T)"
+done
+[[ -n $state ]] || echo "vfm-launch: Slurm does not answer; resume with: vfm-launch retry ${launch%/launch}"
 # Else Slurm has begun it again already, as it does where a node fails or a job is preempted, if it may.
 if [[ $state =~ ^(RUNNING|SIGNALING)$ || $(of_job Requeue) == 0 ]] || (( ends_at > 0 && now >= ends_at )); then
   scontrol requeue "$job" || resubmit
