@@ -78,6 +78,8 @@ def needed(component: Callable[..., Any], given: Mapping[str, object]) -> list[N
 
 def available(module: str) -> bool:
     """Whether `module` is installed; it is not imported."""
+    if module in sys.modules:  # also where it has no spec, or stands as None for what may not be imported
+        return sys.modules[module] is not None
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
