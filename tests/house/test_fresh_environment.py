@@ -32,6 +32,7 @@ SHORTER = (
     (re.compile(r"^(nemo-vfm run (?!.*--overlay).*)$"), r"\1 --overlay smoke"),
     (re.compile(r"\bruns/(clips|encode)/"), r"runs/\1-smoke/"),  # where a run with that overlay lies
     (re.compile(r"^(nemo-vfm parity .*)$"), r"\1 --ranks 1,2 --quick"),
+    (re.compile(r"duration=\d+ steps"), "duration=2 steps"),
     (re.compile(r'compose\(("\w+", \[.*?\])\)'), r'compose(\1, overlay=["smoke"])'),
 )
 IMPORT_ALL = """
