@@ -195,6 +195,14 @@ def num_ranks(job: Job) -> int:
     return job.num_ranks() if isinstance(job, MultiRankJob) else 1
 
 
+def unfinished(job: Job, run: Run) -> list[str]:
+    """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
+    if not isinstance(job, Workflow):
+        return [] if _done(run.folder, Ask.of(run)) else [""]
+    turns = [turn for turn in job._turns(run) if not isinstance(job, OneStep) or turn.name == job.name]
+    return [f"steps.{turn.name}." for turn in turns if not turn.is_done()]
+
+
 def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True) -> Outcome:
     """Run a job in its folder unless it has done just this before.
 

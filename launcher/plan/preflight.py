@@ -55,6 +55,7 @@ def preflight(launch: Launch) -> list[Finding]:
             *_folder(launch),
             *_missing(launch),
             *_sent(launch),
+            *(Finding("packages", text) for text in launch.work.packages),
             *_size(launch),
             *_limit(launch),
             *_profile(launch),
@@ -164,7 +165,8 @@ def _check(launch: Launch) -> list[Finding]:
         return []
     gpu = launch.where.gpu if isinstance(launch.where, Slurm) else None
     output: CommandOutput = checked(launch.one, gpus, gpu, launch.code.root, mounts=mounts)
-    lines = [line for line in output.text.strip().splitlines() if line not in launch.work.recipients]  # said already
+    said = (*launch.work.recipients, *launch.work.packages)
+    lines = [line for line in output.text.strip().splitlines() if line not in said]
     unseen = [Finding("paths", line) for line in lines if line.startswith(_UNSEEN)]
     lines = [line for line in lines if not line.startswith(_UNSEEN)]
     if output.status:

@@ -79,6 +79,7 @@ class Work:
         steps: in the order in which they run.
         missing: addresses of values that are still to be given.
         recipients: a sentence for every host and every variable, and who would get it.
+        packages: a sentence where optional packages that it needs are not installed here.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Work:
     steps: tuple[Step, ...]
     missing: tuple[str, ...] = ()
     recipients: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,8 @@ def _queried(words: Sequence[str], found: Modules) -> Any:
 
 def _work(found: Mapping[str, Any]) -> Work:
     return Work(name=found["name"], header=found["header"] or "", missing=tuple(found["missing"]),
-                steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())))  # fmt: skip
+                steps=tuple(map(_step, found["steps"])), recipients=tuple(found.get("recipients", ())),
+                packages=tuple(found.get("packages", ())))  # fmt: skip
 
 
 def _step(found: Mapping[str, Any]) -> Step:

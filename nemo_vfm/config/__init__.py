@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from nemo_vfm.config.build import BoundFactory, Call, Part, make
 from nemo_vfm.config.build import factories as factories_of
+from nemo_vfm.config.build import needs as needs_of
 from nemo_vfm.config.compose import RESERVED, Composed, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.locate import DEFAULT_TRUST, trust_list
@@ -24,10 +25,11 @@ from nemo_vfm.config.tree import Map, plain
 from nemo_vfm.config.written_paths import is_free
 from nemo_vfm.config.yaml_source import parse, read
 from nemo_vfm.core.network.permission import NOTHING, Permissions
+from nemo_vfm.core.optional import Need
 
 __all__ = [
     "DEFAULT_TRUST", "BoundFactory", "Composed", "Listed", "Mark", "NamedPath", "Problem", "RecipeError", "Roots",
-    "Source", "build", "build_part", "check", "compose", "factories", "ingredient", "paths", "read_values",
+    "Source", "build", "build_part", "check", "compose", "factories", "ingredient", "needs", "paths", "read_values",
     "recipients", "trust_list", "writes_outside",
 ]  # fmt: skip
 
@@ -88,6 +90,13 @@ def factories(
     found = {repr(one.call.node): one for one in reversed(list(factories_of(part)))
              if not any(path.startswith(f"{one.call.path}.") for path in wrong)}  # fmt: skip
     return list(reversed(found.values()))
+
+
+def needs(
+    composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
+) -> list[tuple[str, Need]]:
+    """(address, what it needs) of every component with optional packages, as far as the recipe is right."""
+    return list(needs_of(_examine(composed, trust, permissions)[1]))
 
 
 def recipients(

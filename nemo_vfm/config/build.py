@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the objects of a checked recipe; an error of a constructor is shown at its place in the file."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,8 @@ from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
 from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.core.optional import Need, needed
+from nemo_vfm.core.storage.uri import BACKENDS, Address
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
 
@@ -156,6 +159,20 @@ def factories(part: Part) -> Iterator[BoundFactory]:
         yield BoundFactory(part)
     for one in _below(part):
         yield from factories(one)
+
+
+def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
+    """(address, what it needs) of every component, and of every address in an object store, with optional packages."""
+    if isinstance(part, Value):
+        if isinstance(part.value, Address) and (module := BACKENDS.get(part.value.scheme)):
+            yield path, Need((module,))
+        return
+    if isinstance(part, Call):
+        given = {name: below.value for name, below in part.arguments.items() if isinstance(below, Value)}
+        yield from ((path, need) for need in needed(part.target, given))
+    names = part.arguments if isinstance(part, Call) else part.parts if isinstance(part, Group) else itertools.count()
+    for name, below in zip(names, _below(part), strict=False):
+        yield from needs(below, join(path, str(name)))
 
 
 def _below(part: Part) -> Iterable[Part]:

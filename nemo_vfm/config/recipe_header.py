@@ -10,7 +10,7 @@ from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import opened
 
 _MOST_BYTES = 64 << 10
-_FIELD = re.compile(r"\b(Hardware|Time|Expected):\s*")
+_FIELD = re.compile(r"\b(Hardware|Time|Expected|Extras):\s*")
 #: A sentence ends where another begins: `0.5 s`, `clips.yaml` and `aesthetic.*` hold none.
 _SENTENCE = re.compile(r".*?[.?!](?=\s+[A-Z0-9`(]|$)")
 
@@ -24,12 +24,14 @@ class Header:
         hardware: what it needs.
         time: how long it takes there.
         expected: what comes of it.
+        extras: of ours that its components need, such as `text`.
     """
 
     title: str
     hardware: str
     time: str
     expected: str
+    extras: tuple[str, ...] = ()
 
 
 def header(file: Path) -> Header:
@@ -44,7 +46,9 @@ def header(file: Path) -> Header:
     fields = {
         name: _first_sentence(sentence).removesuffix(".") for name, sentence in zip(rest[::2], rest[1::2], strict=True)
     }
-    return Header(_first_sentence(title), *(fields.get(name, "") for name in ("Hardware", "Time", "Expected")))
+    extras = tuple(re.findall(r"\w+", fields.get("Extras", "")))
+    return Header(_first_sentence(title), fields.get("Hardware", ""), fields.get("Time", ""),
+                  fields.get("Expected", ""), extras)  # fmt: skip
 
 
 def _prose(lines: list[str]) -> str:

@@ -5,12 +5,15 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from nemo_vfm.core.optional import needs_packages
+
 Recipe = Literal["delayed", "current", "rowwise", "block", "mxfp8"]
 RECIPES: tuple[Recipe, ...] = ("delayed", "current", "rowwise", "block", "mxfp8")
 #: What the sizes of a product must be divisible by: features in and out, and tokens of a micro-batch.
 DIVISOR: dict[Recipe, int] = {"delayed": 16, "current": 16, "rowwise": 16, "block": 128, "mxfp8": 32}
 
 
+@needs_packages("transformer_engine", where={"kernels": "te"}, on_gpu=True)
 @dataclass(frozen=True, slots=True)
 class Fp8:
     """Linears in FP8, their sums in float32; weights and the optimizer stay as they are.

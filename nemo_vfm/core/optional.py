@@ -1,26 +1,95 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Imports an optional module, or says in one sentence which package to install."""
+"""Declares the optional packages of a component, imports them at their use, and says how to install them."""
 
+import inspect
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
+from typing import Any, Final, TypeVar
 
 from nemo_vfm.core.errors import MissingPackage
+
+#: Module -> the extra of ours that brings it. Any other is installed by its own name.
+EXTRAS = {
+    "alembic": "mlflow", "diffusers": "diffusers", "jsonschema": "functions", "megatron": "megatron",
+    "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys", "ray": "ray", "sentencepiece": "text",
+    "sqlalchemy": "mlflow", "starlette": "serve", "tokenizers": "text", "torchcodec": "torchcodec",
+    "transformer_engine": "te", "transformers": "transformers", "uvicorn": "serve", "wandb": "wandb",
+}  # fmt: skip
+#: The extra that pip must not put into the environment one works in.
+APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}
+GIVEN: Final = object()  #: any value but None
+_ATTRIBUTE = "__needed_packages__"
+
+C = TypeVar("C", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Modules without which a component cannot work.
+
+    Args:
+        modules: by name.
+        where: argument -> the value with which the component needs them; empty where it always does.
+        on_gpu: whether it does without them on a CPU.
+    """
+
+    modules: tuple[str, ...]
+    where: Mapping[str, object] = field(default_factory=dict)
+    on_gpu: bool = False
+
+    def __str__(self) -> str:
+        cases = [f"{name} is {'given' if value is GIVEN else value}" for name, value in self.where.items()]
+        cases += ["it runs on a GPU"] * self.on_gpu
+        return ", ".join(self.modules) + (f" where {' and '.join(cases)}" if cases else "")
+
+
+def needs_packages(*modules: str, where: Mapping[str, object] | None = None, on_gpu: bool = False) -> Callable[[C], C]:
+    """Declare what a component imports by `require`, itself or in what it calls; see `Need`."""
+
+    def declare(component: C) -> C:
+        setattr(component, _ATTRIBUTE, (*declared(component), Need(modules, where or {}, on_gpu)))
+        return component
+
+    return declare
+
+
+def declared(component: Callable[..., Any]) -> tuple[Need, ...]:
+    """What a component, or a class that it is derived from, declares."""
+    found: tuple[Need, ...] = getattr(component, _ATTRIBUTE, ())
+    return found
+
+
+def needed(component: Callable[..., Any], given: Mapping[str, object]) -> list[Need]:
+    """What it needs with these arguments; the others have their defaults."""
+    if not (all_needs := declared(component)):
+        return []
+    defaults = {name: one.default for name, one in inspect.signature(component).parameters.items()}
+    values = {**defaults, **given}
+    return [need for need in all_needs
+            if all(values[name] is not None if value is GIVEN else values[name] == value
+                   for name, value in need.where.items())]  # fmt: skip
 
 
 def available(module: str) -> bool:
     """Whether `module` is installed; it is not imported."""
+    if module in sys.modules:  # also where it has no spec, or stands as None for what may not be imported
+        return sys.modules[module] is not None
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
 
 
-def require(module: str, *, install: str, purpose: str) -> ModuleType:
+def require(module: str, *, purpose: str) -> ModuleType:
     """Import `module`, or say how to get it.
 
     Args:
-        install: what to give pip, such as "nemo_vfm[ray]" or the package's own name.
         purpose: what needs it, as the beginning of a sentence.
 
     Raises:
@@ -31,8 +100,30 @@ def require(module: str, *, install: str, purpose: str) -> ModuleType:
     except ImportError as error:
         raise MissingPackage(
             f"{purpose} needs the package {module!r}, which cannot be imported here ({error}). "
-            f"Install it with: pip install '{install}'"
+            f"Install it: {install_line([module])}"
         ) from error
-    import sys
-
     return sys.modules[module]
+
+
+def install_line(modules: Iterable[str]) -> str:
+    """One line for pip that brings all of them at the tested versions."""
+    tops = {module.partition(".")[0] for module in modules}
+    return line_of_extras({EXTRAS[top] for top in tops if top in EXTRAS}, tops - EXTRAS.keys())
+
+
+def line_of_extras(extras: Iterable[str], packages: Iterable[str] = ()) -> str:
+    """The same, of our extras and of packages by their own names; what must lie apart is told behind it."""
+    names = sorted(extras)
+    here = [name for name in names if name not in APART]
+    wanted = [*([f"nemo_vfm[{','.join(here)}]"] if here else []), *sorted(packages)]
+    isolation = ["--no-build-isolation"] if "te" in here else []  # it is built against the torch that is there
+    pins = ["-c", shlex.quote(str(file))] if (file := constraints()) else []
+    words = ["pip", "install", *isolation, *pins, *(f"'{name}'" for name in wanted)]
+    return "; ".join([*([" ".join(words)] if wanted else []), *(f"{n} {APART[n]}" for n in names if n in APART)])
+
+
+def constraints() -> Path | None:
+    """The tested versions beside this environment's torch, as `make` left them; else those of the checkout."""
+    places = (Path(sys.prefix), Path(__file__).resolve().parents[2])
+    found = next((folder / "constraints.txt" for folder in places if (folder / "constraints.txt").is_file()), None)
+    return found.relative_to(Path.cwd()) if found is not None and found.is_relative_to(Path.cwd()) else found

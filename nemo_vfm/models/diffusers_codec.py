@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
@@ -55,6 +55,7 @@ class Sizes:
     std: tuple[float, ...]
 
 
+@needs_packages("diffusers")
 class DiffusersCodec:
     """A codec whose latents have the scale that diffusers' pipelines feed to the network.
 
@@ -170,7 +171,7 @@ class DiffusersCodec:
 
     @torch.inference_mode(False)
     def _load(self) -> Any:
-        diffusers = require("diffusers", install="nemo_vfm[diffusers]", purpose="an autoencoder of diffusers")
+        diffusers = require("diffusers", purpose="an autoencoder of diffusers")
         kind = getattr(diffusers, self.sizes().kind)
         dtype = Precision(self.precision).resolved()[0]
         try:

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.component import component
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import ImageEncoder
 
 
 @component
+@needs_packages("transformers")
 class Scorer(nn.Module):
     """`encoder` and `head`, named so in checkpoints.
 

@@ -62,7 +62,7 @@ def _tensor(output: Json) -> Tensor:
 @lru_cache(maxsize=1)
 def _loaded(folder: Path) -> Json:
     """(model, processor)."""
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="Comparing captions with pictures")
+    transformers = require("transformers", purpose="Comparing captions with pictures")
     kind = str(read_json(checked_folder(folder) / "config.json").get("model_type"))
     if kind not in _KINDS:
         raise UserError(f"{folder} holds a model of the kind {kind!r}, expected one of {', '.join(_KINDS)}")

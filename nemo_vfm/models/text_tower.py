@@ -82,7 +82,7 @@ def _config(folder: Path) -> Json:
     _refuse_code(folder / "config.json", raw)
     if "quantization_config" in raw:
         raise UserError(f"{folder} holds quantized weights; give the folder of the model before quantization")
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
+    transformers = require("transformers", purpose="A text encoder from a folder")
     with _folder_errors(folder):
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
@@ -204,7 +204,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
         UserError: it cannot be loaded, or weights are missing.
     """
     config = _config(folder)
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="A text encoder from a folder")
+    transformers = require("transformers", purpose="A text encoder from a folder")
     local = {"local_files_only": True, "trust_remote_code": False}
     kind = transformers.AutoModelForTextEncoding  # of encoder-decoders it loads the encoder alone
     kind = kind if type(config) in kind._model_mapping else transformers.AutoModel

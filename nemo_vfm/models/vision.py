@@ -166,7 +166,7 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
 
 def load_encoder(folder: Path, name: str) -> nn.Module:
     """The encoder with its weights; on the meta device, where models are only measured, without."""
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="An image encoder from a folder")
+    transformers = require("transformers", purpose="An image encoder from a folder")
     vision = _vision_config(transformers, folder)
     kind = getattr(transformers, name)
     if torch.get_default_device().type == "meta":

@@ -11,12 +11,11 @@ import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
@@ -62,6 +61,7 @@ class NeMoModel(Protocol):
         ...
 
 
+@needs_packages("nemo")
 class NeMoExperiment:
     """Trains any model of nemo-toolkit 3.0 by its own YAML; needs `--trust nemo` and the extra `nemo`.
 
@@ -82,7 +82,7 @@ class NeMoExperiment:
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from NeMo's last checkpoint where the folder has one."""
-        manager = _nemo("nemo.utils.exp_manager")
+        manager = require("nemo.utils.exp_manager", purpose="NeMoExperiment")
         from lightning.pytorch import seed_everything
 
         settings = self._settings(run)
@@ -106,10 +106,6 @@ class NeMoExperiment:
         return settings
 
 
-def _nemo(module: str) -> ModuleType:
-    return require(module, install="nemo_vfm[nemo]", purpose="NeMoExperiment")
-
-
 def _trainer(settings: "DictConfig", folder: Path) -> "pl.Trainer":
     """Lightning's trainer by the file's section. NeMo attaches loggers and checkpoints itself."""
     import lightning.pytorch as pl
@@ -117,7 +113,7 @@ def _trainer(settings: "DictConfig", folder: Path) -> "pl.Trainer":
     from nemo_vfm.nemo.metrics_reader import WriteMetrics
 
     os.environ.setdefault("WANDB_MODE", "offline")
-    given = dict(_nemo("nemo.utils.trainer_utils").resolve_trainer_cfg(settings.trainer))
+    given = dict(require("nemo.utils.trainer_utils", purpose="NeMoExperiment").resolve_trainer_cfg(settings.trainer))
     own = {"logger": False, "enable_checkpointing": False, "default_root_dir": str(folder)}
     for key in own.keys() & given.keys():
         if given[key] not in (own[key], None):

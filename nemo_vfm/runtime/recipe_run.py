@@ -122,11 +122,13 @@ class RecipeRun:
     def _built(self) -> "Job":
         from nemo_vfm.config import trust_list, writes_outside
         from nemo_vfm.runtime.checks.meta_build import built
+        from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
         from nemo_vfm.runtime.user_permissions import permissions, say_recipients
 
         trust = trust_list(self.options.trust)
         allowed = permissions(self.options.allow_host, self.composed.path)
         job = _wanted(built(self.composed, trust, allowed), self.options.only)
+        refuse_missing(missing_now(self.composed, job, self._folder, trust, allowed))
         say_recipients(self.composed, trust, allowed)
         self._writes = writes_outside(self.composed, trust, allowed)
         return job

@@ -16,7 +16,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.preemption import INTERRUPTED
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
-from nemo_vfm.runtime.command import composed_recipe, own_command
+from nemo_vfm.runtime.command import composed_recipe, own_command, run_folder
 from nemo_vfm.runtime.sweep_grid import Point
 from nemo_vfm.runtime.sweep_points import SweepPlan, sweep_plan
 
@@ -48,15 +48,20 @@ def _check_all(sweep: SweepPlan) -> None:
     """Raises UserError with the problems of the first combination that is wrong: before hours of others have run."""
     from nemo_vfm.config import RecipeError, trust_list
     from nemo_vfm.runtime.checks.meta_build import built
+    from nemo_vfm.runtime.checks.missing_packages import missing_now, refuse_missing
     from nemo_vfm.runtime.user_permissions import permissions
 
     trust, words = trust_list(sweep.arguments.trust), sweep.arguments.allow_host
+    missing = []
     for point in sweep.points:
         try:
             composed = composed_recipe(sweep.alone(point))
-            built(composed, trust, permissions(words, composed.path))
+            allowed = permissions(words, composed.path)
+            job = built(composed, trust, allowed)
+            missing += missing_now(composed, job, run_folder(composed), trust, allowed)
         except RecipeError as error:
             raise UserError(f"{' '.join(point.words())}\n{error}\nNothing was run.") from error
+    refuse_missing(missing)
 
 
 def _run(sweep: SweepPlan, point: Point) -> Json:

@@ -5,13 +5,14 @@
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.learner import require_tokens, write_config
 
 _BYTES = 256
 
 
+@needs_packages("tokenizers")
 class ByteLevelBPE:
     """Pairs of bytes are joined, the most frequent ones first (Sennrich et al. 2016); no text is unknown to it.
 
@@ -40,7 +41,7 @@ class ByteLevelBPE:
 
     def learn(self, texts: Iterable[str], folder: Path) -> None:
         """See `Learner`."""
-        library = require("tokenizers", install="nemo_vfm[text]", purpose="ByteLevelBPE")
+        library = require("tokenizers", purpose="ByteLevelBPE")
         before, level = library.pre_tokenizers, library.pre_tokenizers.ByteLevel(add_prefix_space=False)
         made = library.Tokenizer(library.models.BPE())
         digits = before.Digits(individual_digits=True)

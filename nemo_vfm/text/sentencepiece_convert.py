@@ -21,7 +21,7 @@ def write_tokenizer_json(made: Json, folder: Path, *, kind: Literal["unigram", "
         kind: of the model.
         leading_space: whether the model puts a space before each text.
     """
-    library = require("tokenizers", install="nemo_vfm[text]", purpose="Writing tokenizer.json")
+    library = require("tokenizers", purpose="Writing tokenizer.json")
     tokenizer = library.Tokenizer(_unigram(library, made) if kind == "unigram" else _bpe(library, made))
     change, back = library.normalizers, library.decoders
     spaces = [change.Prepend(_SPACE)] if leading_space else []

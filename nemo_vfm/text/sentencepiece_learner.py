@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.learner import require_tokens, write_config
@@ -22,6 +22,7 @@ _OF_BYTES = "<>0123456789ABCDEFx"
 _PART = re.compile(rf"(?s).{{1,{_MOST_LETTERS}}}(?=\s|$)|.{{1,{_MOST_LETTERS}}}")
 
 
+@needs_packages("sentencepiece", "tokenizers")
 class SentencePieceModel:
     """Pieces of words with the space in front of them (Kudo and Richardson 2018); what has no piece is spelt in bytes.
 
@@ -58,8 +59,8 @@ class SentencePieceModel:
 
     def learn(self, texts: Iterable[str], folder: Path) -> None:
         """See `Learner`: tokenizer.model, and tokenizer.json that gives the same tokens."""
-        library = require("sentencepiece", install="nemo_vfm[text]", purpose="SentencePieceModel")
-        require("tokenizers", install="nemo_vfm[text]", purpose="SentencePieceModel")  # before the work, not after
+        library = require("sentencepiece", purpose="SentencePieceModel")
+        require("tokenizers", purpose="SentencePieceModel")  # before the work, not after
         model = io.BytesIO()
         library.SentencePieceTrainer.train(
             sentence_iterator=_sentences(texts), model_writer=model, model_type=self.kind, vocab_size=self.vocab_size,

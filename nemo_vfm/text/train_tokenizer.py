@@ -10,6 +10,7 @@ from pathlib import Path
 
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import read_json, sha256_file, sync, write_json
 from nemo_vfm.core.types.job import Outcome, Run
@@ -23,6 +24,7 @@ MANIFEST = "manifest.json"
 _MEASURED_BYTES = 16 << 20
 
 
+@needs_packages("tokenizers")
 class TrainTokenizer:
     """Learns a tokenizer and writes it to `tokenizer/` of the run folder, whole or not at all.
 

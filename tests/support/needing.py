@@ -1,12 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Defines jobs, whole or sharded, that fail until a file exists, and records what became of them."""
+"""Defines jobs that need a file or optional packages, and records what became of them."""
 
 import os
 import signal
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import GIVEN, needs_packages
+from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
 
 
@@ -80,3 +83,40 @@ class PartsNeed:
         with (run.folder / "notes" / str(part.number)).open("a") as file:
             file.write("x")
         return Outcome(f"part {part.number}")
+
+
+@needs_packages("tokenizers")
+class Words:
+    """A component that needs a package."""
+
+
+@needs_packages("jsonschema", where={"kind": "strict"})
+@needs_packages("wandb", where={"board": GIVEN})
+class Wants:
+    """Leaves a note in its folder; what it needs depends on its arguments.
+
+    Args:
+        kind: strict needs jsonschema.
+        board: any needs wandb.
+        words: needs what it needs.
+        late: the same, of a factory.
+        listed: the same.
+        stores: addresses in an object store; Google's needs gcsfs.
+    """
+
+    def __init__(
+        self, *, kind: str = "strict", board: str | None = None, words: Words | None = None,
+        late: Factory[[], Words] | None = None, listed: list[Words] = [], stores: list[Address] = [],  # noqa: B006
+    ) -> None:  # fmt: skip
+        self.kind, self.board, self.words, self.late, self.listed = kind, board, words, late, listed
+        self.stores = stores
+
+    def run(self, run: Run) -> Outcome:
+        """Note it."""
+        (run.folder / "ran").touch()
+        return Outcome("ran")
+
+
+@needs_packages("transformer_engine", on_gpu=True)
+class WantsOnGpu(Wants):
+    """What it is derived from, and a package that only a GPU is for."""

@@ -39,7 +39,8 @@ def _section(folder: str) -> str:
 
 def _row(recipe: Path) -> str:
     top = header(recipe)
-    cells = [text.replace("|", "\\|") for text in (top.title, top.hardware, top.time, top.expected)]
+    needs = f"{top.hardware}; `nemo_vfm[{','.join(top.extras)}]`" if top.extras else top.hardware
+    cells = [text.replace("|", "\\|") for text in (top.title, needs, top.time, top.expected)]
     name = where(recipe)
     return " | ".join([f"| [`{name.removeprefix('recipes/')}`](../{name})", *cells]) + " |"
 

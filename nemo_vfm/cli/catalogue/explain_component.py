@@ -18,6 +18,7 @@ from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.config.tree import MISSING, Map, Node, plain
 from nemo_vfm.config.yaml_source import read
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import declared, install_line
 from nemo_vfm.core.types.json_value import Json
 
 
@@ -32,6 +33,8 @@ class Explanation:
         ingredients: `{slot: choices}` that are made of it.
         filled_by: for a protocol: the components that fit.
         yaml: ready to paste; empty for a protocol.
+        packages: optional packages that it needs, in words.
+        install: the line that installs them; empty where it needs none.
     """
 
     name: str
@@ -41,6 +44,8 @@ class Explanation:
     ingredients: dict[str, list[str]] = field(default_factory=dict)
     filled_by: list[str] = field(default_factory=list)
     yaml: str = ""
+    packages: list[str] = field(default_factory=list)
+    install: str = ""
 
     def to_json(self) -> Json:
         """For machines."""
@@ -49,6 +54,7 @@ class Explanation:
             "fills": [{"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind),
                        "factory": slot.later} for slot in self.fills],
             "ingredients": self.ingredients, "filled_by": self.filled_by, "yaml": self.yaml,
+            "packages": self.packages, "install": self.install,
         }  # fmt: skip
 
 
@@ -97,7 +103,10 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
         arguments, yaml = describe(target, num_given(found, name)), ready(found, name)
     except TypeError as error:
         raise UserError(f"{name} cannot be explained: {error}") from error
-    return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml)
+    needs = declared(target)
+    install = install_line(module for need in needs for module in need.modules)
+    return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
+                       packages=[str(need) for need in needs], install=install)  # fmt: skip
 
 
 def _protocol(found: Catalogue, name: str) -> Explanation:
@@ -132,7 +141,8 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     yaml = ready(catalogue(roots, trust, more=[name]), name, values)
     arguments = [_with_value(argument, values.get(argument.name)) for argument in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
-    return Explanation(word, about, arguments, inner.fills, {slot.rpartition(".")[2]: roots.choices(slot)}, yaml=yaml)
+    own = {slot.rpartition(".")[2]: roots.choices(slot)}
+    return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
 
 
 def _group(word: str, comment: str, tree: Map) -> Explanation:

@@ -11,11 +11,9 @@ from pathlib import Path
 from nemo_vfm.cli.doctor import machine_facts
 from nemo_vfm.cli.doctor.finding import Finding
 from nemo_vfm.cli.doctor.probe_child import Answer, ask
-from nemo_vfm.core.optional import available
-
-_EXTRA = "pip install 'nemo_vfm[{}]'"
-#: Extras that pip must not put into the environment one works in.
-_APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}
+from nemo_vfm.config import Roots
+from nemo_vfm.config.recipe_header import header
+from nemo_vfm.core.optional import available, line_of_extras
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +28,7 @@ class Probe:
         hint: what to do where it does not work.
         needed: the finding's.
         behind: another probe without whose success this one is not tried.
+        extra: of ours that brings the module; its line for pip goes before the hint.
     """
 
     group: str
@@ -39,6 +38,7 @@ class Probe:
     hint: str
     needed: bool = False
     behind: str = ""
+    extra: str = ""
 
 
 #: The slowest first, so that the others run beside it.
@@ -52,8 +52,8 @@ PROBES = (
     Probe("video", "decord decoder", "decord", "decord",
           "pip install decord==0.6.0 (x86-64; without it PyAV reads all frames)"),
     Probe("video", "torchcodec decoder", "torchcodec", "torchcodec",
-          f"{_EXTRA.format('torchcodec')} and the system's FFmpeg (apt install ffmpeg)"),
-    Probe("cluster", "Ray", "ray", "ray", _EXTRA.format("ray")),
+          " and the system's FFmpeg (apt install ffmpeg)", extra="torchcodec"),
+    Probe("cluster", "Ray", "ray", "ray", "", extra="ray"),
     Probe("GPU", "NVENC encoder", "nvenc", "av", "a GPU with NVENC (A100 and H100 have none)", behind="gpu"),
     Probe("GPU", "NVDEC decoder", "nvdec", "av", "the driver's video libraries (in containers:"
           " NVIDIA_DRIVER_CAPABILITIES with video)", behind="gpu"),
@@ -99,7 +99,8 @@ def _guarded(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
 
 def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[str], Answer]) -> Finding:
     def found(answer: Answer) -> Finding:
-        hint = "" if answer.state == "ok" else probe.hint
+        install = line_of_extras([probe.extra]) if probe.extra else ""
+        hint = "" if answer.state == "ok" else install + probe.hint
         return Finding(probe.group, probe.name, answer.state, answer.detail, hint, probe.needed)
 
     if not available(probe.module):
@@ -110,8 +111,21 @@ def _probe(probe: Probe, behind: "Future[Finding] | None", run_probe: Callable[[
 
 
 def _optional_packages() -> Iterator[Finding]:
-    """The extras that no probe tries: installed or not."""
+    """The extras that no probe tries: installed or not, and which recipes need them."""
+    users = _recipes_by_extra()
     for extra, why in machine_facts.extras():
         if extra not in _PROBED_EXTRAS:
-            hint = _APART.get(extra, _EXTRA.format(extra)) if why else ""
-            yield Finding("optional packages", extra, "missing" if why else "ok", why or "installed", hint)
+            hint = line_of_extras([extra]) if why else ""
+            needed_by = f"; {users[extra]}" if extra in users else ""
+            detail = f"{why or 'installed'}{needed_by}"
+            yield Finding("optional packages", extra, "missing" if why else "ok", detail, hint)
+
+
+def _recipes_by_extra() -> dict[str, str]:
+    """As their headers tell: "needed by llm/generate and 3 more"."""
+    names: dict[str, list[str]] = {}
+    for name, file in sorted(Roots.standard().all_recipes()):
+        for extra in header(file).extras:
+            names.setdefault(extra, []).append(name)
+    return {extra: f"needed by {found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}"
+            for extra, found in names.items()}  # fmt: skip

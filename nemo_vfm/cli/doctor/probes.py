@@ -101,7 +101,7 @@ def pyav_decodes() -> str:
 
 def decord_decodes() -> str:
     """The fast reader, on the clip."""
-    decord = require("decord", install="decord", purpose="Reading scattered frames quickly")
+    decord = require("decord", purpose="Reading scattered frames quickly")
     clip, codec = _any_clip()
     _compare(decord.VideoReader(io.BytesIO(clip), num_threads=1).get_batch([0, 1]).asnumpy())
     return f"decord {decord.__version__} read two frames of {codec}"
@@ -109,8 +109,8 @@ def decord_decodes() -> str:
 
 def torchcodec_decodes() -> str:
     """torchcodec with the system's FFmpeg, on the clip."""
-    codec = require("torchcodec", install="nemo_vfm[torchcodec]", purpose="Decoding with torchcodec")
-    decoders = require("torchcodec.decoders", install="nemo_vfm[torchcodec]", purpose="Decoding with torchcodec")
+    codec = require("torchcodec", purpose="Decoding with torchcodec")
+    decoders = require("torchcodec.decoders", purpose="Decoding with torchcodec")
     clip, name = _any_clip()
     _compare(decoders.VideoDecoder(clip).get_frames_at([0, 1]).data.permute(0, 2, 3, 1).numpy())
     return f"torchcodec {codec.__version__} read two frames of {name}"
@@ -118,12 +118,12 @@ def torchcodec_decodes() -> str:
 
 def ray_imports() -> str:
     """Ray; no cluster is started."""
-    return _imported("ray", "nemo_vfm[ray]")
+    return _imported("ray")
 
 
 def lightning_imports() -> str:
     """What training's outer loop needs."""
-    return _imported("lightning.pytorch", "lightning")
+    return _imported("lightning.pytorch")
 
 
 PROBES: dict[str, Callable[[], str]] = {
@@ -135,8 +135,8 @@ PROBES: dict[str, Callable[[], str]] = {
 }  # fmt: skip
 
 
-def _imported(module: str, install: str) -> str:
-    found = require(module, install=install, purpose="This")
+def _imported(module: str) -> str:
+    found = require(module, purpose="This")
     version = getattr(found, "__version__", "")
     return f"{module} {version} imports".replace("  ", " ")
 

@@ -74,6 +74,7 @@ def _one(arguments: argparse.Namespace) -> int:
         from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun
 
         notes = [*notes, *unknown_until_begun(job)]
+    notes = [*notes, *_packages(arguments, composed)]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:
         sys.stdout.write(f"{json.dumps(_work(arguments, composed, job, problems), indent=2)}\n")
@@ -161,7 +162,19 @@ def _work(
 
     job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
     notes = [str(one) for one in _recipients(arguments, composed)]
-    return {**described(composed, job, [problem.path for problem in missing]), "recipients": notes}
+    return {**described(composed, job, [problem.path for problem in missing]), "recipients": notes,
+            "packages": _packages(arguments, composed)}  # fmt: skip
+
+
+def _packages(arguments: argparse.Namespace, composed: "Composed") -> list[str]:
+    """A sentence where optional packages are missing here; another machine or image may have them."""
+    from nemo_vfm.config import trust_list
+    from nemo_vfm.runtime.checks.missing_packages import missing_packages, sentence
+    from nemo_vfm.runtime.user_permissions import permissions
+
+    allowed = permissions(arguments.allow_host, composed.path)
+    found = missing_packages(composed, trust_list(arguments.trust), allowed)
+    return [sentence(found)] if found else []
 
 
 def _recipients(arguments: argparse.Namespace, composed: "Composed") -> "list[Listed]":

@@ -121,6 +121,10 @@ def _write(paper: Terminal, found: "Explanation") -> None:
         paper.prose(f"Slot: {'; '.join(dict.fromkeys(map(_slot, found.fills)))}", 2)
     for slot, choices in found.ingredients.items():
         paper.prose(f"conf/{slot}: {', '.join(choices)}", 2)
+    for package in found.packages:
+        paper.prose(f"Needs: {package}", 2)
+    if found.install:
+        paper.prose(f"Install: {found.install}", 2)
     if found.filled_by:
         paper.line()
         for name in dict.fromkeys(found.filled_by):

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 
 from nemo_vfm.config.recipe_header import Header, header
+from nemo_vfm.core.optional import line_of_extras
 from nemo_vfm.core.sanitize import printable
 
 
@@ -73,7 +74,8 @@ def _no_match(words: list[str], recipes: Mapping[str, Path]) -> str:
 
 def _header_lines(found: Header) -> list[str]:
     """What a recipe is; what it costs; what it gives."""
-    costs = [("hardware", found.hardware), ("time", found.time), ("expected", found.expected)]
+    costs = [("hardware", found.hardware), ("time", found.time), ("expected", found.expected),
+             ("needs", line_of_extras(found.extras) if found.extras else "")]  # fmt: skip
     return [text for text in (found.title, *(f"{name}: {text}" for name, text in costs if text)) if text]
 
 

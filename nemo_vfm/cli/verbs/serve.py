@@ -131,7 +131,7 @@ def _require_packages() -> None:
     from nemo_vfm.core.optional import require
 
     for package in ("starlette", "uvicorn"):
-        require(package, install="nemo_vfm[serve]", purpose="Serving a model")
+        require(package, purpose="Serving a model")
 
 
 def _listen(arguments: argparse.Namespace) -> "Listen":

@@ -19,11 +19,10 @@ from nemo_vfm.core.errors import DataError, StoreDenied, StoreError, StoreUnreac
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage.files import atomic_path
-from nemo_vfm.core.storage.uri import Address
+from nemo_vfm.core.storage.uri import BACKENDS, Address
 from nemo_vfm.core.types.component import no_component
 
 _CHUNK = 8 << 20
-_BACKENDS = {"gs": "gcsfs", "abfs": "adlfs"}
 _TRUE = ("1", "true", "yes")
 _DENIED = (
     "ACCESS_DENIED",
@@ -281,13 +280,13 @@ def _delayed(arrow: Any) -> dict[str, bool]:
 def _other(scheme: str) -> Any:
     import fsspec
 
-    name = _BACKENDS[scheme]
-    require(name, install=name, purpose=f"an address with {scheme}://")
+    name = BACKENDS[scheme]
+    require(name, purpose=f"an address with {scheme}://")
     return fsspec.filesystem(scheme, **({"token": "anon"} if scheme == "gs" and _anonymous() else {}))
 
 
 def _arrow() -> Any:
-    return require("pyarrow.fs", install="pyarrow", purpose="an address with s3://")
+    return require("pyarrow.fs", purpose="an address with s3://")
 
 
 def _endpoint() -> str | None:

@@ -15,6 +15,8 @@ from nemo_vfm.core.network.secret import is_key, register
 
 #: Closed on purpose: the library below knows schemes that open archives, start shells and follow redirections.
 SCHEMES = ("s3", "gs", "abfs")
+#: What must be installed for an address of this scheme; s3 comes with pyarrow.
+BACKENDS = {"gs": "gcsfs", "abfs": "adlfs"}
 _LONGEST_KEY = 1024  # what S3 takes, in bytes
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.:-]*):/+")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,62}")

@@ -103,7 +103,7 @@ def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
     """(model, processor); one at a time, since two may not fit."""
     from nemo_vfm.core.device import device
 
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="Captioning by a local model")
+    transformers = require("transformers", purpose="Captioning by a local model")
     model_class, processor_class = {
         "sees": (transformers.AutoModelForImageTextToText, transformers.AutoProcessor),
         "reads": (transformers.AutoModelForCausalLM, transformers.AutoTokenizer),

@@ -102,4 +102,4 @@ def ray_module(*, own: bool = False) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if own and "ray" not in sys.modules:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
-    return require("ray", install="nemo_vfm[ray]", purpose="The Ray executor")
+    return require("ray", purpose="The Ray executor")

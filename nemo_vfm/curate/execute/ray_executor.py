@@ -12,6 +12,7 @@ from typing import Any
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ray_place
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.curate.execute.ordered import finished
 from nemo_vfm.curate.execute.ray_actors import END, QUEUED_PARTS, Crew, ray_module
 from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, present
@@ -21,6 +22,7 @@ _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
 
 
+@needs_packages("ray")
 class Ray:
     """Actors on a Ray cluster: each loads its models once, and takes one piece of work at a time.
 

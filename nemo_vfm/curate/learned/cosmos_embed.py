@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.frame_choice import evenly
@@ -28,6 +28,7 @@ from nemo_vfm.models.vision import quiet, read_config
 _LOADED: dict[str, tuple[Any, Any]] = {}
 
 
+@needs_packages("transformers")
 class CosmosEmbed:
     """Finds clips that are much of the same kind, by one vector a clip; see `score.semantic_duplicate`.
 
@@ -120,7 +121,7 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
 
     from nemo_vfm.core.device import device
 
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose="Cosmos-Embed1 from a folder")
+    transformers = require("transformers", purpose="Cosmos-Embed1 from a folder")
     _require_own_code(folder)
     ours = {"trust_remote_code": True, "local_files_only": True}
     try:

@@ -125,7 +125,7 @@ def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
         DataError: it cannot be read to its end.
         StoreError: the store does not answer.
     """
-    tariterators = require("webdataset.tariterators", install="webdataset", purpose="Streaming tars")
+    tariterators = require("webdataset.tariterators", purpose="Streaming tars")
     try:
         with closing(tar.open()) as stream:
             sieve = Sieve(stream, tar.name, max_member_bytes=max_member_bytes)

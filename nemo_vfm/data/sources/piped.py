@@ -74,6 +74,6 @@ class _PipedTar:
 
     def open(self) -> OpenTar:
         """See `Tar.open`."""
-        gopen = require("webdataset.gopen", install="webdataset", purpose="Tars from a program")
+        gopen = require("webdataset.gopen", purpose="Tars from a program")
         stream: OpenTar = gopen.gopen(f"pipe:{self.command}")
         return stream

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.data.tokenizers import sentencepiece_library, tokenizers_library
@@ -42,6 +43,7 @@ class Loaded(Protocol):
         ...
 
 
+@needs_packages("tokenizers", "sentencepiece")
 class FolderTokenizer:
     """The tokenizer of a local folder. Its files are read at the first use, once in each process.
 

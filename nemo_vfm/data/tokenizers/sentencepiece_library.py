@@ -62,7 +62,7 @@ def load(folder: Path) -> SentencePiece:
         DataError: the file is damaged.
         UserError: files beside it add tokens that it does not have.
     """
-    library = require("sentencepiece", install="nemo_vfm[text]", purpose="Reading tokenizer.model")
+    library = require("sentencepiece", purpose="Reading tokenizer.model")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")

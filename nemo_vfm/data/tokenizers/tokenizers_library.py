@@ -102,7 +102,7 @@ def load(folder: Path) -> HuggingFace:
         MissingPackage: the library is not installed.
         DataError: the file is damaged.
     """
-    library = require("tokenizers", install="nemo_vfm[text]", purpose="Reading tokenizer.json")
+    library = require("tokenizers", purpose="Reading tokenizer.json")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
         raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")

@@ -96,7 +96,7 @@ class DecordReader:
             self._process = os.getpid()
             warn_once(f"PyAV reads {self._name}: decord reads only files that start as MP4, QuickTime or Matroska")
             return None
-        decord = require("decord", install="decord", purpose="Reading scattered frames with decord")
+        decord = require("decord", purpose="Reading scattered frames with decord")
         source = io.BytesIO(self._source) if isinstance(self._source, bytes) else str(self._source.absolute())
         try:
             reader = decord.VideoReader(source, num_threads=1)

@@ -6,6 +6,10 @@ Histories and what ranks agree on are ours. The kernels of either give the same 
 NaN, which Transformer Engine leaves out of an amax (H200, docs/measurements/h200.md). MXFP8 was never tried.
 """
 
+from nemo_vfm.core.optional import require
+
+require("transformer_engine", purpose="precision.fp8.kernels=te")
+
 from typing import Any
 
 import torch

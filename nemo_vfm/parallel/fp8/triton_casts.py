@@ -10,6 +10,10 @@ nothing of what is inside.
 Shape letters: M rows, K columns.
 """
 
+from nemo_vfm.core.optional import require
+
+require("triton", purpose="Casting to FP8 by Triton")
+
 import torch
 import triton
 import triton.language as tl

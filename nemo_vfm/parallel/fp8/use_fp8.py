@@ -64,7 +64,7 @@ def require_hardware(spec: Fp8) -> None:
 
 def _require_transformer_engine() -> None:
     try:
-        require("transformer_engine.pytorch", install="transformer-engine[pytorch]", purpose="precision.fp8.kernels=te")
+        require("transformer_engine.pytorch", purpose="precision.fp8.kernels=te")
     except (RuntimeError, OSError, AssertionError) as error:  # the package without its kernels, or beside another cuDNN
         raise UserError(
             f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported ({error}). "

@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sums gradients inside Megatron-Core's DDP to those of one device."""
 
+from nemo_vfm.core.optional import require
+
+require("megatron.core", purpose="engine=megatron")
+
 from typing import Any
 
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig

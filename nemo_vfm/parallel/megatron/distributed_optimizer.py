@@ -6,6 +6,10 @@ Megatron-Core's distributed optimizer gives each data rank a run of numbers that
 checkpoint holds boxes, so each parameter's state is gathered over these ranks, one by one, and each keeps its rows.
 """
 
+from nemo_vfm.core.optional import require
+
+require("megatron.core", purpose="engine=megatron")
+
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

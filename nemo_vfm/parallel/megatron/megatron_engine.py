@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
@@ -38,6 +39,7 @@ from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, on_meta, stat
 from nemo_vfm.sparse.tables.fused_tables import tables_of
 
 
+@needs_packages("megatron.core")
 class MegatronEngine(MeshEngine):
     """Megatron-Core 0.16 under the same plan as the other engine; `shard` shares the optimizer's state (ZeRO-1).
 

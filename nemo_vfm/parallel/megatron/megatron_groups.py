@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gives Megatron-Core the process groups of our mesh, so that both engines place ranks alike."""
 
+from nemo_vfm.core.optional import require
+
+require("megatron.core", purpose="engine=megatron")
+
 from collections.abc import Callable
 
 import torch.distributed as dist

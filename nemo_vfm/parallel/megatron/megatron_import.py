@@ -39,7 +39,7 @@ def _require_whole_transformer_engine() -> None:
     if not available("transformer_engine"):
         return
     try:
-        require("transformer_engine", install="transformer-engine[pytorch]", purpose="engine=megatron")
+        require("transformer_engine", purpose="engine=megatron")
     except Exception as error:
         raise UserError(
             f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would stop at it. "

@@ -7,6 +7,10 @@ checkpoints, averages and warm starts need no second path.
 Shape letters: B batch, S tokens, F features.
 """
 
+from nemo_vfm.core.optional import require
+
+require("megatron.core", purpose="engine=megatron")
+
 import copy
 from collections.abc import Callable, Mapping
 from functools import partial

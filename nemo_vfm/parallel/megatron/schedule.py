@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs microbatches by Megatron-Core's schedules: one after another, or through a pipeline by 1F1B or interleaved."""
 
+from nemo_vfm.core.optional import require
+
+require("megatron.core", purpose="engine=megatron")
+
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial

@@ -1,3 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
 """Speaks OpenAI's HTTP protocol for completions and chats."""
+
+from nemo_vfm.core.optional import require
+
+for package in ("starlette", "uvicorn"):
+    require(package, purpose="Serving a model")

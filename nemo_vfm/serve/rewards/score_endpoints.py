@@ -2,6 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answers `/v1/score`, and `/v1/chat/completions` as a reward model does."""
 
+from nemo_vfm.core.optional import require
+
+require("starlette", purpose="Serving a model")
+
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress

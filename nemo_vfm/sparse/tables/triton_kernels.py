@@ -8,6 +8,10 @@ other. So a sum has the same bits in every run, but not those of torch's or numb
 Shape letters: R rows of a storage, N values, G bags, D width, U touched rows.
 """
 
+from nemo_vfm.core.optional import require
+
+require("triton", purpose="Embedding tables by Triton")
+
 import torch
 import triton
 import triton.language as tl

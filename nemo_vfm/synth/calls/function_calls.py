@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.calls.json_answer import NoJson, json_in
 from nemo_vfm.synth.calls.tool_source import Toolset, ToolSource
@@ -23,6 +24,7 @@ _PROMPTS = {
 }  # fmt: skip
 
 
+@needs_packages("jsonschema")
 class FunctionCalls:
     """Requests of users, calls by the assistant, results that the model makes up, and answers.
 

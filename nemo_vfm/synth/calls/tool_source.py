@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.calls.json_answer import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_tools
@@ -41,6 +42,7 @@ class ToolSource(AsksModels, Protocol):
         ...
 
 
+@needs_packages("jsonschema")
 class MadeTools:
     """Tools that a model makes up; those that are not valid are left out.
 
@@ -77,6 +79,7 @@ class MadeTools:
         return [one for one in found if one.tools]
 
 
+@needs_packages("jsonschema")
 class GivenTools:
     """Tools of a file.
 

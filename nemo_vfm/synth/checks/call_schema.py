@@ -233,4 +233,4 @@ def _short_message(text: str) -> str:
 
 
 def _jsonschema() -> Any:
-    return require("jsonschema", install="nemo_vfm[functions]", purpose="Checking calls of functions")
+    return require("jsonschema", purpose="Checking calls of functions")

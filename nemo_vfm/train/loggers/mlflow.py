@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Recipient, SentText
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.logger_arguments import refuse_keys
 
@@ -23,6 +23,8 @@ _KEYS = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_P
 KEYS = "MLFLOW_TRACKING_TOKEN (or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD)"
 
 
+@needs_packages("mlflow")
+@needs_packages("sqlalchemy", "alembic", where={"mode": "offline"})
 class MLflow:
     """A run in `mlflow/mlflow.db` of the run folder, or at a server.
 
@@ -61,13 +63,13 @@ class MLflow:
         """An MLFlowLogger on a new run, or on the run that was begun before."""
         server = _server() if self.mode == "online" else None
         _be_quiet()
-        require("mlflow", install="nemo_vfm[mlflow]", purpose="The MLflow logger")
+        require("mlflow", purpose="The MLflow logger")
         logging.getLogger("mlflow").setLevel(logging.WARNING)  # tables of the database, one by one
         home = folder.absolute() / "mlflow"
         home.mkdir(parents=True, exist_ok=True)
         if server is None:  # MLflow refuses new stores of plain files since 3.10; a database needs these
-            require("sqlalchemy", install="nemo_vfm[mlflow]", purpose="The MLflow logger's database")
-            require("alembic", install="nemo_vfm[mlflow]", purpose="The MLflow logger's database")
+            require("sqlalchemy", purpose="The MLflow logger's database")
+            require("alembic", purpose="The MLflow logger's database")
         return self._logger(folder, home, server)
 
     def _logger(self, folder: Path, home: Path, server: str | None) -> "Logger":

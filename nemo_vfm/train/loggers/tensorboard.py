@@ -16,7 +16,7 @@ class TensorBoard:
 
     def open(self, folder: Path) -> "Logger":
         """A TensorBoardLogger that writes straight into the folder."""
-        require("tensorboard", install="tensorboard", purpose="The TensorBoard logger")
+        require("tensorboard", purpose="The TensorBoard logger")
         from lightning.pytorch.loggers import TensorBoardLogger
 
         return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)

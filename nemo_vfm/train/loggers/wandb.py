@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Recipient, SentText
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.optional import require
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.logger_arguments import refuse_keys
 
@@ -29,6 +29,7 @@ _UNASKED = {
 }  # fmt: skip
 
 
+@needs_packages("wandb")
 class WeightsAndBiases:
     """Files under `wandb/` of the run folder, which `wandb sync` uploads later; or a run at a server.
 
@@ -70,7 +71,7 @@ class WeightsAndBiases:
         _stay_in(home)
         if self.mode == "online":
             _refuse_other_servers(home)
-        wandb = require("wandb", install="nemo_vfm[wandb]", purpose="The Weights & Biases logger")
+        wandb = require("wandb", purpose="The Weights & Biases logger")
         return _logger(wandb.init(
             project=conceal(self.project), name=conceal(self.name or folder.name), entity=self.entity,
             tags=[conceal(tag) for tag in self.tags] or None,

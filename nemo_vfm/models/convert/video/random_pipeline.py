@@ -144,8 +144,8 @@ def write_random_pipeline(folder: Path, family: Family) -> None:
         MissingPackage: diffusers or transformers is not installed.
     """
     purpose = "a tiny random pipeline"
-    diffusers = require("diffusers", install="nemo_vfm[diffusers]", purpose=purpose)
-    transformers = require("transformers", install="nemo_vfm[transformers]", purpose=purpose)
+    diffusers = require("diffusers", purpose=purpose)
+    transformers = require("transformers", purpose=purpose)
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)
     try:
@@ -209,7 +209,7 @@ def _text_encoder(kind: str, hf: ModuleType) -> Any:
 
 def _tokenizer(hf: ModuleType) -> Any:
     """Create a byte-level tokenizer that appends an end token."""
-    library = require("tokenizers", install="nemo_vfm[transformers]", purpose="a tiny random pipeline")
+    library = require("tokenizers", purpose="a tiny random pipeline")
     level = library.pre_tokenizers.ByteLevel
     words = {word: number for number, word in enumerate([*_SPECIAL, *sorted(level.alphabet())])}
     tokenizer = library.Tokenizer(library.models.BPE(vocab=words, merges=[], unk_token=_SPECIAL[3]))

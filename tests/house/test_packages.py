@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that each component declares the optional packages that its code reaches, and who repeats what it declares."""
+
+import ast
+import re
+from functools import cache
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+from nemo_vfm.cli.catalogue.components import catalogue
+from nemo_vfm.config import Roots, compose, needs, trust_list
+from nemo_vfm.config.locate import GUARDED
+from nemo_vfm.config.recipe_header import header
+from nemo_vfm.core.optional import EXTRAS, declared
+from tests.support.package_users import is_ours, reached
+from tests.support.repository import ROOT, python_files, tree, where, yaml_files
+
+#: What a component reaches and does not declare itself: (component or "", package) -> why.
+ELSEWHERE = {
+    ("", "numba"): "torch's operators do the same",
+    ("", "transformer_engine"): "Fp8 declares it, where its kernels are chosen",
+    ("nemo_vfm.text.train_tokenizer.TrainTokenizer", "sentencepiece"): "its learner declares it",
+    ("nemo_vfm.train.job.Train", "tokenizers"): "transformers brings it",
+    ("nemo_vfm.synth.sample_videos.Sample", "tokenizers"): "transformers brings it",
+}
+TRUST = trust_list(sorted(set(GUARDED.values())))
+
+
+@cache
+def components() -> dict[str, object]:
+    """Every component of ours that fills a slot, by name."""
+    found = catalogue(Roots.standard(), TRUST)
+    assert not found.left_out
+    return {name: found.known[name] for name in found.reached() if is_ours(name)}
+
+
+@cache
+def setup_lists() -> dict[str, Any]:
+    """The lists of setup.py, without setting anything up."""
+    wanted = ("RUNTIME", "DEV", "EXTRAS")
+    body = [node for node in tree(ROOT / "setup.py").body
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in wanted]  # fmt: skip
+    found: dict[str, Any] = {}
+    exec(compile(ast.Module(body, []), "setup.py", "exec"), found)
+    return found
+
+
+def modules_of(lines: list[str]) -> set[str]:
+    """What packages are called where they are imported, for those that are called after themselves."""
+    return {Requirement(line).name.lower().replace("-", "_") for line in lines}
+
+
+def extras_of(recipe) -> set[str]:
+    """What the components of a recipe declare."""
+    found = needs(compose(recipe), TRUST)
+    return {EXTRAS[module.partition(".")[0]] for _, need in found for module in need.modules}
+
+
+def test_each_component_declares_what_its_code_reaches_and_nothing_else():
+    assert len(components()) > 200
+    wrong = {}
+    for name, component in components().items():
+        own = {module.partition(".")[0] for need in declared(component) for module in need.modules}
+        expected = {one for one in reached(name) & EXTRAS.keys() if not {("", one), (name, one)} & ELSEWHERE.keys()}
+        if own != expected and name != "nemo_vfm.core.fp8.Fp8":
+            wrong[name] = f"declares {sorted(own)}, and its code reaches {sorted(expected)}"
+    assert not wrong
+
+
+def test_no_exception_is_idle():
+    users = {name: reached(name) for name in components()}
+    assert not [key for key in ELSEWHERE
+                if not any(key[1] in found for name, found in users.items() if key[0] in ("", name))]  # fmt: skip
+
+
+def test_what_is_required_comes_with_an_extra_or_with_us():
+    ours = modules_of(setup_lists()["RUNTIME"])
+    packages = {
+        node.args[0].value.partition(".")[0]: where(path, node)
+        for path in python_files("nemo_vfm")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "require" and isinstance(node.args[0], ast.Constant)
+    }
+    assert len(packages) > 15
+    assert not {one: place for one, place in packages.items() if one not in {*EXTRAS, *ours, "triton"}}
+
+
+@pytest.mark.parametrize(("module", "extra"), sorted(EXTRAS.items()))
+def test_the_extra_of_a_module_brings_it(module, extra):
+    names = modules_of(setup_lists()["EXTRAS"][extra])
+    assert any(name in (module, f"{module}_core", f"{module}_skinny", f"{module}_toolkit") for name in names), names
+
+
+@pytest.mark.parametrize("recipe", [str(path.relative_to(ROOT)) for path in yaml_files("recipes")])
+def test_a_recipe_tells_on_top_which_extras_its_components_declare(recipe):
+    assert set(header(ROOT / recipe).extras) == extras_of(ROOT / recipe), 'write "Extras: NAME, NAME." in its header'
+
+
+def test_the_image_holds_the_extras_of_all_recipes_but_those_for_nemo():
+    wanted = set().union(*(extras_of(path) for path in yaml_files("recipes"))) - {"nemo"}
+    found = re.search(r"^ARG EXTRAS=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert found and found[1] == ",".join(sorted(wanted))
