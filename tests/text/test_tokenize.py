@@ -230,7 +230,7 @@ class Doubling(ByteTokenizer):
 @pytest.mark.parametrize(
     "change",
     [{"column": "other"}, {"min_characters": 30}, {"max_characters": 60}, {"max_document_mb": 0.0001},
-     {"portion_mb": 0.001}, {"tokenizer": Doubling()}], ids=str,
+     {"portion_mb": 0.001}, {"tokenizer": Doubling()}], ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_any_setting_that_decides_about_a_token_begins_anew_and_leaves_nothing_of_before(tmp_path, change):
     rows = [{"text": text, "other": text[::-1]} for text in documents(30)]
