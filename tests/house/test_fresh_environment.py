@@ -2,9 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what a user has after `make setup`, and in an image of the Dockerfile: in environments of their own.
 
-Torch and the rest are installed once, from the index that pip is configured for.
+The first holds links to the packages that `make setup` has installed here, and to nothing of what came with `dev`; a
+second installation of torch would take two minutes. The second is installed from the index that pip is configured for.
 """
 
+import ast
 import json
 import os
 import re
@@ -14,13 +16,15 @@ import subprocess
 import venv
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.house.test_commands import instructions
 from tests.support.films import pan, write_film
-from tests.support.repository import ROOT
+from tests.support.repository import ROOT, dotted, tree
 
 COPIED = ("nemo_vfm", "launcher", "conf", "recipes")
 FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Makefile", "constraints.txt")
@@ -77,7 +81,7 @@ class Environment:
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory) -> Environment:
-    """What `make setup` makes of a new checkout, with a folder of small videos in it."""
+    """What `make setup` makes of a new checkout, its packages linked, with a folder of small videos in it."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -86,9 +90,35 @@ def fresh(tmp_path_factory) -> Environment:
     (folder / "DIR").mkdir()
     for number in range(4):
         write_film(folder / "DIR" / f"{number}.mp4", pan(number, 48))
+    venv.create(folder / ".venv", with_pip=True)
+    (site,) = (folder / ".venv").glob("lib/python*/site-packages")
+    shutil.rmtree(site / "setuptools", ignore_errors=True)  # that of the venv, which a newer one replaces
+    for top in _of_setup():
+        if not (site / top.name).exists():
+            (site / top.name).symlink_to(top)
     made = Environment(folder, folder / ".venv" / "bin")
-    made.run("make setup")
+    made.run("grep -v '^torch==' constraints.txt > .venv/constraints.txt")
+    made.run("pip install -q --no-deps --no-build-isolation -e . && make -t setup")
     return made
+
+
+def _of_setup() -> Iterator[Path]:
+    """What lies in site-packages of the packages that ours needs without any extra, and of those that they need."""
+    assigned = {
+        dotted(one.targets[0]): one.value for one in tree(ROOT / "setup.py").body if isinstance(one, ast.Assign)
+    }
+    waiting, seen = list(map(Requirement, ast.literal_eval(assigned["RUNTIME"]))), set[str]()
+    while waiting:
+        wanted = waiting.pop()
+        if str(wanted) in seen:
+            continue
+        seen.add(str(wanted))
+        found = distribution(wanted.name)
+        for one in map(Requirement, found.requires or ()):
+            if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in (*wanted.extras, "")):
+                waiting.append(one)
+        names = {Path(file).parts[0] for file in found.files or ()} - {"..", "__pycache__"}
+        yield from (Path(str(found.locate_file(name))) for name in sorted(names))
 
 
 @pytest.fixture(scope="module")
