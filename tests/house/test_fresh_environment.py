@@ -6,7 +6,6 @@ The first holds links to the packages that `make setup` has installed here, and 
 second installation of torch would take two minutes. The second is installed from the index that pip is configured for.
 """
 
-import ast
 import json
 import os
 import re
@@ -23,8 +22,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.house.test_commands import instructions
+from tests.house.test_packages import setup_lists
 from tests.support.films import pan, write_film
-from tests.support.repository import ROOT, dotted, tree
+from tests.support.repository import ROOT
 
 COPIED = ("nemo_vfm", "launcher", "conf", "recipes")
 FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE", "Makefile", "constraints.txt")
@@ -104,10 +104,7 @@ def fresh(tmp_path_factory) -> Environment:
 
 def _of_setup() -> Iterator[Path]:
     """What lies in site-packages of the packages that ours needs without any extra, and of those that they need."""
-    assigned = {
-        dotted(one.targets[0]): one.value for one in tree(ROOT / "setup.py").body if isinstance(one, ast.Assign)
-    }
-    waiting, seen = list(map(Requirement, ast.literal_eval(assigned["RUNTIME"]))), set[str]()
+    waiting, seen = list(map(Requirement, setup_lists()["RUNTIME"])), set[str]()
     while waiting:
         wanted = waiting.pop()
         if str(wanted) in seen:
