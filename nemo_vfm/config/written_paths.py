@@ -51,11 +51,11 @@ def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Per
     """
     path = Path(str(node.value))
     if _of_git(path) is not None:
-        return "this is written, and it lies in a folder that is git's own; choose another path"
+        return "nothing is written in git's own folders; choose another path"
     if node.is_typed or is_free(path, run_dir) or permissions.may_write(path):
         return ""
-    return ("this is written, and a recipe writes only in its run folder and below the working directory, nothing "
-            f"hidden there; if you mean it, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
+    return ("a recipe may write only in its run folder and below the working directory, in nothing hidden there; if "
+            f"you mean this path, type it ({key}=PATH) or allow its folder (--allow-write DIR)")  # fmt: skip
 
 
 def is_free(path: Path, run_dir: Path | None) -> bool:

@@ -77,13 +77,11 @@ def needed(component: Callable[..., Any], given: Mapping[str, object]) -> list[N
 
 
 def available(module: str) -> bool:
-    """Whether `module` is installed; it is not imported."""
-    if module in sys.modules:  # also where it has no spec, or stands as None for what may not be imported
-        return sys.modules[module] is not None
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:
-        return False
+    """Whether the package of `module` is installed; nothing of it is imported."""
+    top = module.partition(".")[0]
+    if top in sys.modules:  # also where it has no spec, or stands as None for what may not be imported
+        return sys.modules[top] is not None
+    return find_spec(top) is not None
 
 
 def require(module: str, *, purpose: str) -> ModuleType:

@@ -94,7 +94,12 @@ def test_the_verbs_really_ran(seen):
 
 
 def test_every_module_is_imported_but_those_of_absent_packages(seen):
-    ours = [line for line in seen["missing"] if "nemo_vfm" in line.partition(": ")[2]]
+    told = [line.partition(": ")[2] for line in seen["missing"]]
+    ours = [
+        text
+        for text in told
+        if "nemo_vfm" in text and not re.search(r" needs the package '\w+', .* Install it: ", text)
+    ]
     assert not ours, ours
     assert sum(name.startswith("nemo_vfm.") for name in seen["modules"]) > 100
 

@@ -23,7 +23,7 @@ WRITES = "_target_: @.Writes\n"
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A home beside the working directory, which is empty."""
-    inside, home = tmp_path / "inside", tmp_path / "home"
+    inside, home = tmp_path / "inside", tmp_path / "mine"
     inside.mkdir(), home.mkdir(mode=0o755)
     monkeypatch.chdir(inside)
     for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME"):
@@ -33,9 +33,9 @@ def home(tmp_path, monkeypatch):
 
 
 OUTSIDE = [
-    "${env:HOME}/.bashrc", "${env:HOME}/new", "~/x/../../../${env:HOME}/new", "../home/new", "a/../../home/new",
+    "${env:HOME}/.bashrc", "${env:HOME}/new", "~/x/../../../${env:HOME}/new", "../mine/new", "a/../../mine/new",
     "/etc/cron.d/new", "link/new", "a/link/new", ".ssh/rc", "a/.hidden/x", ".bashrc", ".git/hooks/x", "a/.GIT/x", "/",
-    ".", "${run_dir}/../../../home/new", "${run_dir}/link/new", "${env:HOME}",
+    ".", "${run_dir}/../../../mine/new", "${run_dir}/link/new", "${env:HOME}",
 ]  # fmt: skip
 
 

@@ -68,6 +68,7 @@ COMMON = {
         "a class that is not named": Wrong(W + "stage: {by: 2}"),
         "a name that is not trusted": Wrong("_target_: my_package.Job"),
         "a protection that only you can give up": Wrong("_target_: '@.Guarded'\nstrict: false"),
+        "a file outside that the run writes": Wrong("_target_: '@.Writes'\nfile: ../notes.txt"),
         "a word where a component belongs": Wrong(W + "stage: scal", files=STAGES),
         "one component where several have names": Wrong(W + "stages: {_target_: '@.Shift'}"),
         "a value where several have names": Wrong(W + "stages: 3"),

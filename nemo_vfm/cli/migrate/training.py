@@ -4,6 +4,7 @@
 
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
+from nemo_vfm.config.compose import MAX_SEED
 
 _TRAIN = "nemo_vfm.train."
 _COSINE = {"cosine", "cosineannealing", "cosineannealingscheduler"}
@@ -40,10 +41,10 @@ def training(draft: Draft) -> None:
 
 def _seed(draft: Draft) -> None:
     seed = draft.get("seed")
-    if isinstance(seed, int) and not isinstance(seed, bool) and seed >= 0:
+    if isinstance(seed, int) and not isinstance(seed, bool) and 0 <= seed < MAX_SEED:
         draft.carry("seed", "seed")
     else:
-        draft.leave("seed", "a seed must be a whole number, zero or more")
+        draft.leave("seed", "a seed must be a whole number, at least 0 and below 2^63")
 
 
 def _length(draft: Draft) -> None:
