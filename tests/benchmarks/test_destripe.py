@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.benchmarks import figures_of
 
-pytestmark = pytest.mark.slow  # a whole benchmark
+pytestmark = pytest.mark.soak  # a whole benchmark, of half a minute
 
 
 def test_eight_pictures_gain_more_than_was_asked_in_both_directions(tmp_path: Path):

@@ -11,7 +11,7 @@ from nemo_vfm.parallel.verify.parity import Row
 from tests.support.benchmarks import figures_of, module_of
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # two minutes; tests/parallel compares the same layouts
 def test_the_quick_comparison_finds_every_row_equal(tmp_path: Path) -> None:
     figures = figures_of("engines", "--quick", folder=tmp_path)
     assert figures["rows"] == figures["rows_equal"] >= 40

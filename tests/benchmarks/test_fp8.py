@@ -14,7 +14,7 @@ from tests.support.repository import ROOT
 pytest.importorskip("torchao", reason="needs the extra dev")
 
 
-@pytest.mark.slow  # four trainings of 60 steps
+@pytest.mark.soak  # four trainings of 60 steps
 def test_its_figures_meet_their_bars(tmp_path: Path) -> None:
     found = figures_of("fp8", "--quick", folder=tmp_path)
     assert found["bytes_differing"] == 0 and found["scaled_mm_error"] <= 1e-6

@@ -9,7 +9,7 @@ import pytest
 from tests.support.benchmarks import figures_of
 
 
-@pytest.mark.slow  # a minute
+@pytest.mark.soak  # a minute
 def test_a_quick_run_stores_less_steps_faster_and_computes_the_same(tmp_path: Path):
     figures = figures_of("recd", "--quick", "--orders", folder=tmp_path)
     assert figures["stored_ratio"] > 2.5 and 1 < figures["stored_over_unique"] < 1.2

@@ -31,7 +31,7 @@ def test_a_fault_changes_one_token_and_leaves_python(tmp_path: Path):
         assert ast.dump(ast.parse(after)) != ast.dump(ast.parse(before))
 
 
-@pytest.mark.slow  # it runs pytest on a copy of the code
+@pytest.mark.soak  # it runs pytest on a copy of the code
 def test_a_fault_that_matters_is_seen_and_one_that_does_not_survives(tmp_path: Path):
     for part in ("nemo_vfm", "tests", "conf", "recipes", "docs"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -134,6 +134,7 @@ def test_a_rank_killed_twice_under_torchrun_is_started_again_and_the_run_is_as_i
     assert len(list((folder / "samples").iterdir())) == 2
 
 
+@pytest.mark.soak  # tests/parallel/fp8 resumes with histories in seconds
 def test_a_rank_killed_in_fp8_changes_no_bit(data: Path, tmp_path: Path) -> None:
     """Scales of `delayed` come from the steps before: a history that was lost would show at once."""
     fp8 = ("parallel.shard=2", "precision=fp8", "precision.fp8.recipe=delayed", "precision.fp8.history=4")

@@ -201,9 +201,8 @@ def test_invalid_arguments_are_refused(make, message) -> None:
 
 
 @pytest.mark.slow  # compiles
-@pytest.mark.parametrize("method", ["lora", "dora"])
-def test_compiled_blocks_give_the_same_output(method) -> None:
-    built = perturbed(model(method=method))
+def test_compiled_blocks_give_the_same_output() -> None:
+    built = perturbed(model(method="dora"))  # which does all that LoRA does
     expected = output_of(built)
     for block in built.blocks:  # type: ignore[union-attr]
         block.compile()
