@@ -36,14 +36,14 @@ def test_every_family_is_the_same_function_in_diffusers(tmp_path: Path):
     assert len(own) == 11 and all(row["difference"] > 0 for row in own), "two libraries that round alike are one"
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # a whole benchmark
 def test_every_family_is_sampled_as_diffusers_samples_it(tmp_path: Path):
     found = called(tmp_path / "out.json", "benchmarks/pipeline_parity.py")
     assert found["num_families"] == 12 and 0 < found["max_latent_difference"] < 1e-3
     assert found["max_given_difference"] < 0.03
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # a whole benchmark
 def test_the_short_form_of_the_conversions_gives_every_figure(tmp_path: Path):
     found = called(tmp_path / "out.json", "benchmarks/convert.py", "--quick")
     assert found["speed_over_copy_by_way"].keys() == {"in", "out"} and min(found["speed_over_copy_by_way"].values()) > 0
