@@ -60,17 +60,20 @@ def write_refusal(node: Scalar, key: str, run_dir: Path | None, permissions: Per
 
 def is_free(path: Path, run_dir: Path | None) -> bool:
     """Whether any recipe may write there: in the run folder, or below the working directory where nothing is hidden."""
-    if run_dir is not None and _lies_below(path, run_dir) is not None:
-        return True
     here = Path.cwd()
-    below = _lies_below(path, here) if here != Path(here.anchor) else None
-    return below is not None and not any(part.startswith(".") for part in below.parts)  # it may be the user's home
+    if _is_visible(path, here) and here != Path(here.anchor):
+        return True
+    if run_dir is None or real(here).is_relative_to(real(run_dir)):  # such as `.`, the user's home
+        return False
+    is_own = _is_visible(run_dir, here) or not real(run_dir).is_relative_to(real(here))
+    return is_own and real(path).is_relative_to(real(run_dir)) and real(path) != real(run_dir)
 
 
-def _lies_below(path: Path, folder: Path) -> Path | None:
-    """Where a path leads below a folder, links followed; None where it leads elsewhere or to the folder itself."""
+def _is_visible(path: Path, folder: Path) -> bool:
+    """Whether a path leads below a folder, links followed, through no name that begins with a dot."""
     lies, root = real(path), real(folder)
-    return lies.relative_to(root) if lies.is_relative_to(root) and lies != root else None
+    below = lies.relative_to(root).parts if lies.is_relative_to(root) else ()
+    return bool(below) and not any(part.startswith(".") for part in below)
 
 
 def _path(node: Scalar) -> Path:

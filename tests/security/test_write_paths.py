@@ -69,6 +69,13 @@ def test_a_recipe_writes_below_the_working_directory_and_in_its_run_folder(home,
     assert {path.partition("/")[0] for path in tree_below(home)} == {"run"}, "nothing else, and nothing to remember"
 
 
+@pytest.mark.parametrize("run_dir", [".", ".config/run"])
+def test_a_run_folder_makes_nothing_hidden_free(home, run_dir):
+    kitchen = Kitchen(Path())
+    kitchen.write("r.yaml", WRITES + f"file: .config/run/x\nrun_dir: {run_dir}\n")
+    assert kitchen.main("check", "r.yaml") == 2
+
+
 def test_the_root_of_the_file_system_is_nobodys_working_directory(home, monkeypatch):
     kitchen = Kitchen(Path.cwd())
     recipe = kitchen.write("r.yaml", WRITES + f"file: {home}/new\n")

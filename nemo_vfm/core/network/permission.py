@@ -36,9 +36,8 @@ class UserOnly:
 
 #: A text that is sent to somebody: what comes from the environment is refused in it.
 SentText = Annotated[str, Sent()]
+_FOLDER = "file://"  # before a folder that a run may write in
 #: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.
-#: Stands before a folder of the user's that a run may write in.
-_FOLDER = "file://"
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")
 _BARE = re.compile(r"(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+)(?::\d{1,5})?")
 
