@@ -103,7 +103,7 @@ class Slurm:
     """
 
     def __init__(
-        self, root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10,
+        self, root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 30,
         partition: str = "OverSubscribe=FORCE:4", more: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self.root, self.gpus, self.kill_wait_s, self.partition, self.more = root, gpus, kill_wait_s, partition, more
@@ -246,7 +246,7 @@ class Slurm:
 
 @contextmanager
 def slurm(
-    root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 10, partition: str = "OverSubscribe=FORCE:4",
+    root: Path, *, nodes: int = 2, gpus: int = 0, kill_wait_s: int = 30, partition: str = "OverSubscribe=FORCE:4",
     more: Sequence[str] = (),
 ) -> Iterator[Slurm]:  # fmt: skip
     """A cluster for the time of the block."""

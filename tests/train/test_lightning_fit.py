@@ -234,7 +234,7 @@ def test_two_processes_of_the_command_share_the_data_and_a_signal_ends_both_with
     here = "tests.train.test_lightning_fit"
     words = [recipe, "--trust", "tests", f"run_dir={tmp_path / 'run'}", f"module._target_={here}.Net",
              f"data._target_={here}.Loud", "devices=2", "accelerator=cpu", "trainer.max_epochs=3"]  # fmt: skip
-    end = f"callbacks.end={{_target_: {here}.EndAt, step: 4, number: 15}}"
+    end = f"callbacks.end={{_target_: {here}.EndAt, batch: 4, number: 15, taken: []}}"
     command = [sys.executable, "-m", "nemo_vfm", "run"]
     done = subprocess.run([*command, *words, end], cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 75 and "at step 4" in " ".join(done.stderr.split()), done.stderr[-3000:]
