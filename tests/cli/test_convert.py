@@ -36,6 +36,7 @@ def forked(monkeypatch):
     monkeypatch.setattr(convert, "subprocess", SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired))
 
 
+@pytest.mark.slow
 def test_an_archive_becomes_a_folder_of_safetensors_and_json(kitchen, capfd):
     archive = nemo({"model_config.yaml": CONFIG.encode(), "model_weights.ckpt": saved(STATE), "a.model": b"x"})
     (kitchen.folder / "a.nemo").write_bytes(archive)

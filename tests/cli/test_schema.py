@@ -92,6 +92,7 @@ def test_what_explain_prints_of_a_job_fits(name):
 
 
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+@pytest.mark.slow
 def test_a_misspelt_key_is_seen_in_every_component_of_a_recipe(file):
     whole = read_values(file.read_text(), file.name)
     seen = 0
@@ -166,6 +167,7 @@ def test_a_wrong_value_is_seen(path, value):
 
 @pytest.mark.parametrize("later", ["${input}", "${a.b}/${run_dir}", "???", "${env:HOME}"])
 @pytest.mark.parametrize("file", RECIPES, ids=lambda file: file.stem)
+@pytest.mark.slow
 def test_any_value_may_come_from_elsewhere_or_later(file, later):
     def replaced(value: object) -> object:
         if isinstance(value, dict):

@@ -64,6 +64,7 @@ def refused(kitchen, capsys, *words: object) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_dropped_clip_is_told_with_the_rule_and_what_would_spare_it(kitchen, capsys, run):
     black = one(run, "dropped", "black")
     shown = told(kitchen, capsys, run, black["clip_id"])

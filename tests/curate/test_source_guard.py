@@ -109,6 +109,7 @@ def test_a_film_that_changes_after_it_was_probed_fails_in_a_sentence_and_alone(
 
 
 @pytest.mark.parametrize("change", [write_over, exchange])
+@pytest.mark.slow
 def test_the_next_run_takes_the_film_for_what_it_is_by_then(films, tmp_path, monkeypatch, change):
     folder, other = films
     bytes_of_other = other.read_bytes()

@@ -31,6 +31,7 @@ HOME = Address(f"s3://{BUCKET}/shards")
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("cached", [False, True])
+@pytest.mark.slow
 def test_batches_are_the_same_from_the_store_and_from_the_disk_and_after_a_resume(
     bucket: Store, latent_shards: LatentShards, tmp_path: Path, num_workers: int, cached: bool
 ) -> None:
@@ -78,6 +79,7 @@ def test_opening_asks_for_one_list_and_each_index_once(failing: Failing, latent_
     assert len(gets) == 1 + 1 + 4 and not any(".tar" in line for line in failing.requests)
 
 
+@pytest.mark.slow
 def test_a_line_that_breaks_stops_the_run_and_does_not_drop_samples(
     failing: Failing, latent_shards: LatentShards
 ) -> None:

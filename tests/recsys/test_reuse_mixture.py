@@ -101,6 +101,7 @@ def test_a_cut_file_is_named(tmp_path: Path):
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="NEMO_VFM_TEST_DATA is not set")
 @pytest.mark.parametrize(("year", "mean", "once"), [(2021, 6.906, (0.473, 0.069)), (2022, 12.744, (0.342, 0.027))])
+@pytest.mark.slow
 def test_published_histograms_are_repeated(year: int, mean: float, once: tuple[float, float]):
     printed = first_histogram(DATA / f"locality_stats_{year}.txt")
     assert printed.mean == pytest.approx(mean, abs=0.001)

@@ -99,6 +99,7 @@ class TestWhatTheUserTyped:
         kitchen.write("r.yaml", WRITES + "file: x\nmore: {typed: ???, beside: '${more.typed}/../.bashrc'}\n")
         assert kitchen.main("check", "r.yaml", f"more.typed={home}/new") == 2
 
+    @pytest.mark.slow
     def test_is_typed_in_a_step_a_sweep_and_from_python(self, home, monkeypatch):
         kitchen = Kitchen(Path())
         monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for the processes of the sweep

@@ -18,5 +18,5 @@ def every_option(kitchen: Kitchen) -> tuple[argparse.ArgumentParser, list[argpar
     run.add_arguments(parser)
     options = [action for action in parser._actions if action.dest not in _NO_OPTIONS]
     assert {"overlay", "trust", "preempt", "max_restarts", "rank_timeout"} <= {one.dest for one in options}
-    values = {"conf": kitchen.folder / "own", "overlay": "longer", "trust": PARTS}
+    values = {"conf": kitchen.folder / "own", "overlay": "longer", "trust": PARTS, "preempt": "TERM"}
     return parser, options, [f"{one.option_strings[-1]}={values.get(one.dest, 7)}" for one in options]

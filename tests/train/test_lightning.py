@@ -159,6 +159,7 @@ class Numbers(Module):
         return DataLoader(torch.arange(4.0))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_batches_of_a_lightning_data_module_are_trained_on_and_found_again_after_a_resume(tmp_path: Path) -> None:
     train("7 steps", data=Module()).run(Run(tmp_path / "two", seed=5))
     assert resumed_steps(tmp_path / "two", seed=5, duration="12 steps", data=Module()) == [8, 9, 10, 11, 12]

@@ -96,6 +96,7 @@ def test_ten_seconds_of_the_trailer_are_found_inside_thirty(trailer: tuple[np.nd
 
 
 @pytest.mark.parametrize("first, last", [(77, 160), (395, 450), (524, 570), (580, 609)])
+@pytest.mark.slow
 def test_a_piece_cut_at_any_frame_is_found(trailer: tuple[np.ndarray, float], first: int, last: int):
     frames, fps = trailer
     assert min(STAGE.likeness([remember(frames, fps), remember(frames[first:last], fps)])) > 0.85

@@ -59,6 +59,7 @@ def said(call: Any) -> Any:
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_tokens_and_masks_are_those_of_transformers(tmp_path: Path, template: Path) -> None:
     theirs, ours = both(tmp_path, template.read_text())
     equal = 0
