@@ -81,7 +81,10 @@ def available(module: str) -> bool:
     top = module.partition(".")[0]
     if top in sys.modules:  # also where it has no spec, or stands as None for what may not be imported
         return sys.modules[top] is not None
-    return find_spec(top) is not None
+    try:
+        return find_spec(top) is not None
+    except ModuleNotFoundError:  # a finder that somebody added may refuse
+        return False
 
 
 def require(module: str, *, purpose: str) -> ModuleType:
