@@ -17,6 +17,7 @@ from nemo_vfm.config.overrides import Override, parse_override
 from nemo_vfm.config.recipe_errors import fail
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.permission import folder_word
 
 _OPTIONS = ("overlay", "trust", "allow")  # of `nemo-vfm run`, passed on word by word
 _BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})(?=[/,\]}\"']|$)")
@@ -131,7 +132,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_allow_write(parser: argparse.ArgumentParser) -> None:
     """--allow-write, kept among the words of --allow-host as `nemo-vfm run` keeps it."""
     parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append",
-                        type=lambda text: f"file://{Path(text).expanduser().absolute()}",
+                        type=folder_word,
                         help="a folder that the recipe may write in, although it lies outside the working directory "
                              "and the run folder")  # fmt: skip
 

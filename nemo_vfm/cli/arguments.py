@@ -36,7 +36,9 @@ def add_allow_write(parser: argparse.ArgumentParser) -> None:
 
 
 def _folder(text: str) -> str:
-    return f"file://{Path(text).expanduser().absolute()}"
+    from nemo_vfm.core.network.permission import folder_word  # only where the option is given
+
+    return folder_word(text)
 
 
 #: What joins GPUs where nobody says: conf/network/NAME.

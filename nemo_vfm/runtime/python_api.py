@@ -20,6 +20,7 @@ from nemo_vfm.config.recipe_errors import Mark, Source
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import Interrupted, LostRank, NemoVfmError, NextPhase, NothingKept, Preempted, UserError
+from nemo_vfm.core.network.permission import folder_word
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types.job import Outcome
@@ -118,7 +119,7 @@ def run(
 
 def _words(hosts: Sequence[str], folders: Sequence[str | Path]) -> list[str]:
     """What the user allows, as `permissions` reads it."""
-    return [*hosts, *(f"file://{Path(folder).expanduser().absolute()}" for folder in folders)]
+    return [*hosts, *map(folder_word, folders)]
 
 
 def _in_run_dir(composed: "Composed", run_dir: str | Path | None) -> "Composed":

@@ -190,6 +190,11 @@ def allowed_host(word: str) -> Allowed:
     return allowed_place(place, variable or None)
 
 
+def folder_word(folder: str | Path) -> str:
+    """A folder of `--allow-write` as a word of `--allow-host`: whole, since others may run elsewhere."""
+    return f"{_FOLDER}{Path(folder).expanduser().absolute()}"
+
+
 def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
     """A folder, or a single file, that a run may write.
 
