@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that the processes of a pool end with their parent, however that ends."""
+"""Tests that the processes of a pool outlive what is raised in them, and end with their parent, however that ends."""
 
 import os
 import signal
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.parallel.verify.rank_pool import Pool
+from nemo_vfm.parallel.verify.rank_pool import Pool, RankFailed
 from tests.support.repository import ROOT
 
 STARTS = """
@@ -19,7 +19,7 @@ import sys, time
 from nemo_vfm.parallel.verify.rank_pool import Pool
 if __name__ == "__main__":
     with Pool(2) as pool:
-        print(*(process.pid for process, _ in pool._started()), flush=True)
+        print(*(process.pid for process, _ in pool._started(2)), flush=True)
         time.sleep(60)
 """
 
@@ -47,6 +47,43 @@ def test_no_process_outlives_the_one_that_started_it(number: signal.Signals, tmp
     while any(map(is_there, members)) and time.monotonic() < until:
         time.sleep(0.05)
     assert not any(map(is_there, members))
+
+
+def raises(rank: int, which: int) -> None:
+    """One rank's own error; the other waits for it in a sum that never comes."""
+    import torch
+    import torch.distributed as dist
+
+    if rank == which:
+        raise ValueError("a bad day")
+    dist.all_reduce(torch.ones(1))
+
+
+def own_pid(rank: int) -> int:
+    import torch
+    import torch.distributed as dist
+
+    found = torch.ones(1)
+    dist.all_reduce(found)
+    assert int(found) == 2
+    return os.getpid()
+
+
+def dies(rank: int) -> None:
+    os._exit(3)
+
+
+@pytest.mark.cluster  # several ranks
+def test_what_a_rank_raises_leaves_the_processes_and_a_death_ends_them_all():
+    with Pool(4) as pool:
+        before = pool.call(2, own_pid)
+        for which in (0, 1):
+            with pytest.raises(RankFailed, match=rf"(?s)rank {which}: Traceback.*ValueError: a bad day"):
+                pool.call(2, raises, which)
+            assert pool.call(2, own_pid) == before
+        with pytest.raises(RankFailed, match="rank 0: died with exit code 3"):
+            pool.call(1, dies)
+        assert not set(pool.call(2, own_pid)) & set(before)
 
 
 def threads(rank: int) -> int:

@@ -3,8 +3,8 @@
 """Calls a function on several processes of this machine and returns the result of each rank.
 
 The processes are started once and kept, since importing torch in each costs seconds. Every call joins them anew over
-gloo, by a file and the loopback device. A call that fails or takes too long ends them all, and the next one starts
-fresh ones. They end with the process that started them, however that ends.
+gloo, by a file and the loopback device. Where one dies or does not answer in time, all are ended, and the next call
+starts fresh ones. They end with the process that started them, however that ends.
 """
 
 import functools
@@ -31,7 +31,7 @@ from nemo_vfm.core.errors import LostRank, NemoVfmError
 _WAITS = timedelta(seconds=100)  # of one rank for another, in a collective: first steps are slow on a busy machine
 _AFTER_A_FAILURE_S = 5.0  # for the others, who may wait for the one that failed for ever
 _POLL_S = 0.02
-_HUNG = "did not answer in time"
+_HUNG, _DIED = "did not answer in time", "died with exit code"
 _WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|reset) by peer")
 
 
@@ -89,11 +89,12 @@ class Pool:
         """
         assert 1 <= count <= self.most, f"there are at most {self.most} ranks"
         with tempfile.TemporaryDirectory() as folder:
-            for rank, (_, pipe) in enumerate(self._started()[:count]):
+            for rank, (_, pipe) in enumerate(self._started(count)[:count]):
                 pipe.send((function, arguments, rank, count, str(Path(folder) / "store")))
             found = _answers(self._members[:count], time.monotonic() + timeout_s)
         if bad := {rank: text for rank, (well, text) in enumerate(found) if not well}:
-            self.stop()
+            if any(text.startswith((_HUNG, _DIED)) for text in bad.values()):
+                self.stop()
             raise RankFailed(bad)
         return [value for _, value in found]
 
@@ -106,11 +107,11 @@ class Pool:
             process.join(10)
         self._members.clear()
 
-    def _started(self) -> list[tuple[BaseProcess, Connection]]:
+    def _started(self, count: int) -> list[tuple[BaseProcess, Connection]]:
         context = get_context("spawn")
         if any(not process.is_alive() for process, _ in self._members):
             self.stop()
-        while len(self._members) < self.most:
+        while len(self._members) < count:
             ours, theirs = context.Pipe()
             process = context.Process(target=_serve, args=(theirs, self._first), daemon=True)
             process.start()
@@ -129,7 +130,7 @@ def _answers(members: Sequence[tuple[BaseProcess, Connection]], deadline: float)
                     found[rank] = pipe.recv()
                 except (EOFError, ConnectionResetError):
                     process.join(5)
-                    found[rank] = (False, f"died with exit code {process.exitcode}")
+                    found[rank] = (False, f"{_DIED} {process.exitcode}")
                 if not found[rank][0]:
                     deadline = min(deadline, time.monotonic() + _AFTER_A_FAILURE_S)
     return [found.get(rank, (False, _HUNG)) for rank in range(len(members))]
