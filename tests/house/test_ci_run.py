@@ -16,8 +16,8 @@ MAKEFILE = """JOBS ?= 2
 test:
 \t@{python} -m pytest -p xdist -p tests.support.flaky -p no:cacheprovider -q -n $(JOBS) --dist loadfile \\
 \t  --max-worker-restart=0 $(PYTEST_ARGS)
-test-slow test-cluster:
-\t@test "$(CLUSTER)" != bad
+test-slow:
+\t@test "$(SLOW)" != bad
 """
 ONCE = "import os, pathlib\nmark = pathlib.Path({mark!r})\n"
 FLAKY = ONCE + "def test_flaky():\n    first = not mark.exists()\n    mark.touch()\n    assert not first\n"
@@ -80,9 +80,9 @@ def test_a_failure_among_tests_that_a_crash_left_behind_fails_the_run(ci):
     assert done.returncode != 0 and _flaky(done) == {"toy/test_crash.py::test_crash"}, done.stdout
 
 
-def test_a_failure_among_the_clusters_tests_fails_the_run(ci, monkeypatch):
+def test_a_failure_among_slow_tests_fails_the_run(ci, monkeypatch):
     assert ci(good="def test_good():\n    pass\n").returncode == 0
-    monkeypatch.setenv("CLUSTER", "bad")
+    monkeypatch.setenv("SLOW", "bad")
     assert ci(good="def test_good():\n    pass\n").returncode != 0
 
 

@@ -43,7 +43,9 @@ def was_run(root: Path) -> bool:
 
 
 @pytest.mark.slow  # launched runs
-@pytest.mark.parametrize("command", [["-m", "launcher"], ["-c", "from launcher.__main__ import main; main()"]])
+@pytest.mark.parametrize("command", [
+    pytest.param(["-m", "launcher"], marks=pytest.mark.soak), ["-c", "from launcher.__main__ import main; main()"],
+], ids=["module", "program"])  # fmt: skip
 def test_a_dry_run_in_a_strangers_repository_imports_nothing_of_it(trap, command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     words = [sys.executable, *command, "submit", "synthetic/shapes", "cluster=dgx_h100", "--dry-run"]

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that adapters on several ranks have one device's loss and gradients."""
 
-from functools import partial
+from functools import cache, partial
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from torch import nn
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from tests.support.layouts import GIVEN, IN_CHANNELS, Doubling, cosmos_25, moved, steps, wan
+from tests.support.combinations import cases
+from tests.support.layouts import GIVEN, IN_CHANNELS, cosmos_25, moved, one_device, steps, wan
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -40,19 +42,28 @@ def awake(first: Any, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
     return weight + moved(name, shape, seed) if is_adapter(name) else weight
 
 
-@pytest.mark.parametrize(("model", "task"), [(cosmos_25, GIVEN), (wan, IN_CHANNELS)], ids=["cosmos 2.5", "wan"])
-@pytest.mark.parametrize("method", ["lora", "dora"])
+MODELS = {"cosmos 2.5": (cosmos_25, GIVEN), "wan": (wan, IN_CHANNELS)}
+
+
+@cache
+def made(method: str, model: str) -> Any:
+    return partial(adapted, method, MODELS[model][0])
+
+
+@pytest.mark.parametrize(
+    ("method", "model"), cases(product(["lora", "dora"], MODELS), [("lora", "wan"), ("dora", "cosmos 2.5")])
+)
 @pytest.mark.parametrize(("degrees", "how"), [
     ({"tensor": 2}, {}), ({"tensor": 2, "sequence": True}, {}), ({"shard": 2}, {}), ({"context": 2}, {}),
     ({"pipeline": 2, "microbatches": 2}, {}), ({"shard": 2, "tensor": 2, "sequence": True}, {"recompute": "blocks"}),
 ], ids=str)  # fmt: skip
 def test_adapters_have_one_devices_loss_and_gradients(
-    model: Any, task: Doubling, method: str, degrees: dict[str, Any], how: dict[str, Any]
+    method: str, model: str, degrees: dict[str, Any], how: dict[str, Any]
 ) -> None:
-    made = partial(adapted, method, model)
-    expected = on_ranks(1, steps, {}, None, 2, made, task)[0]
+    build, task = made(method, model), MODELS[model][1]
+    expected = one_device(build, task)
     assert expected["gradients"] and all(expected["gradients"]), "every matrix has a part in the output"
-    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, how, 2, made, task):
+    for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, how, 2, build, task):
         for name, rel in (("loss", 1e-5), ("norm", 1e-4), ("validation", 1e-5)):
             assert found[name] == pytest.approx(expected[name], rel=rel), name
         if "pipeline" not in degrees:  # there each rank has gradients of its own blocks alone

@@ -16,6 +16,7 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
 from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support.combinations import cases
 from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
 from tests.support.ranks import on_ranks
 
@@ -53,7 +54,7 @@ def compared(
         torch.compiler.reset()
 
 
-@pytest.mark.parametrize(("count", "degrees"), LAYOUTS, ids=str)
+@pytest.mark.parametrize(("count", "degrees"), cases(LAYOUTS, [LAYOUTS[1], LAYOUTS[3]]), ids=str)
 def test_compiled_blocks_give_the_numbers_of_uncompiled_ones(count: int, degrees: dict[str, Any]) -> None:
     for found in on_ranks(count, compared, degrees):
         assert found["compiled"] == pytest.approx(found["eager"], rel=1e-5)
@@ -76,8 +77,10 @@ def test_compiled_blocks_that_exchange_time_lines_do_too(count: int, degrees: di
         assert 1 <= found["graphs"] <= (12 if degrees else 1), found
 
 
-@pytest.mark.parametrize(("count", "degrees"), [(1, {}), (2, {"tensor": 2, "sequence": True})], ids=str)
-@pytest.mark.parametrize("recipe", ["current", "delayed"])
+@pytest.mark.parametrize(("recipe", "count", "degrees"), cases(
+    [(recipe, *layout) for recipe in ("current", "delayed") for layout in (LAYOUTS[0], LAYOUTS[2])],
+    [("current", *LAYOUTS[2]), ("delayed", *LAYOUTS[0])],
+), ids=str)  # fmt: skip
 def test_a_compiled_block_in_fp8_is_one_graph_and_keeps_its_history(recipe: Any, count: int, degrees: dict[str, Any]):
     wide = partial(tiny, width=64)
     for found in on_ranks(count, compared, degrees, wide, (4, 2, 4, 8), Fp8(recipe=recipe, history=4)):

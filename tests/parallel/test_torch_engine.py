@@ -14,6 +14,7 @@ from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support.combinations import cases
 from tests.support.layouts import (
     GIVEN,
     IN_CHANNELS,
@@ -21,6 +22,7 @@ from tests.support.layouts import (
     Doubling,
     cosmos,
     cosmos_25,
+    one_device,
     own,
     started,
     steps,
@@ -50,9 +52,13 @@ LAYOUTS = [
 ]
 
 
+#: Each choice once, and what meets in one rank.
+OFTEN = [LAYOUTS[place] for place in (2, 3, 4, 6, 7, 9, 11, 13)]
+
+
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return on_ranks(1, steps, {})[0]
+    return one_device(count=3)
 
 
 def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -62,19 +68,23 @@ def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
     )
 
 
-@pytest.mark.parametrize(("count", "degrees"), LAYOUTS, ids=lambda value: str(value))
+@pytest.mark.parametrize(("count", "degrees"), cases(LAYOUTS, OFTEN), ids=str)
 def test_every_rank_of_a_layout_sees_one_devices_numbers(alone: dict[str, Any], count: int, degrees: dict[str, Any]):
     assert alone["samples"] == [SAMPLES] * 3
     for found in on_ranks(count, steps, degrees):
         assert close(found, alone), (found, alone)
 
 
-@pytest.mark.parametrize("degrees", [
-    {"tensor": 2, "sequence": True}, {"shard": 2}, {"context": 2, "replicate": 2}, {"shard": 2, "tensor": 2},
-    {"pipeline": 2, "microbatches": 2}, {"pipeline": 2, "microbatches": 2, "tensor": 2, "sequence": True},
-], ids=str)  # fmt: skip
+SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
+PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
+
+
+@pytest.mark.parametrize("degrees", cases(
+    [SEQUENCE, {"shard": 2}, {"context": 2, "replicate": 2}, {"shard": 2, "tensor": 2}, PIPELINE, PIPELINE | SEQUENCE],
+    [SEQUENCE, {"context": 2, "replicate": 2}, PIPELINE | SEQUENCE],
+), ids=str)  # fmt: skip
 def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradients(degrees: dict[str, Any]):
-    expected = on_ranks(1, steps, {}, None, 2, cosmos)[0]
+    expected = one_device(cosmos)
     for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, cosmos):
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
             found = found | {"gradients": expected["gradients"]}
@@ -82,14 +92,15 @@ def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradient
 
 
 @pytest.mark.parametrize(("model", "task"), [(cosmos_25, GIVEN), (wan, IN_CHANNELS)], ids=["cosmos 2.5", "wan"])
-@pytest.mark.parametrize("degrees", [
-    {"tensor": 2}, {"tensor": 2, "sequence": True}, {"shard": 2}, {"context": 2}, {"shard": 2, "tensor": 2},
-    {"pipeline": 2, "microbatches": 2, "tensor": 2, "sequence": True}, {"context": 2, "tensor": 2, "sequence": True},
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize("degrees", cases(
+    [{"tensor": 2}, SEQUENCE, {"shard": 2}, {"context": 2}, {"shard": 2, "tensor": 2}, PIPELINE | SEQUENCE,
+     {"context": 2} | SEQUENCE],
+    [{"shard": 2}, PIPELINE | SEQUENCE, {"context": 2} | SEQUENCE],
+), ids=str)  # fmt: skip
 def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
     model: Any, task: Doubling, degrees: dict[str, Any]
 ):
-    expected = on_ranks(1, steps, {}, None, 2, model, task)[0]
+    expected = one_device(model, task)
     assert all(expected["gradients"]), "every parameter has a part in the output"
     for found in on_ranks(ParallelPlan(**degrees).world, steps, degrees, None, 2, model, task):
         if "pipeline" in degrees:  # each rank has gradients of its own blocks alone
@@ -115,7 +126,9 @@ def test_sharded_gradients_are_summed_in_fp32_where_the_arithmetic_is_bf16():
 
 
 @pytest.mark.parametrize("how", [{"recompute": "blocks"}, {"offload_optimizer": True}], ids=str)
-@pytest.mark.parametrize(("count", "degrees"), [(1, {}), (4, {"shard": 2, "tensor": 2, "sequence": True})], ids=str)
+@pytest.mark.parametrize(
+    ("count", "degrees"), cases([(1, {}), (4, {"shard": 2} | SEQUENCE)], [(4, {"shard": 2} | SEQUENCE)]), ids=str
+)
 def test_recomputing_and_offloading_change_no_number(
     alone: dict[str, Any], count: int, degrees: dict[str, Any], how: dict[str, Any]
 ):

@@ -6,7 +6,7 @@ Every sample has its own latents, text, noise and weight, and every rank its own
 another's part of a sum cannot be right by chance.
 """
 
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.support.ranks import on_ranks
 
 SAMPLES = 8
 WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)
@@ -181,6 +182,12 @@ def steps(
         "validation": losses.tolist(),
         "gradients": [float(whole(one.grad).norm()) for one in engine.model.parameters() if one.requires_grad],
     }
+
+
+@cache
+def one_device(model: Any = tiny, task: Doubling = Doubling(), count: int = 2) -> dict[str, Any]:
+    """What one device sees of these steps, asked for once."""
+    return dict(on_ranks(1, steps, {}, None, count, model, task)[0])
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,6 +15,7 @@ from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth import sample_videos
 from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
+from tests.support.combinations import cases
 from tests.support.ranks import RankFailed, on_ranks
 from tests.support.sampling import FAMILIES, adapter, difference, sampled_latents
 from tests.synth.test_sample_videos import TEXTS, job
@@ -22,10 +23,13 @@ from tests.synth.test_sample_videos import TEXTS, job
 pytestmark = pytest.mark.cluster  # several ranks
 
 BOUND = 1e-5
+SPLIT = {"tensor": 2, "sequence": True, "guidance": 2}
 TWO = [{"guidance": 2}, {"guidance": 2, "weights": "whole"}, {"context": 2}, {"context": 2, "weights": "whole"},
        {"tensor": 2}, {"tensor": 2, "sequence": True}, {"shard": 2}, {"replicate": 2}]  # fmt: skip
 FOUR = [{"shard": 2, "guidance": 2}, {"context": 2, "guidance": 2, "attention": "ulysses"},
         {"tensor": 2, "replicate": 2}]  # fmt: skip
+#: The others put together what these and tests/parallel try.
+OFTEN = [TWO[1], TWO[2], TWO[5], TWO[6], FOUR[1]]
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +54,7 @@ def alone(adapters: Mapping[str, Path]) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("degrees", [*TWO, *FOUR], ids=str)
+@pytest.mark.parametrize("degrees", cases([*TWO, *FOUR], OFTEN), ids=str)
 def test_several_ranks_generate_the_latents_of_one(
     degrees: dict[str, Any], alone: dict[str, Any], adapters: Mapping[str, Path]
 ) -> None:
@@ -66,8 +70,7 @@ def test_adapters_change_the_latents_enough_to_notice_their_absence(
         assert difference(alone["plain"][family], alone["exact"][family]) > 0.1
 
 
-@pytest.mark.parametrize("degrees", [{"guidance": 2}, {"context": 2}, {"tensor": 2, "sequence": True, "guidance": 2}],
-                         ids=str)  # fmt: skip
+@pytest.mark.parametrize("degrees", cases([{"guidance": 2}, {"context": 2}, SPLIT], [{"context": 2}, SPLIT]), ids=str)
 def test_a_step_cache_skips_the_same_blocks_on_all_ranks_as_on_one(
     degrees: dict[str, Any], alone: dict[str, Any], adapters: Mapping[str, Path]
 ) -> None:

@@ -205,7 +205,7 @@ def test_compiled_blocks_give_the_same_output() -> None:
     built = perturbed(model(method="dora"))  # which does all that LoRA does
     expected = output_of(built)
     for block in built.blocks:  # type: ignore[union-attr]
-        block.compile()
+        block.compile(backend="aot_eager")  # the compiler's kernels need a C++ compiler and half a minute
     torch.testing.assert_close(output_of(built), expected, atol=1e-4, rtol=1e-4)
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a training in FP8 has one device's scales and losses on every layout, and goes on so after a resume."""
 
+import itertools
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from nemo_vfm.parallel.fp8 import linear_products, operand_split, use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_gpt_layouts import Awake as AwakeGPT
 from tests.parallel.test_gpt_layouts import Following
+from tests.support.combinations import cases
 from tests.support.layouts import Awake, Doubling, own
 from tests.support.ranks import on_ranks
 
@@ -109,10 +111,14 @@ def relative(tensor: torch.Tensor, other: torch.Tensor) -> float:
     return float(((tensor - other).abs() / other.abs().clamp(min=1e-30)).max())
 
 
-@pytest.mark.parametrize("degrees", [
-    {"tensor": 2}, {"tensor": 2, "sequence": True}, {"context": 2},
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("place", range(len(RECIPES)), ids=IDS)
+TENSOR, SEQUENCE, CONTEXT = {"tensor": 2}, {"tensor": 2, "sequence": True}, {"context": 2}
+
+
+@pytest.mark.parametrize(("place", "degrees"), cases(
+    itertools.product(range(len(RECIPES)), [TENSOR, SEQUENCE, CONTEXT]),
+    [(0, TENSOR), (0, SEQUENCE), (1, SEQUENCE), (2, CONTEXT), (3, CONTEXT), (3, SEQUENCE), (4, TENSOR), (4, SEQUENCE),
+     (5, SEQUENCE)],
+), ids=lambda value: IDS[value] if isinstance(value, int) else str(value))  # fmt: skip
 def test_scales_and_losses_are_those_of_one_device(alone: dict[str, Any], place: int, degrees: dict[str, Any]):
     parts, recipe = RECIPES[place]
     if recipe == "block" and "context" in degrees:
@@ -123,12 +129,16 @@ def test_scales_and_losses_are_those_of_one_device(alone: dict[str, Any], place:
         assert apart(found, expected) <= ULP
 
 
-@pytest.mark.parametrize(("count", "degrees", "microbatches"), [
-    (2, {"shard": 2}, 2), (2, {"pipeline": 2, "microbatches": 2}, 2),
-    (4, {"tensor": 2, "sequence": True, "shard": 2}, 2), (4, {"tensor": 2, "context": 2}, 1),
-    (4, {"pipeline": 2, "microbatches": 2, "tensor": 2}, 2),
-], ids=str)  # fmt: skip
-@pytest.mark.parametrize("place", [0, 2, 5], ids=[IDS[0], IDS[2], IDS[5]])
+SEVERAL = [
+    (2, {"shard": 2}, 2), (2, {"pipeline": 2, "microbatches": 2}, 2), (4, SEQUENCE | {"shard": 2}, 2),
+    (4, TENSOR | CONTEXT, 1), (4, {"pipeline": 2, "microbatches": 2, "tensor": 2}, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "count", "degrees", "microbatches"), cases(
+    [(place, *layout) for place in (0, 2, 5) for layout in SEVERAL],
+    [(0, *SEVERAL[0]), (0, *SEVERAL[1]), (2, *SEVERAL[2]), (2, *SEVERAL[3]), (5, *SEVERAL[0]), (5, *SEVERAL[4])],
+), ids=str)  # fmt: skip
 def test_scales_follow_the_micro_batch_and_histories_all_of_them(
     alone: dict[str, Any], place: int, count: int, degrees: dict[str, Any], microbatches: int
 ):
