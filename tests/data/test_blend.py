@@ -4,20 +4,26 @@
 
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import cv2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.blend_schedule import BlendSchedule
+from nemo_vfm.data.sources.packed import PackedLatents
 from nemo_vfm.data.sources.shard_data import ShardData
 from tests.data.conftest import LatentShards, moving, mp4
 from tests.data.test_shard_data import LONG, SMALL, contents
@@ -123,6 +129,26 @@ def test_validation_covers_every_source_and_never_what_is_trained_on(folders: di
 def test_a_source_with_workers_of_its_own_is_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="set num_workers on the blend"):
         Blend(sources={"films": Source(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
+
+
+@pytest.mark.parametrize("kind", ["shards", "packed", "blend"])
+def test_what_is_said_of_reading_ahead_reaches_the_reader(
+    kind: str, latent_shards: LatentShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, Any] = {"num_workers": 3, "max_bad_in_a_row": 5, "max_ahead_gb": 2e-6, "max_memory_share": 0.25}
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(Batches, "__init__", lambda self, dataset, **settings: given.update(settings))
+    shards = partial(ShardData, shards=latent_shards([SMALL] * 6), batch_size=2)
+    data: TrainingData = (
+        Blend(sources={"all": Source(shards())}, **said) if kind == "blend" else
+        PackedLatents(data=shards(**said), budget_tokens=8) if kind == "packed" else shards(**said)
+    )  # fmt: skip
+    data.start(seed=0, first_batch=7)
+    data.train_dataloader()
+    given["faults"].count([Fault("key", "shard", "cut")] * 4)
+    with pytest.raises(DataError, match="5 bad samples in a row"):
+        given.pop("faults").count([Fault("key", "shard", "cut")])
+    assert given == {"first": 7, "num_workers": 3, "max_ahead_bytes": 2000, "max_memory_share": 0.25}
 
 
 def test_a_blend_may_be_a_source(folders: dict[str, Path]) -> None:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that token batches follow from seed and number, hold every token once an epoch, and shift labels by one."""
 
+import inspect
 import itertools
 import pickle
 from collections import Counter
@@ -16,6 +17,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.sources.blend import Blendable
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens import token_rows
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
 from nemo_vfm.data.tokens.token_folder import TokenFolder
@@ -249,6 +251,17 @@ def test_a_second_part_with_other_weights_takes_every_source_up_where_the_first_
         assert numbers == list(range(len(numbers)))
     with pytest.raises(ValueError, match="maps is not a source of this data: web, books, code"):
         first.in_phase(batch_size=None, blend={"maps": 1.0}, read={})
+
+
+def test_a_part_keeps_every_setting_that_it_does_not_name(token_folder):
+    settings = {
+        "sequence_length": 8, "packing": "documents", "weigh": "documents", "val_fraction": 0.2, "shuffle": False,
+        "num_workers": 2, "verify": True, "tokenizer": ByteTokenizer(),
+    }  # fmt: skip
+    assert settings.keys() | {"sources", "batch_size"} == inspect.signature(TokenData).parameters.keys()
+    data = data_of(token_folder(lengths(60)), weight=1.0, **settings)
+    for part in (data.in_phase(batch_size=8, blend={"text": 2.0}, read={}), data.batched(data.batching())):
+        assert {name: getattr(part, name) for name in settings} == settings
 
 
 def test_reading_ahead_changes_nothing_and_batches_may_be_sent_to_another_process(token_folder):

@@ -93,6 +93,12 @@ def test_each_number_is_rounded_by_draws_of_its_own_in_every_step():
         assert float(moves_RD.sum(axis).var()) == pytest.approx(variance * moves_RD.shape[axis], rel=0.5)
 
 
+@pytest.mark.parametrize(("given", "largest"), [(None, 0.1), (0.0, 0.0), (0.5, 0.5)])
+def test_rows_begin_within_the_scale_that_is_given_zero_included(given, largest):
+    tables = FusedTables({"t": TableSpec(100, 64, ("f",), initial_scale=given)}, RowSgd(1.0))
+    assert float(tables.state()["t.weight"].abs().max()) == pytest.approx(largest, rel=0.01)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_begin_uniform_in_their_interval_and_differ_by_table_and_seed(dtype):
     def rows(seed):
