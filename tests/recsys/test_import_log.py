@@ -273,6 +273,16 @@ def test_groups_of_the_recipe_take_the_place_of_the_sources(logs, tmp_path):
     assert max(int(ids.values_N.max()) for ids in table(tmp_path / "run").features.values()) == 49
 
 
+@pytest.mark.parametrize("by", ["session", "sample"])
+def test_a_part_of_a_log_has_whole_sessions_or_single_samples_as_the_recipe_says(logs, tmp_path, by):
+    path = write_kuairand(tmp_path / "log.csv", kuairand_rows(600, num_users=20))
+    for name, settings in (("all", {}), ("half", {"keep_fraction": 0.5, "keep_by": by})):
+        run(ImportLog(source=KuaiRandCsv(paths=[path]), ids=None, **settings), tmp_path / name)
+    every, half = (Counter(table(tmp_path / name).session_B.tolist()) for name in ("all", "half"))
+    assert half.total() == pytest.approx(300, abs=120)
+    assert all(half[session] == every[session] for session in half) == (by == "session")
+
+
 @pytest.mark.parametrize(("settings", "said"), [
     ({"keep_fraction": 0}, "keep_fraction"), ({"keep_fraction": 1.5}, "keep_fraction"), ({"memory_bytes": 9}, "memory"),
     ({"groups": {"a": ["b"]}}, "names b"), ({"rows_per_part": 3, "rows_per_group": 2}, "not a multiple"),
