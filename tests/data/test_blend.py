@@ -20,6 +20,7 @@ from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.loader.shared_fetch import UniqueBatches
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.blend_schedule import BlendSchedule
@@ -131,24 +132,29 @@ def test_a_source_with_workers_of_its_own_is_refused(folders: dict[str, Path]) -
         Blend(sources={"films": Source(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
 
 
-@pytest.mark.parametrize("kind", ["shards", "packed", "blend"])
+@pytest.mark.parametrize("kind", ["shards", "packed", "blend", "together"])
 def test_what_is_said_of_reading_ahead_reaches_the_reader(
     kind: str, latent_shards: LatentShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: dict[str, Any] = {"num_workers": 3, "max_bad_in_a_row": 5, "max_ahead_gb": 2e-6, "max_memory_share": 0.25}
     given: dict[str, Any] = {}
-    monkeypatch.setattr(Batches, "__init__", lambda self, dataset, **settings: given.update(settings))
+    for reader in (Batches, UniqueBatches):
+        monkeypatch.setattr(reader, "__init__", lambda self, *parts, **settings: given.update(settings))
     shards = partial(ShardData, shards=latent_shards([SMALL] * 6), batch_size=2)
     data: TrainingData = (
         Blend(sources={"all": Source(shards())}, **said) if kind == "blend" else
         PackedLatents(data=shards(**said), budget_tokens=8) if kind == "packed" else shards(**said)
     )  # fmt: skip
+    if kind == "together":
+        assert isinstance(data, ShardData)
+        data.share_with(object())  # type: ignore[arg-type]  # nothing is exchanged
     data.start(seed=0, first_batch=7)
     data.train_dataloader()
     given["faults"].count([Fault("key", "shard", "cut")] * 4)
     with pytest.raises(DataError, match="5 bad samples in a row"):
         given.pop("faults").count([Fault("key", "shard", "cut")])
-    assert given == {"first": 7, "num_workers": 3, "max_ahead_bytes": 2000, "max_memory_share": 0.25}
+    of_processes = {} if kind == "together" else {"max_memory_share": 0.25}  # of threads nothing is limited
+    assert given == {"first": 7, "num_workers": 3, "max_ahead_bytes": 2000} | of_processes
 
 
 def test_a_blend_may_be_a_source(folders: dict[str, Path]) -> None:

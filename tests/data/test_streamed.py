@@ -242,6 +242,14 @@ def test_tars_without_a_sample_end_with_a_sentence_and_not_never(tmp_path: Path)
         take(data_of(tmp_path / "b-{1,2}.tar"), 1)
 
 
+def test_members_above_the_largest_that_is_allowed_are_left_out(tars: Path) -> None:
+    with tarfile.open(min(tars.glob("*.tar"))) as first:
+        largest = max(info.size for info in first if info.name.endswith("latents.safetensors"))
+    assert len(take(data_of(tars, max_member_mb=largest / 1e6), 1)) == 1
+    with pytest.raises(DataError, match="no latents can be read"):
+        take(data_of(tars, max_member_mb=(largest - 1) / 1e6), 1)
+
+
 def test_a_command_is_refused_unless_its_word_of_trust_is_given(tars: Path) -> None:
     with pytest.raises(ValueError, match="--trust piped"):
         StreamedTars(tars=Path("pipe:cat x.tar"), batch_size=1)

@@ -30,6 +30,7 @@ from nemo_vfm.perf.network import Network
 from nemo_vfm.perf.planner import Planner, Question
 from nemo_vfm.perf.step_time import Machine
 from nemo_vfm.perf.trace_cache import sketch
+from nemo_vfm.perf.training_cost import cost
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
 
@@ -134,10 +135,24 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
 
 
+def test_the_shares_of_a_step_add_up_and_a_training_costs_as_many_steps_as_it_has():
+    asked = question("small", (32, 32, 32))
+    plan = ParallelPlan(tensor=2, sequence=True, pipeline=2, shard=2, context=2, attention="ulysses", microbatches=8)
+    chosen = Planner(asked).choice(plan, recompute=False)
+    found, time = cost(chosen, asked, 1000), chosen.time
+    assert min(time.tensor, time.context, time.weights, time.sends, time.waits) > 0
+    assert found.exchanges + found.waits == pytest.approx(1 - (time.compute + time.update) / time.total)
+    assert found.step_s == time.total and found.days == pytest.approx(1000 * time.total / 86_400)
+    assert found.gpu_hours == pytest.approx(16 * 24 * found.days)
+    assert found.tokens_per_s == pytest.approx(64 * 8192 / time.total)
+    assert found.mfu == pytest.approx(asked.work.training_flops * 64 / time.total / (16 * 989.4e12))
+    assert (cost(chosen, asked, None).days, cost(chosen, asked, None).gpu_hours) == (None, None)
+
+
 def test_the_quickest_way_to_attend_is_taken():
     allowed = Allowed(subject(tiny()))
-    cost = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
-    (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: cost[plan.attention])]
+    seconds = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
+    (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: seconds[plan.attention])]
     assert taken.attention == "ulysses"
     assert [one for one, _ in allowed.schemes(1, 8)] == ["ring", "ring_ulysses", "ring_ulysses", "all_gather"]
 
