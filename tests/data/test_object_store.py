@@ -242,6 +242,16 @@ def test_a_second_upload_sends_nothing_and_a_new_version_takes_over_at_once(
     assert shards.read(shards.entries[-1], "txt") == b"caption %d" % (len(MIXED) - 1)
 
 
+def test_a_shard_that_two_versions_share_stays_as_long_as_the_later_one_may_be_read(
+    bucket: Store, latent_shards: LatentShards
+) -> None:
+    for shapes, name in (([SMALL] * 7, "old"), ([SMALL] * 5, "fewer"), (MIXED, "other")):
+        upload_shards(latent_shards(shapes, name=name), HOME)
+        if name == "fewer":  # the first shard of the old
+            reader = ShardSet(HOME)
+    assert reader.read(reader.entries[0], "txt") == b"caption 0"
+
+
 def test_two_uploads_at_once_leave_one_of_both_whole(
     bucket: Store, latent_shards: LatentShards, monkeypatch: pytest.MonkeyPatch
 ) -> None:

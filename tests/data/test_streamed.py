@@ -146,6 +146,12 @@ def test_videos_are_cut_to_the_bucket_and_bad_ones_keep_their_place(tmp_path: Pa
     assert batch.weight_B.tolist() == [1, 1, 0, 1, 1] and data.faults.by_sample == {"clip2": 1}
 
 
+def test_a_sample_whose_latents_are_damaged_is_named_with_its_tar(latent_shards: LatentShards) -> None:
+    folder = latent_shards([SMALL] * 7, bad={5: b"junk"})
+    with pytest.raises(DataError, match=rf"sample {5:032x} in \S*shard-000001.tar: "):
+        take(data_of(folder, shuffle_buffer=1, max_bad_in_a_row=1), 2)
+
+
 def read(sieve: Sieve) -> dict[str, bytes]:
     files = webdataset.tariterators.tar_file_iterator(sieve)
     return {file["fname"]: file["data"] for file in files}

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
+from nemo_vfm.data.tokens import token_writer
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_manifest import dtype_for, read_manifest
 from nemo_vfm.data.tokens.token_stream import TokenStream
@@ -24,6 +25,13 @@ def test_what_is_written_is_read_again(token_folder):
     assert folder.ends(0).tolist() == [4, 5, 11] and folder.tokens(1).tolist() == [11, 12, 99_999]
     assert folder.manifest.tokens() == 14 and folder.manifest.documents() == 4
     folder.verify()
+
+
+def test_documents_that_are_noted_in_several_turns_give_the_same_files(token_folder, monkeypatch):
+    whole = token_folder([4, 9, 2, 0, 7, 1, 3], name="whole", per_shard=7)
+    monkeypatch.setattr(token_writer, "_BUFFERED", 2)
+    turns = token_folder([4, 9, 2, 0, 7, 1, 3], name="turns", per_shard=7)
+    assert {p.name: p.read_bytes() for p in turns.iterdir()} == {p.name: p.read_bytes() for p in whole.iterdir()}
 
 
 def test_a_small_vocabulary_takes_two_bytes_a_token_and_a_large_one_four(tmp_path):
