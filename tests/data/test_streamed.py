@@ -19,7 +19,7 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.shards import tar_order
+from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.shards.tar_sanitizer import Sieve
@@ -119,7 +119,10 @@ def test_a_damaged_file_of_counts_is_counted_again(content: bytes, tars: Path, t
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tars_in_a_store_give_the_same(bucket: Store, latent_shards: LatentShards, num_workers: int) -> None:
+def test_tars_in_a_store_give_the_same(
+    bucket: Store, latent_shards: LatentShards, num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tar_stream, "_CHUNK", 7_000)  # several a tar
     folder = latent_shards([SMALL] * 13)
     upload_shards(folder, Address(f"s3://{BUCKET}/t"))
     bucket.delete("t/shards.json")

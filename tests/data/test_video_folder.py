@@ -97,6 +97,7 @@ def test_a_file_is_looked_at_once_and_again_when_it_changed(
     folder: Path, films: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, looked = tmp_path / "index.json", []
+    monkeypatch.setattr(media_info, "_SAVE_EVERY", 3)
     original: Callable[[Path], object] = media_info._facts
     monkeypatch.setattr(media_info, "_facts", lambda path: looked.append(path.name) or original(path))
     take(data_of(folder, index=index), 1)

@@ -20,6 +20,7 @@ from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.import_log import ImportLog
+from nemo_vfm.recsys.log_import import import_counts
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
 from nemo_vfm.recsys.log_import.log_intake import LogIntake
@@ -126,6 +127,14 @@ def test_rows_are_down_sampled_and_failed_by_name(whole):
     )
     bad = [json.loads(line) for line in (whole["criteo"] / "bad_rows.jsonl").read_text().splitlines()]
     assert [row["line"] for row in bad] == [1, 1701, 1702, 4000] and bad[0]["file"].endswith("criteo.tsv")
+
+
+def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_counts, "MOST_LISTED", 3)
+    job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None, on_bad_row="drop")
+    assert run(job, tmp_path / "run").figures["failed"] == 4
+    bad = (tmp_path / "run/bad_rows.jsonl").read_text().splitlines()
+    assert [json.loads(row)["line"] for row in bad] == [1, 1701, 1702]
 
 
 def test_criteo_keeps_its_order_and_kuairand_has_whole_sessions_in_order_of_time(whole):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
+from nemo_vfm.data.tokens import token_folder as folder_module
 from nemo_vfm.data.tokens import token_writer
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_manifest import dtype_for, read_manifest
@@ -97,6 +98,18 @@ def test_verify_finds_one_changed_bit(token_folder):
     folder = TokenFolder(path)
     with pytest.raises(DataError, match="does not match its checksum"):
         folder.verify()
+
+
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_verify_finds_a_token_beyond_the_vocabulary_wherever_it_stands(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(folder_module, "_CHECKED_AT_ONCE", 4)
+    document = [50 if at == place else 7 for at in range(10)]
+    write_tokens(tmp_path, [document], vocab_size=60, end=1, tokenizer="t", per_shard=1)
+    TokenFolder(tmp_path).verify()
+    manifest = json.loads((tmp_path / "tokens.json").read_text())
+    (tmp_path / "tokens.json").write_text(json.dumps(manifest | {"vocab_size": 50}))
+    with pytest.raises(DataError, match="does not hold documents of its vocabulary"):
+        TokenFolder(tmp_path).verify()
 
 
 def test_a_token_that_damage_put_beyond_the_vocabulary_never_reaches_a_model(token_folder):
