@@ -21,13 +21,13 @@ from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, divisors, plans
+from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, degrees, divisors, plans
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.model_facts import ModelFacts, facts
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Planner, Question
+from nemo_vfm.perf.planner import Answer, Planner, Question
 from nemo_vfm.perf.step_time import Machine
 from nemo_vfm.perf.trace_cache import sketch
 from nemo_vfm.perf.training_cost import cost
@@ -133,6 +133,16 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     assert {("1f1b", 1), ("interleaved", 2), ("zero_bubble", 2), ("zero_bubble", 3), (None, 1)} <= set(seen)
     kept = Allowed(subject(model, splits_weights_apart=False))
     assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
+
+
+def test_reasons_come_with_the_most_frequent_first_and_with_every_degree_once():
+    refused = [(1, RefusedLayout("memory", 90, "by far")), (2, RefusedLayout("memory", 81, "nearly")),
+               (3, RefusedLayout("tensor", 8, "heads")), (4, RefusedLayout("tensor", 4, "heads")),
+               (1, RefusedLayout("tensor", 8, "heads"))]  # fmt: skip
+    found = Answer(8, (), tuple(refused), None).groups()
+    assert [(one.about, one.count, one.values, one.why) for one in found] == [
+        ("tensor", 8, (4, 8), "heads"), ("memory", 3, (), "nearly")
+    ]  # fmt: skip
 
 
 def test_the_shares_of_a_step_add_up_and_a_training_costs_as_many_steps_as_it_has():

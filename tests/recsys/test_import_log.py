@@ -283,7 +283,7 @@ def test_groups_of_the_recipe_take_the_place_of_the_sources(logs, tmp_path):
 
 
 @pytest.mark.parametrize("by", ["session", "sample"])
-def test_a_part_of_a_log_has_whole_sessions_or_single_samples_as_the_recipe_says(logs, tmp_path, by):
+def test_a_part_of_a_log_has_whole_sessions_or_single_samples_as_the_recipe_says(tmp_path, by):
     path = write_kuairand(tmp_path / "log.csv", kuairand_rows(600, num_users=20))
     for name, settings in (("all", {}), ("half", {"keep_fraction": 0.5, "keep_by": by})):
         run(ImportLog(source=KuaiRandCsv(paths=[path]), ids=None, **settings), tmp_path / name)
