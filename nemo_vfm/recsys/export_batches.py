@@ -3,9 +3,12 @@
 """Writes the batches that training would see as safetensors files, for other programs."""
 
 import itertools
+import shutil
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -37,6 +40,7 @@ class ExportBatches:
             DataError: the data is damaged.
         """
         folder = run.folder / FOLDER
+        _begin(run, folder)
         first = next(number for number in itertools.count() if not _file(folder, number).exists())
         if first < self.num_batches:
             self.data.start(seed=run.seed, first_batch=first)
@@ -48,6 +52,16 @@ class ExportBatches:
             {"batches": self.num_batches, "bytes": written},
             did_nothing=first >= self.num_batches,
         )
+
+
+def _begin(run: Run, folder: Path) -> None:
+    """Take away the batches of other settings than this run has; how many there are to be does not matter."""
+    settings = {name: value for name, value in run.settings.items() if name != "num_batches"}
+    plan, path = {"settings": settings, "seed": run.seed, "before": run.before}, run.folder / "plan.json"
+    if path.is_file() and read_json(path) != plan:
+        warn(f"{folder} holds batches of other settings; they are written again")
+        shutil.rmtree(folder, ignore_errors=True)
+    write_json(path, plan)
 
 
 def _file(folder: Path, number: int) -> Path:

@@ -62,6 +62,9 @@ def test_sound_is_copied_with_the_tones_of_the_clips_own_time(tmp_path, name):
         (tmp_path / "clip.mp4").write_bytes(members["mp4"])
         with open_video(members["mp4"]) as reader:
             assert reader.info().num_frames == facts["num_frames"]
+        with av.open(str(tmp_path / "clip.mp4")) as clip:
+            ends = [float((one.pts + one.duration) * one.time_base) for one in clip.demux(audio=0) if one.size]
+        assert 0.7 * facts["num_frames"] / 12 < max(ends) < facts["num_frames"] / 12 + 0.002
         first_s, last_s = facts["first_frame"] / 12, facts["last_frame"] / 12
         for second in (at for at in range(4) if first_s <= at + 0.1 and at + 0.4 <= last_s):
             heard = read_audio(tmp_path / "clip.mp4", second + 0.1 - first_s, second + 0.4 - first_s)

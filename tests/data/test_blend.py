@@ -2,23 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a blend keeps its weights at every g, is a function of (seed, g), and gives each source exact epochs."""
 
+import inspect
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import cv2
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.faults import Fault
+from nemo_vfm.data.loader.batch_loader import Batches
+from nemo_vfm.data.loader.shared_fetch import UniqueBatches
+from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.blend_schedule import BlendSchedule
+from nemo_vfm.data.sources.packed import PackedLatents
+from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.sources.video_folder import VideoFolder
+from nemo_vfm.data.sources.video_table import VideoTable
 from tests.data.conftest import LatentShards, moving, mp4
 from tests.data.test_shard_data import LONG, SMALL, contents
 
@@ -123,6 +136,54 @@ def test_validation_covers_every_source_and_never_what_is_trained_on(folders: di
 def test_a_source_with_workers_of_its_own_is_refused(folders: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match="set num_workers on the blend"):
         Blend(sources={"films": Source(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
+
+
+@pytest.mark.parametrize("kind", ["shards", "packed", "blend", "together"])
+def test_what_is_said_of_reading_ahead_reaches_the_reader(
+    kind: str, latent_shards: LatentShards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: dict[str, Any] = {"num_workers": 3, "max_bad_in_a_row": 5, "max_ahead_gb": 2e-6, "max_memory_share": 0.25}
+    given: dict[str, Any] = {}
+    for reader in (Batches, UniqueBatches):
+        monkeypatch.setattr(reader, "__init__", lambda self, *parts, **settings: given.update(settings))
+    shards = partial(ShardData, shards=latent_shards([SMALL] * 6), batch_size=2)
+    data: TrainingData = (
+        Blend(sources={"all": Source(shards())}, **said) if kind == "blend" else
+        PackedLatents(data=shards(**said), budget_tokens=8) if kind == "packed" else shards(**said)
+    )  # fmt: skip
+    if kind == "together":
+        assert isinstance(data, ShardData)
+        data.share_with(object())  # type: ignore[arg-type]  # nothing is exchanged
+    data.start(seed=0, first_batch=7)
+    data.train_dataloader()
+    given["faults"].count([Fault("key", "shard", "cut")] * 4)
+    with pytest.raises(DataError, match="5 bad samples in a row"):
+        given.pop("faults").count([Fault("key", "shard", "cut")])
+    of_processes = {} if kind == "together" else {"max_memory_share": 0.25}  # of threads nothing is limited
+    assert given == {"first": 7, "num_workers": 3, "max_ahead_bytes": 2000} | of_processes
+
+
+def test_every_way_to_read_keeps_each_setting_that_it_is_given() -> None:
+    """Arguments that are handed on to a base are lost where a name is left out."""
+    given = {
+        "batch_size": 6, "num_workers": 2, "val_fraction": 0.25, "shuffle": False, "max_bad_in_a_row": 5, "packs": 3,
+        "max_ahead_gb": 1.5, "max_memory_share": 0.25, "verify": True, "shuffle_buffer": 7, "max_member_mb": 2.0,
+        "counts": Path("counts.json"), "index": Path("index.json"), "bucket": Bucket(8, 8, 1), "budget_tokens": 9,
+        "buckets": Buckets(buckets={"b": Bucket(8, 8, 1)}), "root": Path("films"), "video": "v", "caption": None,
+        "cache": ShardCache(folder=Path("cache"), max_gb=1), "patch": (1, 1, 1), "lookahead": 8, "packed": False,
+    }  # fmt: skip
+    own: dict[type, dict[str, Any]] = {
+        ShardData: {"shards": Path("x")}, VideoFolder: {"path": Path("x")}, VideoTable: {"path": Path("x.csv")},
+        StreamedTars: {"tars": Path("x")}, PipedTars: {"commands": ["true"]},
+        PackedLatents: {"data": ShardData(shards=Path("x"), batch_size=1)},
+    }  # fmt: skip
+    for kind, needed in own.items():
+        said = {name: given[name] for name in inspect.signature(kind).parameters if name in given}
+        data = kind(**needed, **said)
+        kept = {name: getattr(data, name) for name in said if hasattr(data, name)}
+        assert kept == {name: said[name] for name in kept} and said.keys() - kept.keys() <= {"max_bad_in_a_row"}
+        with pytest.raises(DataError, match="5 bad" if "max_bad_in_a_row" in said else "16 bad"):
+            data.faults.count([Fault("key", "shard", "cut")] * 16)
 
 
 def test_a_blend_may_be_a_source(folders: dict[str, Path]) -> None:

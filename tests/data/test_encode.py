@@ -32,6 +32,15 @@ def test_equal_frames_give_equal_bytes() -> None:
     assert mp4(9) == mp4(9) != mp4(9, seed=1)
 
 
+def test_quality_and_preset_decide_about_the_bytes() -> None:
+    made = {}
+    for crf, preset in ((10, "ultrafast"), (10, "slow"), (40, "slow")):
+        file = io.BytesIO()
+        encode_mp4(file, moving(5, 96, 96), 8, crf=crf, preset=preset)
+        made[crf, preset] = file.getvalue()
+    assert made[10, "ultrafast"] != made[10, "slow"] and len(made[40, "slow"]) < len(made[10, "slow"])
+
+
 @pytest.mark.slow
 def test_a_picture_of_many_blocks_gives_equal_bytes_again_and_again() -> None:
     """x264 as it comes gives others in most of 20 encodings, where the processor has AVX-512."""

@@ -149,6 +149,23 @@ def test_the_cache_keeps_to_its_bytes_and_fetches_a_damaged_shard_again(
     assert shards.read(shards.entries[-1], "txt") == b"caption 19" and kept.read_bytes() != bytes(kept.stat().st_size)
 
 
+def test_the_shard_that_was_not_used_for_longest_makes_room(
+    bucket: Store, latent_shards: LatentShards, tmp_path: Path
+) -> None:
+    folder = latent_shards([SMALL] * 15)
+    upload_shards(folder, HOME)
+    cache = ShardCache(folder=tmp_path / "cache", max_gb=2.5 * (folder / "shard-000000.tar").stat().st_size / 1e9)
+    first, second, third = ShardSet(HOME).entries[::5]
+    for at, entry in enumerate((first, second), 1):
+        ShardSet(HOME, cache).read(entry, "txt")
+        (newest,) = (path for path in cache.folder.iterdir() if path.stat().st_mtime > 1e9)
+        os.utime(newest, (at, at))
+    ShardSet(HOME, cache).read(first, "txt")
+    ShardSet(HOME, cache).read(third, "txt")
+    left = {path.stat().st_mtime > 1e9 for path in cache.folder.iterdir()}
+    assert left == {True} and len(list(cache.folder.iterdir())) == 2
+
+
 def test_a_shard_that_another_process_deletes_while_it_is_checked_is_fetched_again(
     bucket: Store, latent_shards: LatentShards, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,6 +240,16 @@ def test_a_second_upload_sends_nothing_and_a_new_version_takes_over_at_once(
     upload_shards(new, HOME)  # back to a version that the last one replaced
     shards = ShardSet(HOME)
     assert shards.read(shards.entries[-1], "txt") == b"caption %d" % (len(MIXED) - 1)
+
+
+def test_a_shard_that_two_versions_share_stays_as_long_as_the_later_one_may_be_read(
+    bucket: Store, latent_shards: LatentShards
+) -> None:
+    for shapes, name in (([SMALL] * 7, "old"), ([SMALL] * 5, "fewer"), (MIXED, "other")):
+        upload_shards(latent_shards(shapes, name=name), HOME)
+        if name == "fewer":  # the first shard of the old
+            reader = ShardSet(HOME)
+    assert reader.read(reader.entries[0], "txt") == b"caption 0"
 
 
 def test_two_uploads_at_once_leave_one_of_both_whole(

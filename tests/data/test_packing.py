@@ -236,6 +236,17 @@ def test_a_sample_longer_than_the_budget_is_told(latent_shards: LatentShards) ->
         contents(packed(latent_shards(SHAPES), budget_tokens=20), 1)
 
 
+def test_a_short_text_beside_a_long_one_is_padded_and_the_padding_hidden() -> None:
+    one, parts = torch.ones(1), []
+    for tokens in (2, 5):
+        text, mask = torch.ones(1, tokens, 4), torch.ones(1, tokens, dtype=torch.bool)
+        latents = torch.zeros(1, 2, 1, 2, 2)
+        parts.append(VideoBatch(0, ("a",), one, ("",), one, text, mask, latents_BCTHW=latents))
+    found = side_by_side(0, parts)
+    assert found.text_mask_BL is not None and found.text_mask_BL.tolist() == [[True] * 2 + [False] * 3, [True] * 5]
+    assert found.text_BLD is not None and found.text_BLD[:, :, 0].tolist() == [[1.0] * 2 + [0.0] * 3, [1.0] * 5]
+
+
 def test_what_cannot_lie_side_by_side_is_told(latent_shards: LatentShards) -> None:
     data = packed(latent_shards([[2, 1, 4, 4], [3, 1, 4, 4]] * 4))
     with pytest.raises(UserError, match=r"\[2, 3\] channels cannot share a pack"):

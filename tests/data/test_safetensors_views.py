@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.data.shards import safetensors_views
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
 
 
@@ -33,6 +34,15 @@ def test_nan_and_infinity_are_seen(dtype: torch.dtype, bad: float) -> None:
     assert stored_tensors(save({"x": fine}))["x"].is_finite()
     fine[17] = bad
     assert not stored_tensors(save({"x": fine}))["x"].is_finite()
+
+
+@pytest.mark.parametrize("place", [0, 7, 8, 18])
+def test_a_nan_is_seen_in_any_of_the_pieces_that_are_looked_at(monkeypatch: pytest.MonkeyPatch, place: int) -> None:
+    monkeypatch.setattr(safetensors_views, "_PIECE", 32)
+    numbers = torch.zeros(19)
+    assert stored_tensors(save({"x": numbers}))["x"].is_finite()
+    numbers[place] = torch.nan
+    assert not stored_tensors(save({"x": numbers}))["x"].is_finite()
 
 
 def with_header(fields: object, content: bytes = b"\x00" * 16) -> bytes:

@@ -19,7 +19,7 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.shards import tar_order
+from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.shards.tar_sanitizer import Sieve
@@ -119,7 +119,10 @@ def test_a_damaged_file_of_counts_is_counted_again(content: bytes, tars: Path, t
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
-def test_tars_in_a_store_give_the_same(bucket: Store, latent_shards: LatentShards, num_workers: int) -> None:
+def test_tars_in_a_store_give_the_same(
+    bucket: Store, latent_shards: LatentShards, num_workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tar_stream, "_CHUNK", 7_000)  # several a tar
     folder = latent_shards([SMALL] * 13)
     upload_shards(folder, Address(f"s3://{BUCKET}/t"))
     bucket.delete("t/shards.json")
@@ -144,6 +147,12 @@ def test_videos_are_cut_to_the_bucket_and_bad_ones_keep_their_place(tmp_path: Pa
     batch = take(data, 1)[0]
     assert batch.video_BCTHW.shape == (5, 3, 5, 32, 48) and batch.captions[0] == "said"
     assert batch.weight_B.tolist() == [1, 1, 0, 1, 1] and data.faults.by_sample == {"clip2": 1}
+
+
+def test_a_sample_whose_latents_are_damaged_is_named_with_its_tar(latent_shards: LatentShards) -> None:
+    folder = latent_shards([SMALL] * 7, bad={5: b"junk"})
+    with pytest.raises(DataError, match=rf"sample {5:032x} in \S*shard-000001.tar: "):
+        take(data_of(folder, shuffle_buffer=1, max_bad_in_a_row=1), 2)
 
 
 def read(sieve: Sieve) -> dict[str, bytes]:
@@ -240,6 +249,14 @@ def test_tars_without_a_sample_end_with_a_sentence_and_not_never(tmp_path: Path)
         take(data_of(tmp_path, bucket=Bucket(32, 32, 5)), 1)
     with pytest.raises(UserError, match=r"there is no .*b-1\.tar; 2 of 2"):
         take(data_of(tmp_path / "b-{1,2}.tar"), 1)
+
+
+def test_members_above_the_largest_that_is_allowed_are_left_out(tars: Path) -> None:
+    with tarfile.open(min(tars.glob("*.tar"))) as first:
+        largest = max(info.size for info in first if info.name.endswith("latents.safetensors"))
+    assert len(take(data_of(tars, max_member_mb=largest / 1e6), 1)) == 1
+    with pytest.raises(DataError, match="no latents can be read"):
+        take(data_of(tars, max_member_mb=(largest - 1) / 1e6), 1)
 
 
 def test_a_command_is_refused_unless_its_word_of_trust_is_given(tars: Path) -> None:

@@ -20,7 +20,7 @@ from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.video_folder import VideoFolder
-from nemo_vfm.data.sources.video_table import VideoTable
+from nemo_vfm.data.sources.video_table import VideoTable, rows_of
 from nemo_vfm.data.video import media_info
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
@@ -97,6 +97,7 @@ def test_a_file_is_looked_at_once_and_again_when_it_changed(
     folder: Path, films: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index, looked = tmp_path / "index.json", []
+    monkeypatch.setattr(media_info, "_SAVE_EVERY", 3)
     original: Callable[[Path], object] = media_info._facts
     monkeypatch.setattr(media_info, "_facts", lambda path: looked.append(path.name) or original(path))
     take(data_of(folder, index=index), 1)
@@ -175,6 +176,12 @@ def test_a_table_gives_each_row_its_caption(suffix: str, folder: Path, tmp_path:
     whole = contents(take(data, 6))
     again = VideoTable(path=table, buckets=SHAPES, batch_size=1, video="file", caption="said", num_workers=1)
     assert contents(take(again, 3, first=3)) == whole[3:]
+
+
+def test_a_parquet_of_more_rows_than_are_read_at_once_loses_none(tmp_path: Path) -> None:
+    names = [*["a.mp4"] * 65_536, "last.mp4"]
+    pyarrow.parquet.write_table(pyarrow.table({"file": names}), tmp_path / "table.parquet")
+    assert [row["file"] for row in rows_of(tmp_path / "table.parquet", ["file"])] == names
 
 
 def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ def test_a_clip_has_distance_zero_to_itself_and_opposite_pictures_distance_one()
     black, white = (np.full((2, 16, 16, 3), value, np.uint8) for value in (0, 255))
     assert nearest(thumbnail(white), [thumbnail(black), thumbnail(white)]) == (1, 0.0)
     assert nearest(thumbnail(white), [thumbnail(black)])[1] == pytest.approx(1)
+    grey = np.full((2, 16, 16, 3), 51, np.uint8)
+    assert nearest(thumbnail(grey), [thumbnail(white), thumbnail(black)]) == (1, pytest.approx(0.2))
 
 
 def test_frames_are_looked_at_from_the_first_to_the_last():

@@ -21,15 +21,16 @@ from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.layout_rules import Size, judged
-from nemo_vfm.perf.layouts import Allowed, Degrees, Subject, degrees, divisors, plans
+from nemo_vfm.perf.layouts import Allowed, Degrees, RefusedLayout, Subject, degrees, divisors, plans
 from nemo_vfm.perf.memory import memory
 from nemo_vfm.perf.memory_remedies import NARROW, NO_AVERAGE, OFFLOAD, Remedy, remedies, smallest_number
 from nemo_vfm.perf.model_facts import ModelFacts, facts
 from nemo_vfm.perf.model_work import work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.planner import Planner, Question
+from nemo_vfm.perf.planner import Answer, Planner, Question
 from nemo_vfm.perf.step_time import Machine
 from nemo_vfm.perf.trace_cache import sketch
+from nemo_vfm.perf.training_cost import cost
 
 SIZES = {"small": (4096, 28, 32), "large": (6144, 48, 48)}
 
@@ -134,10 +135,34 @@ def test_every_plan_that_is_offered_is_one_that_the_engine_takes():
     assert {schedule for _, schedule in kept.stages(2)} == {"1f1b", "interleaved"}
 
 
+def test_reasons_come_with_the_most_frequent_first_and_with_every_degree_once():
+    refused = [(1, RefusedLayout("memory", 90, "by far")), (2, RefusedLayout("memory", 81, "nearly")),
+               (3, RefusedLayout("tensor", 8, "heads")), (4, RefusedLayout("tensor", 4, "heads")),
+               (1, RefusedLayout("tensor", 8, "heads"))]  # fmt: skip
+    found = Answer(8, (), tuple(refused), None).groups()
+    assert [(one.about, one.count, one.values, one.why) for one in found] == [
+        ("tensor", 8, (4, 8), "heads"), ("memory", 3, (), "nearly")
+    ]  # fmt: skip
+
+
+def test_the_shares_of_a_step_add_up_and_a_training_costs_as_many_steps_as_it_has():
+    asked = question("small", (32, 32, 32))
+    plan = ParallelPlan(tensor=2, sequence=True, pipeline=2, shard=2, context=2, attention="ulysses", microbatches=8)
+    chosen = Planner(asked).choice(plan, recompute=False)
+    found, time = cost(chosen, asked, 1000), chosen.time
+    assert min(time.tensor, time.context, time.weights, time.sends, time.waits) > 0
+    assert found.exchanges + found.waits == pytest.approx(1 - (time.compute + time.update) / time.total)
+    assert found.step_s == time.total and found.days == pytest.approx(1000 * time.total / 86_400)
+    assert found.gpu_hours == pytest.approx(16 * 24 * found.days)
+    assert found.tokens_per_s == pytest.approx(64 * 8192 / time.total)
+    assert found.mfu == pytest.approx(asked.work.training_flops * 64 / time.total / (16 * 989.4e12))
+    assert (cost(chosen, asked, None).days, cost(chosen, asked, None).gpu_hours) == (None, None)
+
+
 def test_the_quickest_way_to_attend_is_taken():
     allowed = Allowed(subject(tiny()))
-    cost = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
-    (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: cost[plan.attention])]
+    seconds = {"ring": 3.0, "ulysses": 1.0, "ring_ulysses": 2.0, "all_gather": 4.0}
+    (taken, *_) = [plan for plan, _ in plans(allowed, Degrees(1, 1, 1, 4, 1), lambda plan, _: seconds[plan.attention])]
     assert taken.attention == "ulysses"
     assert [one for one, _ in allowed.schemes(1, 8)] == ["ring", "ring_ulysses", "ring_ulysses", "all_gather"]
 

@@ -13,7 +13,7 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.perf.gpu_specs import gpu_named
 from nemo_vfm.perf.model_work import Work, work_of
 from nemo_vfm.perf.network import Network
-from nemo_vfm.perf.serving import fewest_gpus, fits, serving
+from nemo_vfm.perf.serving import BYTES, fewest_gpus, fits, serving
 from tests.perf.test_step_time import dit, nemotron
 
 NETWORK, GPU = ingredient("network", "dgx_h100", Network), gpu_named("h100")
@@ -37,6 +37,16 @@ def test_a_cache_of_nemotron_is_1_21_gb_for_each_4096_tokens():
     assert 8 * serving(nemotron(), 8, NETWORK, "fp8").cache == pytest.approx(1.21e9, rel=0.005)
     many = serving(nemotron(), 8, NETWORK, "bf16", sequences=10)
     assert 8 * many.cache == pytest.approx(24.2e9, rel=0.005)
+
+
+@pytest.mark.parametrize("precision", BYTES)
+@pytest.mark.parametrize("sequences", [1, 1000])
+def test_the_fewest_gpus_are_the_first_on_which_all_sequences_fit(precision, sequences):
+    fewest = fewest_gpus(nemotron(), GPU, NETWORK, precision, sequences=sequences)
+    numbers = [1, 2, 4, 8, *range(16, 200, 8)]
+    fitting = (n for n in numbers if fits(serving(nemotron(), n, NETWORK, precision, sequences=sequences), GPU))
+    assert fewest == next(fitting)
+    assert (sequences == 1) == (fewest == fewest_gpus(nemotron(), GPU, NETWORK, precision))
 
 
 def test_ranks_that_share_a_head_of_keys_each_keep_it():

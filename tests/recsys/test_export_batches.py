@@ -24,14 +24,23 @@ def table(tmp_path_factory):
     return folder
 
 
-def export(table, folder, num_batches=4):
-    data = FeatureTableData(folder=table, batch_size=16)
-    return ExportBatches(data=data, num_batches=num_batches).run(Run(folder, seed=3))
+def data_of(table, batch_size=16):
+    return FeatureTableData(folder=table, batch_size=batch_size, block_rows=4)
+
+
+def export(table, folder, num_batches=4, batch_size=16, seed=3):
+    folder.mkdir(exist_ok=True)
+    settings = {"data": {"batch_size": batch_size}, "num_batches": num_batches}
+    return ExportBatches(data=data_of(table, batch_size), num_batches=num_batches).run(Run(folder, settings, seed))
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in (folder / "batches").iterdir()}
 
 
 def test_files_hold_the_batches_of_training(table, tmp_path):
     assert export(table, tmp_path).figures["batches"] == 4
-    data = FeatureTableData(folder=table, batch_size=16)
+    data = data_of(table)
     data.start(seed=3, first_batch=0)
     files = sorted((tmp_path / "batches").iterdir())
     assert [file.name for file in files] == [f"{number:06d}.safetensors" for number in range(4)]
@@ -53,6 +62,18 @@ def test_an_interrupted_export_goes_on_to_the_same_bytes(table, tmp_path):
     assert before == {n: (tmp_path / f"cut/batches/00000{n}.safetensors").stat().st_mtime_ns for n in (0, 1)}
     for file in (tmp_path / "whole/batches").iterdir():
         assert file.read_bytes() == (tmp_path / "cut/batches" / file.name).read_bytes()
+
+
+def test_other_settings_begin_anew_and_more_batches_go_on(table, tmp_path):
+    export(table, tmp_path / "first", num_batches=2)
+    before = contents(tmp_path / "first")
+    export(table, tmp_path / "first", num_batches=4)
+    assert before.items() <= contents(tmp_path / "first").items()
+    for change in ({"seed": 4}, {"batch_size": 8}):
+        export(table, tmp_path / "first", **change)
+        export(table, tmp_path / f"new {change}", **change)
+        found = contents(tmp_path / "first")
+        assert found == contents(tmp_path / f"new {change}") and found["000000.safetensors"] not in before.values()
 
 
 class Nothing:

@@ -4,6 +4,7 @@
 
 import dataclasses
 import itertools
+import shutil
 
 import pytest
 import torch
@@ -51,6 +52,18 @@ def equal_batches(a, b):
     same = same and all(torch.equal(label, b.labels[name]) for name, label in a.labels.items())
     same = same and a.features.keys() == b.features.keys() and a.labels.keys() == b.labels.keys()
     return same and all(equal_rows(rows, b.features[name]) for name, rows in a.features.items())
+
+
+def test_a_table_that_is_damaged_is_refused_at_the_start_where_it_is_verified(folder, tmp_path):
+    shutil.copytree(folder, tmp_path / "table")
+    part = next(path for path in sorted((tmp_path / "table").rglob("*")) if path.suffix == ".parquet")
+    data = bytearray(part.read_bytes())
+    data[len(data) // 2] ^= 1
+    part.write_bytes(data)
+    started(tmp_path / "table", verify=False)
+    started(folder, verify=True)
+    with pytest.raises(DataError, match=part.name):
+        started(tmp_path / "table", verify=True)
 
 
 @pytest.mark.parametrize("order", ["clustered", "shuffled", "log"])

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.recsys.log_import import frequent_ids
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, IdCounts, read_vocabulary
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -58,6 +59,15 @@ def test_counts_in_little_memory_are_too_low_by_no_more_than_they_say():
     assert 0 < counts.missed < 400
     assert all(found.get(one, 0) <= count <= found.get(one, 0) + counts.missed for one, count in truth.items())
     assert [one for one, _ in truth.most_common(8)] == sorted(found, key=lambda one: -found[one])[:8]
+
+
+def test_more_different_ids_than_are_counted_at_once_are_told_with_how_much_is_missed(monkeypatch):
+    told = []
+    monkeypatch.setattr(frequent_ids, "warn", told.append)
+    chunks = [chunk_of(part) for part in np.array_split(skewed(3000), 30)]
+    for counted_ids in (10**6, 20):
+        FrequentIds(num_rows=50, counted_ids=counted_ids).vocabulary(chunks)
+    assert len(told) == 1 and "more than 20 different ids" in told[0]
 
 
 def test_settings_that_cannot_be_are_refused():

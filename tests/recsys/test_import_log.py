@@ -20,6 +20,7 @@ from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.import_log import ImportLog
+from nemo_vfm.recsys.log_import import import_counts
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
 from nemo_vfm.recsys.log_import.log_intake import LogIntake
@@ -126,6 +127,14 @@ def test_rows_are_down_sampled_and_failed_by_name(whole):
     )
     bad = [json.loads(line) for line in (whole["criteo"] / "bad_rows.jsonl").read_text().splitlines()]
     assert [row["line"] for row in bad] == [1, 1701, 1702, 4000] and bad[0]["file"].endswith("criteo.tsv")
+
+
+def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):
+    monkeypatch.setattr(import_counts, "MOST_LISTED", 3)
+    job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None, on_bad_row="drop")
+    assert run(job, tmp_path / "run").figures["failed"] == 4
+    bad = (tmp_path / "run/bad_rows.jsonl").read_text().splitlines()
+    assert [json.loads(row)["line"] for row in bad] == [1, 1701, 1702]
 
 
 def test_criteo_keeps_its_order_and_kuairand_has_whole_sessions_in_order_of_time(whole):
@@ -271,6 +280,16 @@ def test_groups_of_the_recipe_take_the_place_of_the_sources(logs, tmp_path):
     found = FeatureTable(tmp_path / "run/table")
     assert found.schema.groups == {"all": ("user_id", "history")} and not found.schema.windows
     assert max(int(ids.values_N.max()) for ids in table(tmp_path / "run").features.values()) == 49
+
+
+@pytest.mark.parametrize("by", ["session", "sample"])
+def test_a_part_of_a_log_has_whole_sessions_or_single_samples_as_the_recipe_says(tmp_path, by):
+    path = write_kuairand(tmp_path / "log.csv", kuairand_rows(600, num_users=20))
+    for name, settings in (("all", {}), ("half", {"keep_fraction": 0.5, "keep_by": by})):
+        run(ImportLog(source=KuaiRandCsv(paths=[path]), ids=None, **settings), tmp_path / name)
+    every, half = (Counter(table(tmp_path / name).session_B.tolist()) for name in ("all", "half"))
+    assert half.total() == pytest.approx(300, abs=120)
+    assert all(half[session] == every[session] for session in half) == (by == "session")
 
 
 @pytest.mark.parametrize(("settings", "said"), [

@@ -79,6 +79,8 @@ def test_a_higher_least_factor_leaves_groups_out_and_a_wide_tolerance_joins_them
     assert [set(names) for names in choose_groups(log, session_B, min_factor=8).values()] == [{"country", "language"}]
     wide = choose_groups(log, session_B, tolerance=1)
     assert [set(names) for names in wide.values()] == [set(log) - {"candidate"}]
+    kept = deduplicated(log, choose_groups(log, session_B, min_factor=5, tolerance=1))
+    assert len(kept) > 1 and all(group.factor >= 5 for group in kept.values())
 
 
 def test_small_losses_do_not_add_up_in_a_long_group():

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a training whose batches change resumes at the sample where it was, with any data."""
 
+import inspect
 import itertools
 import json
 import logging
@@ -155,6 +156,15 @@ def test_sources_with_other_weights_go_on_where_each_was(make: Make, folder: Pat
     data, _ = go_on(old, 5, make(folder, 4, weight=9.0))
     both, whole = keys(taken(old, 0, 5) + taken(data, 5, 15)), keys(taken(old, 0, 80))
     assert all(whole[part][: len(found)] == found for part, found in both.items())
+
+
+@pytest.mark.parametrize("make", KINDS)
+def test_batches_of_before_a_change_can_be_read_again_after_it(make: Make, folder: Path) -> None:
+    old, weighed = make(folder, 8), {"weight": 9.0} if "weight" in inspect.signature(make).parameters else {}
+    data, whole = make(folder, 4, **weighed), [batch.keys for batch in taken(old, 0, 6)]
+    data.start(seed=3, first_batch=0)
+    again = data.batched(json.loads(json.dumps(old.batching())))
+    assert [batch.keys for batch in taken(again, 0, 6)] == whole != [batch.keys for batch in taken(data, 0, 6)]
 
 
 @pytest.mark.parametrize("make", KINDS)

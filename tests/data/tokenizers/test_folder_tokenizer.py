@@ -13,7 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.types.encoders import Tokenizer
-from nemo_vfm.data.tokenizers import tokenizers_library, trial
+from nemo_vfm.data.tokenizers import special_tokens, tokenizers_library, trial
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from tests.support import tiny_tokenizers
 from tests.support.tiny_tokenizers import LINES, TEXTS
@@ -86,6 +86,14 @@ def test_each_kind_is_a_tokenizer_that_travels_without_what_it_loaded(kind: str,
     copied = copy.deepcopy(ours)
     assert isinstance(ours, Tokenizer) and vars(copied) == {"folder": folders[kind], "end_token": None}
     assert copied.encode(LINES) == ours.encode(LINES)
+
+
+@pytest.mark.parametrize("name", ["additional_special_tokens", "extra_special_tokens"])
+def test_special_tokens_are_read_under_their_old_and_their_new_name(name: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: ["<a>", {"content": "<b>"}], "eos_token": "<e>"}))
+    found = special_tokens.read(tmp_path)
+    assert {one.content for one in found.added if one.special} == {"<a>", "<b>", "<e>"}
+    assert found.roles == {"eos_token": "<e>"}
 
 
 def test_code_that_a_folder_brings_is_not_run(folders: dict[str, Path], tmp_path: Path) -> None:

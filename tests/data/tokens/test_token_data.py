@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that token batches follow from seed and number, hold every token once an epoch, and shift labels by one."""
 
+import inspect
 import itertools
 import pickle
 from collections import Counter
@@ -11,15 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.data.sources.blend import Blendable
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens import token_rows
 from nemo_vfm.data.tokens.token_data import TokenData, TokenSource
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_stream import TokenStream
+from nemo_vfm.data.tokens.token_writer import write_tokens
 from tests.data.tokens.conftest import lengths, numbered
 
 END = 99_999
@@ -175,8 +178,6 @@ def test_held_out_rows_label_each_token_once_and_are_filled_with_nothing_to_lear
 
 
 def test_copies_of_a_document_are_on_one_side(tmp_path):
-    from nemo_vfm.data.tokens.token_writer import write_tokens
-
     documents = [[number % 50, number % 50] for number in range(400)]
     write_tokens(tmp_path / "a", documents, vocab_size=60, end=59, tokenizer="t", per_shard=7)
     sides = [TokenStream(TokenFolder(tmp_path / "a"), val_fraction=0.3, held_out=side) for side in (False, True)]
@@ -249,6 +250,42 @@ def test_a_second_part_with_other_weights_takes_every_source_up_where_the_first_
         assert numbers == list(range(len(numbers)))
     with pytest.raises(ValueError, match="maps is not a source of this data: web, books, code"):
         first.in_phase(batch_size=None, blend={"maps": 1.0}, read={})
+
+
+def test_a_part_keeps_every_setting_that_it_does_not_name(token_folder):
+    settings = {
+        "sequence_length": 8, "packing": "documents", "weigh": "documents", "val_fraction": 0.2, "shuffle": False,
+        "num_workers": 2, "verify": True, "tokenizer": ByteTokenizer(),
+    }  # fmt: skip
+    assert settings.keys() | {"sources", "batch_size"} == inspect.signature(TokenData).parameters.keys()
+    data = data_of(token_folder(lengths(60)), weight=1.0, **settings)
+    for part in (data.in_phase(batch_size=8, blend={"text": 2.0}, read={}), data.batched(data.batching())):
+        assert {name: getattr(part, name) for name in settings} == settings
+
+
+def test_damage_in_any_of_the_sources_is_found_at_the_start_where_they_are_verified(token_folder):
+    folders = {name: token_folder(lengths(60), name=name) for name in ("web", "books", "code")}
+    path = folders["code"] / "shard-000001.tokens"
+    path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
+    for verify in (False, True):
+        sources = {name: TokenSource(folder) for name, folder in folders.items()}
+        data = TokenData(sources=sources, sequence_length=16, batch_size=4, verify=verify)
+        if not verify:
+            data.start(seed=5, first_batch=0)
+            continue
+        with pytest.raises(DataError, match=r"code/shard-000001.tokens does not match its checksum"):
+            data.start(seed=5, first_batch=0)
+
+
+def test_tokens_that_were_made_anew_are_another_order_and_a_copy_elsewhere_is_the_same(tmp_path):
+    orders = []
+    for name, shift in (("one", 0), ("copy", 0), ("anew", 1)):
+        documents = [[number % 50 + shift] * 9 for number in range(40)]
+        write_tokens(tmp_path / name, documents, vocab_size=60, end=59, tokenizer="t", per_shard=7)
+        data = data_of(tmp_path / name)
+        data.start(seed=5, first_batch=0)
+        orders.append(data.position(0)["text"].order)
+    assert orders[0] == orders[1] != orders[2]
 
 
 def test_reading_ahead_changes_nothing_and_batches_may_be_sent_to_another_process(token_folder):

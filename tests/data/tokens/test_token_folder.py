@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
+from nemo_vfm.data.tokens import token_folder as folder_module
+from nemo_vfm.data.tokens import token_writer
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_manifest import dtype_for, read_manifest
 from nemo_vfm.data.tokens.token_stream import TokenStream
@@ -24,6 +26,13 @@ def test_what_is_written_is_read_again(token_folder):
     assert folder.ends(0).tolist() == [4, 5, 11] and folder.tokens(1).tolist() == [11, 12, 99_999]
     assert folder.manifest.tokens() == 14 and folder.manifest.documents() == 4
     folder.verify()
+
+
+def test_documents_that_are_noted_in_several_turns_give_the_same_files(token_folder, monkeypatch):
+    whole = token_folder([4, 9, 2, 0, 7, 1, 3], name="whole", per_shard=7)
+    monkeypatch.setattr(token_writer, "_BUFFERED", 2)
+    turns = token_folder([4, 9, 2, 0, 7, 1, 3], name="turns", per_shard=7)
+    assert {p.name: p.read_bytes() for p in turns.iterdir()} == {p.name: p.read_bytes() for p in whole.iterdir()}
 
 
 def test_a_small_vocabulary_takes_two_bytes_a_token_and_a_large_one_four(tmp_path):
@@ -89,6 +98,18 @@ def test_verify_finds_one_changed_bit(token_folder):
     folder = TokenFolder(path)
     with pytest.raises(DataError, match="does not match its checksum"):
         folder.verify()
+
+
+@pytest.mark.parametrize("place", [0, 5, 9])
+def test_verify_finds_a_token_beyond_the_vocabulary_wherever_it_stands(tmp_path, monkeypatch, place):
+    monkeypatch.setattr(folder_module, "_CHECKED_AT_ONCE", 4)
+    document = [50 if at == place else 7 for at in range(10)]
+    write_tokens(tmp_path, [document], vocab_size=60, end=1, tokenizer="t", per_shard=1)
+    TokenFolder(tmp_path).verify()
+    manifest = json.loads((tmp_path / "tokens.json").read_text())
+    (tmp_path / "tokens.json").write_text(json.dumps(manifest | {"vocab_size": 50}))
+    with pytest.raises(DataError, match="does not hold documents of its vocabulary"):
+        TokenFolder(tmp_path).verify()
 
 
 def test_a_token_that_damage_put_beyond_the_vocabulary_never_reaches_a_model(token_folder):

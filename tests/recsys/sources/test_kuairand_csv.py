@@ -62,6 +62,8 @@ def test_columns_become_labels_numbers_and_features_as_they_are_named(tmp_path):
         name: [[one] for one in column[name]] for name in ("video_id", "tab")
     }
     assert chunk.dense["duration_ms"].tolist() == pytest.approx(np.log1p(column["duration_ms"]).tolist())
+    plain = LogChunk.cat([*KuaiRandCsv(paths=paths, log1p=False).log_chunks()])
+    assert plain.dense["duration_ms"].tolist() == column["duration_ms"]
     assert source.schema().groups == {"history": ("history",)} and source.schema().windows == ("history",)
 
 

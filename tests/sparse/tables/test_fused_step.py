@@ -63,6 +63,27 @@ def test_microbatches_give_the_bits_of_one_batch(make):
     require_equal(trained(make(), in_microbatches), trained(make(), whole))
 
 
+@pytest.mark.parametrize("with_places", [True, False])
+def test_ranks_that_exchange_their_gradients_come_to_the_bits_of_one_batch(with_places):
+    def on_rank(tables, step, parts):
+        for begin, end in parts:
+            features = {feature: given.rows(begin, end) for feature, given in batch(step).items()}
+            backward(tables, features, torch.arange(begin, end) if with_places else None)
+
+    ranks = [FusedTables(SPECS, RowAdam(0.1), seed=3) for _ in range(2)]
+    for step in range(STEPS):
+        on_rank(ranks[0], step, [(0, 4), (4, 7)])
+        on_rank(ranks[1], step, [(7, 12)])
+        sent = [*zip(*([storage.packed() for storage in tables._storages] for tables in ranks), strict=True)]
+        for tables in ranks:
+            of_storages = iter(sent)
+            tables.exchange(lambda own, of_storages=of_storages: next(of_storages))
+            tables.update(float(BATCH))
+    expected = trained(RowAdam(0.1), whole)
+    for tables in ranks:
+        require_equal(tables.state(), expected)
+
+
 def test_the_order_of_backward_passes_changes_no_bit():
     def last_first(tables, step):
         losses = []

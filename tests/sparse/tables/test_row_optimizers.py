@@ -45,6 +45,10 @@ def decayed(w, g, decay, mode):
     return [x * (1 - LR * decay) for x in w], g
 
 
+def adagrad_decoupled(w, g, state, t, decay):
+    return adagrad(w, g, state, t, decay, "decoupled")
+
+
 def moments(g, state, t):
     m = state["m"] = [0.9 * a + 0.1 * d for a, d in zip(state.get("m", [0.0] * WIDTH), g, strict=True)]
     v = state["v"] = [0.99 * a + 0.01 * d * d for a, d in zip(state.get("v", [0.0] * WIDTH), g, strict=True)]
@@ -53,6 +57,10 @@ def moments(g, state, t):
 
 def adam(w, g, state, t, decay):
     return [x * (1 - LR * decay) - LR * u for x, u in zip(w, moments(g, state, t), strict=True)]
+
+
+def adam_l2(w, g, state, t, decay):
+    return adam(w, [d + decay * x for x, d in zip(w, g, strict=True)], state, t, 0.0)
 
 
 def lamb(w, g, state, t, decay):
@@ -65,9 +73,12 @@ CASES = {
     "sgd": (lambda decay: RowSgd(LR, decay), sgd),
     "adagrad": (lambda decay: RowAdaGrad(LR, weight_decay=decay), adagrad),
     "row-wise adagrad": (lambda decay: RowWiseAdaGrad(LR, weight_decay=decay), row_wise),
-    "decoupled": (lambda decay: RowWiseAdaGrad(LR, weight_decay=decay, weight_decay_mode="decoupled"),
+    "decoupled row-wise": (lambda decay: RowWiseAdaGrad(LR, weight_decay=decay, weight_decay_mode="decoupled"),
                   row_wise_decoupled),
+    "decoupled adagrad": (lambda decay: RowAdaGrad(LR, weight_decay=decay, weight_decay_mode="decoupled"),
+                          adagrad_decoupled),
     "adam": (lambda decay: RowAdam(LR, (0.9, 0.99), weight_decay=decay), adam),
+    "adam with l2": (lambda decay: RowAdam(LR, (0.9, 0.99), weight_decay=decay, weight_decay_mode="l2"), adam_l2),
     "lamb": (lambda decay: RowLamb(LR, (0.9, 0.99), 1e-8, decay), lamb),
 }  # fmt: skip
 

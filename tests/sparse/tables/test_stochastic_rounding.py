@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nemo_vfm.sparse.jagged import Jagged
-from nemo_vfm.sparse.tables import counter_hash
+from nemo_vfm.sparse.tables import counter_hash, row_storage
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd
 from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
@@ -91,6 +91,21 @@ def test_each_number_is_rounded_by_draws_of_its_own_in_every_step():
     assert float(moves_RD.var()) == pytest.approx(variance, rel=0.05)
     for axis in (0, 1):  # numbers that share their draws move together, which a sum of them shows
         assert float(moves_RD.sum(axis).var()) == pytest.approx(variance * moves_RD.shape[axis], rel=0.5)
+
+
+@pytest.mark.parametrize(("given", "largest"), [(None, 0.1), (0.0, 0.0), (0.5, 0.5)])
+def test_rows_begin_within_the_scale_that_is_given_zero_included(given, largest):
+    tables = FusedTables({"t": TableSpec(100, 64, ("f",), initial_scale=given)}, RowSgd(1.0))
+    assert float(tables.state()["t.weight"].abs().max()) == pytest.approx(largest, rel=0.01)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_that_are_made_in_parts_begin_as_in_one(monkeypatch, dtype):
+    specs = {name: TableSpec(50, 8, (name,), dtype=dtype) for name in ("a", "b")}
+    whole = FusedTables(specs, RowSgd(1.0)).state()
+    monkeypatch.setattr(row_storage, "_INITIAL_ROWS_AT_ONCE", 7)
+    parts = FusedTables(specs, RowSgd(1.0)).state()
+    assert all(torch.equal(parts[name], whole[name]) for name in whole)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
