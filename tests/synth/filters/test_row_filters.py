@@ -13,6 +13,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
+from nemo_vfm.dedup.texts.shingles import Shingles
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.synth.filters.evaluation_overlap import EvaluationOverlap
 from nemo_vfm.synth.filters.exact_copies import ExactCopies
@@ -133,9 +134,13 @@ def test_the_ledger_counts_the_rows_that_each_filter_drops(tmp_path: Path) -> No
 
 
 def test_rows_one_at_a_time_are_near_copies_of_the_same_as_all_at_once() -> None:
-    rules = kept(NearCopies(), [draft(text) for text in MADE])
-    assert {place for place, rule in enumerate(rules) if rule == "near copy"} == near_duplicates(MADE).keys()
-    assert 10 < sum(rule is None for rule in rules) < len(MADE)
+    settings: list[dict[str, Any]] = [{}, {"threshold": 0.5}, {"shingles": Shingles(unit="words", size=3)}]
+    found = [near_duplicates(MADE, **one).keys() for one in settings]
+    for one, copies in zip(settings, found, strict=True):
+        rules = kept(NearCopies(**one), [draft(text) for text in MADE])
+        assert {place for place, rule in enumerate(rules) if rule == "near copy"} == copies
+        assert 10 < sum(rule is None for rule in rules) < len(MADE)
+    assert found[0] != found[1] and found[0] != found[2], "each setting decides"
 
 
 def test_each_run_compares_its_own_rows_alone() -> None:
