@@ -171,6 +171,44 @@ def test_whose_turns_are_looked_at_is_chosen_and_answers_of_preferences_are_the_
     assert kept(ExactCopies(turns="user"), two)[1] == "exact copy" and kept(ExactCopies(turns="all"), two)[1] is None
 
 
+@pytest.mark.parametrize("kind", [NearCopies, SimilarRows, ExactCopies])
+def test_each_filter_of_copies_compares_the_turns_that_it_was_given(kind: Any) -> None:
+    more = {"encoder": HashedNgrams()} if kind is SimilarRows else {}
+    two = [draft("one and the same question", "mine is red"), draft("one and the same question", "yours goes by night")]
+    gone = {turns: kept(kind(turns=turns, **more), two)[1] is not None for turns in ("user", "assistant")}
+    assert gone == {"user": True, "assistant": False}
+
+
+def test_the_other_turns_are_not_looked_at() -> None:
+    german = draft(TEXTS["de"][0], ENGLISH)
+    rules = [
+        KeptLanguages(languages=["en"], turns=turns).broken_rule(german) is None
+        for turns in ("user", "assistant", "all")
+    ]
+    assert rules == [False, True, False]
+    letters, asked = {"letters": Evaluation()}, draft("a b c d e f g h i", "n")
+    found = [
+        EvaluationOverlap(evaluations=letters, n=9, turns=turns).broken_rule(asked) for turns in ("user", "assistant")
+    ]
+    assert found == ["overlaps with letters", None]
+    assert EvaluationOverlap(evaluations=letters).broken_rule(asked) is None, "13 words in a row unless it is said"
+
+
+def test_a_short_question_of_an_evaluation_is_looked_for_inside_of_a_turn_from_so_many_words_on() -> None:
+    class Capital:
+        def texts(self, skipped: Counter[str]) -> Iterator[str]:
+            yield "capital of France"
+
+    inside = draft("What is the capital of France?")
+    found = [EvaluationOverlap(evaluations={"c": Capital()}, shortest=least).broken_rule(inside) for least in (3, 4)]
+    assert found == ["overlaps with c", None]
+
+
+def test_a_guard_is_the_model_of_the_role_that_is_named() -> None:
+    (ask,) = next(GuardedRows(role="censor").rule_program(draft()))
+    assert ask.model == "censor" and GuardedRows(role="censor").roles() == ["censor"]
+
+
 def test_every_turn_has_a_length_within_bounds() -> None:
     words = TextLength(least=2, most=3)
     assert [words.broken_rule(draft(answer=text)) for text in ("one", "one two", "a b c", "a b c d")] == [
