@@ -67,6 +67,20 @@ def test_each_setting_changes_a_score(stage, others):
     ]
 
 
+def test_what_other_stages_ask_for_changes_no_score():
+    """Frames and flow are kept for all stages of a clip."""
+    stages = [
+        *STAGES,
+        Motion(side_px=64),
+        Motion(num_pairs=3),
+        CameraMotion(num_pairs=3),
+        TechnicalQuality(num_frames=3),
+    ]
+    film, shared = pan(1, 30, 3), ClipFrames.of(pan(1, 30, 3), 12.0)
+    for stage in (*stages, *stages[::-1]):
+        assert stage.measure(shared) == stage.measure(ClipFrames.of(film, 12.0)), vars(stage)
+
+
 def test_vectors_of_no_block_and_of_unknown_sizes_give_numbers():
     odd = blocks({"source": -1, "w": 4, "h": 4, "motion_x": 9}, {"source": 1, "w": 8, "h": 8}, {"source": -1})
     for found in (blocks(), odd):
