@@ -123,14 +123,11 @@ def test_the_better_of_two_is_told_by_the_score_that_the_recipe_names(clip: Path
         partial(LearnedDuplicate, model=encoder, task=Recognise()),
         partial(CosmosEmbed, folder=clip),
     ]
-    clips, same = (
-        [record(0, sharpness=1.0, light=9.0), record(1, sharpness=9.0, light=1.0)],
-        [as_text(np.eye(4)[0])] * 2,
-    )
+    clips = [record(0, sharpness=1.0, light=9.0), record(1, sharpness=9.0, light=1.0)]
+    same = [as_text(np.eye(4)[0])] * 2
     for make in makes:
-        assert make().duplicates(clips, same, 0.4) == {0: 1} and make(quality="light").duplicates(clips, same, 0.4) == {
-            1: 0
-        }
+        found = [make(**more).duplicates(clips, same, 0.4) for more in ({}, {"quality": "light"})]
+        assert found == [{0: 1}, {1: 0}]
 
 
 def test_a_lower_temperature_tells_clips_further_apart():
