@@ -18,10 +18,14 @@ FLOW = {"prediction_type": "flow_prediction", "use_flow_sigmas": True}
 PAIRS = {
     "wan": (UniPCFlowSigmas(shift=3.0), "UniPCMultistepScheduler", FLOW | {"flow_shift": 3.0}),
     "wan at 720p": (UniPCFlowSigmas(shift=5.0), "UniPCMultistepScheduler", FLOW | {"flow_shift": 5.0}),
+    "few timesteps": (UniPCFlowSigmas(num_train_timesteps=20), "UniPCMultistepScheduler",
+                      FLOW | {"flow_shift": 3.0, "num_train_timesteps": 20}),
+    "few by Euler": (FlowMatchEulerSigmas(shift=2.0, num_train_timesteps=20), "FlowMatchEulerDiscreteScheduler",
+                     {"shift": 2.0, "num_train_timesteps": 20}),
     "wan by Euler": (FlowMatchEulerSigmas(shift=3.0), "FlowMatchEulerDiscreteScheduler", {"shift": 3.0}),
     "cosmos 2.5": (KarrasSigmas(sigma_max=200.0, sigma_min=0.01, flow=True), "UniPCMultistepScheduler", FLOW | KARRAS),
     "cosmos 1": (KarrasSigmas(**EDM), "EDMEulerScheduler", EDM | {"sigma_data": 0.5}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8, 50])

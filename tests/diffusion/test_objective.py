@@ -52,6 +52,15 @@ def test_the_path_and_the_denoiser_agree_on_the_slope(objective):
     torch.testing.assert_close(slope, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("prediction", ["velocity", "sample"])
+def test_the_weight_of_noisy_samples_grows_with_their_level(prediction):
+    clean, noise, sigma_B = gaussian()
+    plain, weighted = (
+        FlowMatching(prediction=prediction, noise_weight=w).losses(noise, clean, noise, sigma_B) for w in (0, 3)
+    )
+    torch.testing.assert_close(weighted, plain * (1 + 3 * sigma_B))
+
+
 def test_the_loss_of_a_predicted_sample_is_the_loss_of_the_velocity_it_implies():
     clean, noise, sigma_B = gaussian()
     sample, sigma = torch.randn_like(clean), sigma_B.reshape(-1, 1, 1, 1, 1)

@@ -31,6 +31,8 @@ def test_tokens_are_counted_over_frames_rows_and_columns(size_THW, patch, tokens
 def test_the_linear_rule_runs_through_its_two_points_and_goes_on_straight(size_THW, mu):  # fmt: skip
     assert isinstance(LinearShift(), Shift)
     assert LinearShift().factor(size_THW) == pytest.approx(math.exp(mu), rel=1e-12)
+    other = LinearShift(low=0.3, high=0.7, low_tokens=64, high_tokens=1024)
+    assert [other.factor((1, side, side)) for side in (16, 64)] == pytest.approx([math.exp(0.3), math.exp(0.7)])
 
 
 def test_the_linear_rule_stops_where_it_was_not_meant_for():

@@ -67,6 +67,7 @@ def test_a_wrong_shape_counts_as_wrong_and_seams_are_measured_at_the_blocks_give
 
 def test_the_nearest_training_clip_is_the_one_that_looks_the_same(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "curate/shards") as writer:
+        writer.write("a-picture", {"png": b""}, {"caption": "a picture has no frames to compare"})
         for what in [("green", "cross", "down"), *ASKED]:
             path = tmp_path / "clip.mp4"
             encode_mp4(path, draw(shot(*what), side_px=64), 8.0)
@@ -74,6 +75,7 @@ def test_the_nearest_training_clip_is_the_one_that_looks_the_same(tmp_path: Path
     Evaluate(samples=samples(tmp_path / "s", ASKED), clips=tmp_path / "curate/shards").run(Run(tmp_path / "run"))
     found = json.loads((tmp_path / "run/nearest.json").read_text())
     assert [entry["clip_id"] for entry in found] == ["red-circle-left", "blue-square-up"]
+    assert [entry["caption"] for entry in found] == ["red circle left", "blue square up"]
     assert found[0]["thumbnail"] == "curate/thumbnails/red-circle-left.jpg"
     assert found[0]["distance"] < 0.05
 

@@ -2,15 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the constructor of every class that a recipe can name is its schema."""
 
+import ast
 import collections.abc
 import importlib
 import inspect
 import typing
 from functools import cache
+from pathlib import Path
 
 import pytest
 
-from tests.support.repository import CODE, ROOT, module_name, python_files, targets
+from tests.support.repository import CODE, ROOT, module_name, python_files, targets, tree
 
 #: Rooms whose public classes may be asked for by a recipe.
 COMPONENT_ROOMS = ("curate", "synth", "text", "train", "recsys", "evaluate", "models", "data", "diffusion",
@@ -117,6 +119,73 @@ def test_no_public_constructor_swallows_unknown_keys():
         if own and any(p.kind is p.VAR_KEYWORD for p in inspect.signature(own).parameters.values()):
             greedy.append(name)
     assert not greedy, f"**kwargs on: {greedy}"
+
+
+def loaded(node: ast.AST) -> list[str]:
+    """The plain names that a piece of code reads."""
+    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)]
+
+
+def only_checks(statement: ast.stmt) -> bool:
+    """Whether a statement refuses a value and has no other effect: an if that raises, or a call without a result."""
+    if isinstance(statement, ast.Expr):
+        return isinstance(statement.value, ast.Call) and isinstance(statement.value.func, ast.Name)
+    return isinstance(statement, ast.If) and isinstance(statement.body[-1], ast.Raise)
+
+
+def kept_as(init: ast.FunctionDef) -> dict[str, str]:
+    """Argument -> attribute, of every `self.attribute = argument`, also in a tuple."""
+    kept = {}
+    for one in (one for one in ast.walk(init) if isinstance(one, ast.Assign)):
+        sides = (getattr(side, "elts", [side]) for side in (one.targets[0], one.value))
+        for target, value in zip(*sides, strict=False):
+            if isinstance(target, ast.Attribute) and isinstance(value, ast.Name):
+                kept[value.id] = target.attr
+    return kept
+
+
+@cache
+def attributes_read(path: Path) -> frozenset[str]:
+    """The names of all attributes that a file reads, of whatever object."""
+    nodes = ast.walk(tree(path))
+    return frozenset(one.attr for one in nodes if isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load))
+
+
+def is_read(attribute: str, owner: str, path: Path) -> bool:
+    """Whether the owner's file, one beside it, or one of its room that names the owner reads such an attribute."""
+    if attribute in attributes_read(path):
+        return True
+    room = python_files("/".join(path.relative_to(ROOT).parts[:2]))
+    near = [one for one in room if one.parent == path.parent or owner in one.read_text(encoding="utf-8")]
+    return any(attribute in attributes_read(one) for one in near)
+
+
+def ignored(path: Path) -> list[str]:
+    """Keyword arguments of a file's constructors that are checked and stored at most, and that nothing reads."""
+    found = []
+    for owner in (one for one in tree(path).body if isinstance(one, ast.ClassDef)):
+        for init in (one for one in owner.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"):
+            kept = kept_as(init)
+            used = [name for statement in init.body if not only_checks(statement) for name in loaded(statement)]
+            for name in (one.arg for one in init.args.kwonlyargs):
+                only_stored = name in kept and used.count(name) == 1
+                if name not in loaded(init) or (only_stored and not is_read(kept[name], owner.name, path)):
+                    found.append(f"{owner.name}.{name}")
+    return found
+
+
+def test_what_a_constructor_is_given_is_read():
+    rooms = [f"nemo_vfm/{room}" for room in COMPONENT_ROOMS]
+    assert not [name for path in python_files(*rooms) for name in ignored(path)]
+
+
+@pytest.mark.parametrize("body", ["if deep < 1:\n            raise ValueError(deep)", "require(deep)", "pass"])
+def test_an_argument_that_is_checked_and_stored_alone_is_seen(body, tmp_path, monkeypatch):
+    path = tmp_path / "nemo_vfm" / "room" / "part.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"class Part:\n    def __init__(self, *, deep):\n        {body}\n        self.deep = deep\n")
+    monkeypatch.setattr(f"{__name__}.ROOT", tmp_path)
+    assert ignored(path)
 
 
 def parts(hint: object) -> set[object]:

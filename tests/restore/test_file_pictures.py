@@ -35,6 +35,8 @@ def test_a_shot_whose_picture_would_be_cut_keeps_it():
 def test_bars_that_change_for_good_are_cut_off_as_they_are():
     assert agreed(*[WHOLE] * 6, *[DARK] * 6, TITLE) == [WHOLE] * 6 + [DARK] * 7
     assert agreed(*[WHOLE] * 6, *[DARK] * 4) == [WHOLE] * 10
+    back_and_forth = [*[WHOLE] * 4, *[DARK] * 4] * 2
+    assert agreed(WHOLE, *back_and_forth) == [WHOLE] * 17, "16 s of a box, but never 10 s on end"
 
 
 def test_a_file_without_shots_has_no_box():

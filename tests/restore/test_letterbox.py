@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from nemo_vfm.restore.border_lines import Borders
 from nemo_vfm.restore.letterbox import Box, picture_box
 from tests.support.filmed import filmed
 
@@ -150,3 +151,15 @@ def test_bars_around_real_videos_are_found_and_clean_ones_have_none(name, kind):
     found = picture_box(barred(pictures, box, {"white": 250, "one-sided": 4, "grey side": 128, "blurred": None}[kind]))
     assert picture_box(pictures) is None
     assert found is not None and np.abs(np.subtract(found.corners(), box.corners())).max() <= 2
+
+
+def test_lines_of_several_frames_have_the_extremes_and_the_means_of_all_whatever_their_order():
+    frames = np.random.default_rng(0).integers(0, 255, (3, 48, 64), np.uint8)
+    each, joined = [Borders.of(frame) for frame in frames], Borders.joined([Borders.of(frame) for frame in frames])
+    for name in ("rows", "columns"):
+        lines = [getattr(one, name) for one in each]
+        lowest, highest, *means = getattr(joined, name)
+        assert (lowest == np.min([one.lowest_LS for one in lines], axis=0)).all()
+        assert (highest == np.max([one.highest_LS for one in lines], axis=0)).all()
+        for place, mean in enumerate(means, 2):
+            assert mean == pytest.approx(np.mean([one[place] for one in lines], axis=0))

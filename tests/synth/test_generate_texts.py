@@ -47,6 +47,13 @@ def test_every_prompt_has_its_texts_in_order(tmp_path: Path) -> None:
     assert again.did_nothing and again.figures == outcome.figures
 
 
+def test_equal_prompts_get_texts_of_their_own_and_another_seed_others(tmp_path: Path) -> None:
+    same = PromptList(texts=["The"] * 4)
+    for seed in (3, 4):
+        job(prompts=same).run(Run(tmp_path / str(seed), seed=seed))
+    assert len({str(one["text"]) for seed in (3, 4) for one in lines(tmp_path / str(seed))}) == 16
+
+
 def test_texts_do_not_depend_on_batches_or_on_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (1, 3, 8):
         job(batch_size=size).run(Run(tmp_path / str(size), seed=1))

@@ -13,11 +13,12 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.metrics.outlines import SHAPES
 from nemo_vfm.synth import shot_plan
 from nemo_vfm.synth.draw_shot import draw
 from nemo_vfm.synth.make_shapes import MakeVideos
-from nemo_vfm.synth.prompts import HeldOutPrompts, PromptList
+from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, HeldOutPrompts, PromptList, StoryPrompts
 
 SMALL = {"num_files": 5, "shots_per_film": 3, "side_px": 64}
 
@@ -125,7 +126,25 @@ def test_impossible_sizes_are_refused_with_the_number(bad: dict[str, int]):
         MakeVideos(**bad)
     with pytest.raises(ValueError, match="17"):
         HeldOutPrompts(num=17)
+
+
+def test_prompts_are_those_of_the_texts_the_seed_or_the_shards_that_are_given(tmp_path: Path):
     assert [p.text for p in PromptList(texts=["a", "b"]).prompts()] == ["a", "b"]
+    pictures = [Path("x.png"), Path("y.png")]
+    for given, found in ((pictures, pictures), (pictures[:1], pictures[:1] * 2), ([], [None, None])):
+        assert [p.given for p in PromptList(texts=["a", "b"], given=given).prompts()] == found
+    stories = [
+        StoryPrompts(num=3, **more).prompts() for more in ({}, {"seed": 2}, {"held_out": False}, {"sentences": 1})
+    ]
+    assert len({one[0].text for one in stories}) == 4
+    with ShardWriter(tmp_path) as writer:
+        for number, caption in enumerate(["red", "", "red", "blue", "green"]):
+            writer.write(f"{number}", {"txt": b""}, {"caption": caption})
+    assert [p.text for p in CaptionPrompts(shards=tmp_path, num=2).prompts()] == ["red", "blue"]
+    assert [p.text for p in DemoPrompts(input=tmp_path, shards=tmp_path, num=3).prompts()] == ["red", "blue", "green"]
+    assert [p.text for p in DemoPrompts(input=None, shards=tmp_path, num=2).prompts()] == [
+        p.text for p in HeldOutPrompts().prompts()[:2]
+    ]
 
 
 @pytest.mark.parametrize("radius", [0.12, 0.3])

@@ -16,6 +16,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.fp8.operand_stats import OperandSummary
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.callbacks import fp8_monitor
@@ -134,6 +135,22 @@ def test_a_resume_leaves_in_bf16_what_was_taken_there(tmp_path: Path):
     engine.load(found["groups"])
     assert [name for name, linear in fp8_linears(engine.model) if not linear.is_on] == found["off"] == [SICK]
     assert torch.equal(engine.tensors()["fp8"]["blocks.0.mlp.up.amax"], found["groups"]["fp8"]["blocks.0.mlp.up.amax"])
+
+
+@pytest.mark.parametrize(("limit", "value", "words"), [
+    ("outlier", 40.0, "an outlier channel"), ("saturated", 0.02, "saturates values of its input"),
+    ("flushed", 0.3, "flushes most values"), ("growth", 2.0, "an input that grows"),
+])  # fmt: skip
+def test_each_limit_is_the_one_that_was_given(tmp_path: Path, limit: str, value: float, words: str):
+    nothing: Any = None
+    model = GPT(vocab=8, width=16, depth=1, heads=2, mlp_hidden=16)
+    mild = {"outlier": 100.0, "saturated": 0.1, "flushed": 0.9, "growth": 16.0}
+    for given, names in ((value, True), (value * 1.05, False)):
+        monitor = Fp8Monitor(**{**mild, limit: given})
+        monitor.on_start(TrainState(Run(tmp_path), nothing, model, nothing, nothing, nothing, None, total_steps=None))
+        looks = [OperandSummary(amax, 40.0, 1, 2.0, 30.0, 100.0) for amax in (1.0, 2.0)]
+        said = [text for look in looks for _, text in monitor._problems({"a": {"input": look}})]
+        assert any(words in text for text in said) is names, said
 
 
 def test_a_monitor_with_nothing_to_watch_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

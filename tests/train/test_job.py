@@ -229,6 +229,12 @@ def test_validation_is_reported_by_noise_bin_and_to_tensorboard(tmp_path: Path) 
     assert list((tmp_path / "tensorboard").glob("events.out.tfevents.*"))
 
 
+def test_the_loss_by_noise_is_a_mean_by_weights_within_each_bin_of_the_recipe() -> None:
+    losses, weights, noise = torch.arange(1.0, 6.0), torch.tensor([1.0, 3.0, 1.0, 0.0, 2.0]), torch.linspace(0, 1, 5)
+    found = Validate(noise_edges=(0.0, 0.3, 0.6, 0.9, 1.0))._by_noise(losses, weights, noise)
+    assert found == {"val_loss/noise_0-0.3": 7 / 4, "val_loss/noise_0.3-0.6": 3.0, "val_loss/noise_0.9-1": 5.0}
+
+
 def test_the_held_out_loss_is_a_mean_by_weights_over_all_samples_whatever_batches_they_lie_in(tmp_path: Path) -> None:
     class Weighted(ToyData):
         def val_dataloader(self) -> list[Batch]:

@@ -7,11 +7,19 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokens.token_writer import write_tokens
+from nemo_vfm.language.generation import generate
+from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.train.callbacks.preview_texts import PreviewTexts
+from nemo_vfm.train.ema import EMA
+from nemo_vfm.train.train_state import TrainState
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import metrics
@@ -70,3 +78,27 @@ def test_a_model_with_fewer_words_than_the_tokenizer_is_refused(tokens: Path, tm
     composed = compose(RECIPE, words(tokens, "model.vocab=256"), overlays=["smoke"])
     with pytest.raises(UserError, match="the data's tokenizer has 257 tokens, but the model has a vocabulary of 256"):
         build(composed).run(Run(tmp_path, composed.to_yaml(), 0))
+
+
+def test_texts_are_previewed_when_due_of_the_averaged_weights_and_as_long_as_they_may_be(tmp_path: Path) -> None:
+    model, nothing, end = GPT(vocab=257, width=16, depth=1, heads=2, mlp_hidden=16), None, Choice(temperature=0)
+    ema = EMA()
+    ema.start(model)
+    fit = TrainState(Run(tmp_path, seed=5), nothing, model, nothing, nothing, nothing, ema, total_steps=4)  # type: ignore[arg-type]
+    with torch.no_grad():
+        model.head.weight.zero_()
+    common = {"tokenizer": ByteTokenizer(), "prompts": ["One ", "Two ", ""], "every_steps": 2}
+    texts = {}
+    for name, more in {"drawn": {}, "likeliest": {"choice": end}, "short": {"choice": end, "most_tokens": 3}}.items():
+        fit.run = Run(tmp_path / name, seed=5)
+        for fit.step in (1, 2, 3, 4):
+            PreviewTexts(**common, **more).on_step(fit)
+        assert sorted(path.name for path in (tmp_path / name / "samples").iterdir()) == [
+            "step-00000002.json", "step-00000004.json"
+        ]  # fmt: skip
+        texts[name] = json.loads((tmp_path / name / "samples/step-00000002.json").read_text())["texts"]
+        assert [one["prompt"] for one in texts[name]] == common["prompts"] and model.training
+    with ema.applied(model):
+        tokens = generate(model.eval(), [(*b"One ",)], most_new=3, choice=end, seeds=[0], stop=frozenset([256]))
+    assert texts["short"][0]["text"] == ByteTokenizer().decode(tokens[0]), "with zeros for a head, all would be byte 0"
+    assert texts["likeliest"][0]["text"].startswith(texts["short"][0]["text"]) and texts["drawn"] != texts["likeliest"]

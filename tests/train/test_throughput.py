@@ -4,6 +4,7 @@
 
 import itertools
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ ATTENTION = 4 * ROWS * LENGTH**2 * WIDTH
 LINEARS = 2 * ROWS * LENGTH * WIDTH * (4 * WIDTH + 3 * 48 + WORDS)
 
 
-def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, **options: Any) -> float:
-    """The mfu of a step of two seconds on a machine of a million FLOP/s."""
-    clock = itertools.count(0.0, 2.0)
+def steps(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, seconds: Sequence[float], **options: Any
+) -> dict[str, float]:
+    """The metrics of the last of steps that take so many seconds, on a machine of a million FLOP/s."""
+    clock = itertools.accumulate(seconds, initial=0.0)
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(throughput, "peak_flops", lambda: PeakFlops(1e6, "a test"))
     nothing: Any = None
@@ -34,8 +37,23 @@ def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, 
     callback = Throughput(**options)
     callback.on_start(fit)
     fit.result = StepResult(1.0, 1.0, 1.0, ROWS, [{"tokens_BS": (ROWS, LENGTH)}])
-    callback.on_step(fit)
-    return fit.metrics["mfu"]
+    for _ in seconds:
+        callback.on_step(fit)
+    return fit.metrics
+
+
+def one_step(folder: Path, monkeypatch: pytest.MonkeyPatch, plan: ParallelPlan, **options: Any) -> float:
+    """The mfu of a step of two seconds on a machine of a million FLOP/s."""
+    return steps(folder, monkeypatch, plan, [2.0], **options)["mfu"]
+
+
+def test_rates_are_those_of_the_last_steps_of_the_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for window, seconds in ((1, 1.0), (2, 4.0), (9, 9.0)):
+        found = steps(tmp_path, monkeypatch, ParallelPlan(), [5.0, 3.0, 1.0], window_steps=window)
+        rows = ROWS * min(window, 3)
+        assert found["samples_per_s"] == pytest.approx(rows / seconds)
+        assert found["tokens_per_s"] == pytest.approx(LENGTH * rows / seconds)
+        assert found["mfu"] == pytest.approx(3 * (LINEARS + ATTENTION) * min(window, 3) / seconds / 1e6)
 
 
 def test_mfu_counts_causal_attention_as_asked_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

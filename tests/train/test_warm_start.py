@@ -156,9 +156,10 @@ def test_what_may_differ_keeps_the_values_of_the_seed_and_is_said(
     assert fit.started_from is not None and fit.started_from["not_taken"] == ["head.bias", "head.weight", "net.0.bias"]
 
 
-def test_a_name_that_no_weight_has_is_refused(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has weights below 'haed'; they have net"):
-        job(start_from=WarmStart(path=source, may_differ=["haed"]))._start(Run(tmp_path / "new"))
+@pytest.mark.parametrize("name", ["haed", "ne"])  # blocks.1 must not leave blocks.10 untrained
+def test_a_name_that_no_weight_has_up_to_a_dot_is_refused(source: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match=rf"has weights below '{name}'; they have net"):
+        job(start_from=WarmStart(path=source, may_differ=[name]))._start(Run(tmp_path / "new"))
 
 
 def test_a_run_that_is_not_there_or_has_trained_nothing_is_said(tmp_path: Path) -> None:

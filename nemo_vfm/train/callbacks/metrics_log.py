@@ -19,11 +19,10 @@ class WriteMetrics:
 
     Args:
         loggers: Lightning loggers that are given the same numbers, and the step's preview where there is one.
-        every_steps: a line every so many steps; steps with a validation are always written.
     """
 
-    def __init__(self, loggers: Sequence[Guarded], *, every_steps: int = 1) -> None:
-        self.loggers, self.every_steps = loggers, every_steps
+    def __init__(self, loggers: Sequence[Guarded]) -> None:
+        self.loggers = loggers
 
     def on_start(self, fit: TrainState) -> None:
         """Forget the lines of steps that will be taken again."""
@@ -35,14 +34,13 @@ class WriteMetrics:
         fit.metrics = conceal_names(fit.metrics)
         if not ranks.is_first():
             return
-        if fit.due(self.every_steps) or any(name.startswith("val_") for name in fit.metrics):
-            # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
-            finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
-            line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
-            with self._path(fit).open("a") as file:
-                file.write(line + "\n")
-            for logger in self.loggers:
-                logger.log_metrics(finite, fit.step)
+        # JSON has no NaN: a number that is not finite is left out of the line, as a gap in the curve.
+        finite = {name: value for name, value in fit.metrics.items() if math.isfinite(value)}
+        line = json.dumps({"step": fit.step, "time_s": round(fit.elapsed_s, 4), **finite})
+        with self._path(fit).open("a") as file:
+            file.write(line + "\n")
+        for logger in self.loggers:
+            logger.log_metrics(finite, fit.step)
         picture = fit.run.folder / "samples" / f"step-{fit.step:08d}.png"
         for logger in self.loggers if self.loggers and picture.is_file() else ():
             logger.log_picture(picture, fit.step)

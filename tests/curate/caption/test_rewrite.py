@@ -72,6 +72,16 @@ def test_an_answer_that_is_no_rewriting_leaves_the_caption(server, tmp_path, rep
     assert one.caption == "a 1.0 s video, 64x48, 12 fps" and told.failures["rewriter"].total() == 1
 
 
+def test_how_far_a_caption_may_grow_is_said_and_another_limit_asks_again(server, tmp_path):
+    server.reply = lambda _: answer("x" * 300)
+    captions = []
+    for limit in (8.0, 20.0):
+        (one,) = records = [record(0)]
+        write(records, tmp_path, rewriter(server, longest_growth=limit))
+        captions.append(one.caption)
+    assert captions == ["a 1.0 s video, 64x48, 12 fps", "x" * 300]
+
+
 def test_a_caption_that_gives_orders_stands_between_lines_and_its_answer_is_cleaned(server, tmp_path):
     server.reply = lambda question: answer("obeyed\n\u202e\x07 ../../run.sh")
 

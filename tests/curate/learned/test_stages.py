@@ -14,13 +14,16 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.curate.learned.aesthetic import Aesthetic
+from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
 from nemo_vfm.curate.learned.video_type import VideoType
 from nemo_vfm.curate.stage import Compares, Labelling, Learned
-from nemo_vfm.dedup.vector_text import as_vectors
+from nemo_vfm.dedup.vector_text import as_text, as_vectors
 from nemo_vfm.models.scorer import Scorer
+from tests.curate.score.test_semantic_duplicate import record
 from tests.support.encoders import tiny_clip, tiny_head
 from tests.support.films import pan
 
@@ -98,6 +101,40 @@ def test_one_frame_a_second_is_wanted_and_no_more_than_the_most(aesthetic: Aesth
     assert aesthetic.wanted(60, 24.0) == [0, 24, 48]
     assert aesthetic.wanted(1, 24.0) == [0]
     assert len(aesthetic.wanted(24 * 600, 24.0)) == 60
+
+
+def test_each_stage_wants_the_frames_and_the_training_that_it_was_given(scorer: Made, clip: Path, tmp_path: Path):
+    types, encoder = Sort(label="t", classes=NAMES), partial(Scorer, folder=clip, outputs=0)
+    makes: list[Callable[..., Learned]] = [
+        partial(Aesthetic, model=scorer(), task=Rate(label="a")),
+        partial(VideoType, model=scorer(3), task=types),
+        partial(LearnedDuplicate, model=encoder, task=Recognise()),
+    ]
+    settings = [{"max_frames": 3, "per_second": 24.0}, {"num_frames": 3}, {"num_frames": 3}]
+    for make, more in zip(makes, settings, strict=True):
+        assert make(**more).wanted(100, 24.0) == [0, 50, 99] and len(make().wanted(2400, 24.0)) > 3
+        with pytest.raises(UserError, match="no checkpoint"):
+            make(trained=tmp_path).fingerprint()
+
+
+def test_the_better_of_two_is_told_by_the_score_that_the_recipe_names(clip: Path):
+    encoder = partial(Scorer, folder=clip, outputs=0)
+    makes: list[Callable[..., Compares]] = [
+        partial(LearnedDuplicate, model=encoder, task=Recognise()),
+        partial(CosmosEmbed, folder=clip),
+    ]
+    clips = [record(0, sharpness=1.0, light=9.0), record(1, sharpness=9.0, light=1.0)]
+    same = [as_text(np.eye(4)[0])] * 2
+    for make in makes:
+        found = [make(**more).duplicates(clips, same, 0.4) for more in ({}, {"quality": "light"})]
+        assert found == [{0: 1}, {1: 0}]
+
+
+def test_a_lower_temperature_tells_clips_further_apart():
+    halves = torch.nn.functional.normalize(torch.randn(4, 2, 8, generator=torch.Generator().manual_seed(0)), dim=-1)
+    halves[:, 1] = halves[:, 0]
+    losses = [Recognise(temperature=t).losses(halves, ModelInputs({}, {}, torch.ones(4))).mean() for t in (1.0, 0.1)]
+    assert losses[0] > 2 * losses[1]
 
 
 def test_a_type_is_the_likeliest_and_shares_add_up(scorer: Made):

@@ -48,6 +48,39 @@ def test_every_column_is_a_number_or_one_of_its_words(stage, name):
     check(stage, stage.measure(clip))
 
 
+@pytest.mark.parametrize(
+    ("stage", "others"),
+    [
+        (Motion, {"side_px": 64, "num_pairs": 3}),
+        (CameraMotion, {"still": 60.0, "num_pairs": 3, "most_points": 10}),
+        (Freeze, {"tolerance": 0.1}),
+        (Brightness, {"black": 220.0}),
+        (TechnicalQuality, {"num_frames": 3}),
+    ],
+)
+def test_each_setting_changes_a_score(stage, others):
+    clean = np.concatenate([pan(1, 20, 1), pan(2, 20, 3), texture(3)[None].repeat(10, 0)])
+    noisy = np.clip(clean + np.random.default_rng(0).normal(0, 1.5, clean.shape), 0, 255).astype(np.uint8)
+    usual = stage().measure(ClipFrames.of(noisy, 12.0))
+    assert not [
+        one for one, value in others.items() if stage(**{one: value}).measure(ClipFrames.of(noisy, 12.0)) == usual
+    ]
+
+
+def test_what_other_stages_ask_for_changes_no_score():
+    """Frames and flow are kept for all stages of a clip."""
+    stages = [
+        *STAGES,
+        Motion(side_px=64),
+        Motion(num_pairs=3),
+        CameraMotion(num_pairs=3),
+        TechnicalQuality(num_frames=3),
+    ]
+    film, shared = pan(1, 30, 3), ClipFrames.of(pan(1, 30, 3), 12.0)
+    for stage in (*stages, *stages[::-1]):
+        assert stage.measure(shared) == stage.measure(ClipFrames.of(film, 12.0)), vars(stage)
+
+
 def test_vectors_of_no_block_and_of_unknown_sizes_give_numbers():
     odd = blocks({"source": -1, "w": 4, "h": 4, "motion_x": 9}, {"source": 1, "w": 8, "h": 8}, {"source": -1})
     for found in (blocks(), odd):

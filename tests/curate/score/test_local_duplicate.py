@@ -106,6 +106,11 @@ def test_the_same_things_in_another_order_are_another_clip():
     assert max(likeness(film(1, (220, 20, 20)), film(1, (220, 20, 20), back=True))) < ABOVE
 
 
+def test_frames_without_detail_count_for_neither_side():
+    whole, plain = film(3), np.full((24, 180, 320, 3), 90, np.uint8)
+    assert min(likeness(np.concatenate([whole, plain]), np.concatenate([plain, plain, whole]))) > 0.9
+
+
 def test_clips_without_detail_are_like_none():
     flat = np.full((24, 64, 64, 3), 120, np.uint8)
     assert likeness(flat, flat) == [0, 0] and STAGE.likeness([]) == []

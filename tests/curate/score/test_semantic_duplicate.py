@@ -11,10 +11,13 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.score.local_duplicate import LocalDuplicate
+from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.curate.score.semantic_duplicate import SemanticDuplicate
 from nemo_vfm.curate.stage import ClipRecord, Comparison
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video
+from tests.curate.score.test_local_duplicate import backdrop
 from tests.support.films import FPS, pan
 
 STAGE = SemanticDuplicate()
@@ -54,6 +57,16 @@ def test_the_largest_then_the_best_then_the_longest_stays():
     assert judged(record(0, size=64, sharpness=1.0), record(1, size=32, sharpness=9.0)) == {1: 0}
     assert judged(record(0, seconds=9, sharpness=1.0), record(1, seconds=1, sharpness=9.0)) == {0: 1}
     assert judged(record(0, seconds=9), record(1, seconds=1)) == {1: 0}
+
+
+@pytest.mark.parametrize("kind", [NearDuplicate, LocalDuplicate, SemanticDuplicate])
+def test_the_recipe_says_by_which_score_the_better_of_two_is_told(kind):
+    clips = [record(0, sharpness=1.0, light=9.0), record(1, sharpness=9.0, light=1.0)]
+    for place, clip in enumerate(clips):
+        clip.source = f"{place}.mp4"
+    same = [kind().remember(ClipFrames.of(np.stack([backdrop(3)] * 12), FPS))] * 2
+    assert kind().duplicates(clips, same, 0.4) == {0: 1}
+    assert kind(quality="light").duplicates(clips, same, 0.4) == {1: 0}
 
 
 def test_of_equals_the_order_of_the_clips_does_not_choose():

@@ -86,17 +86,20 @@ def test_dfm_finds_a_caption_beside_every_film(shards, tmp_path):
     assert items == json.loads((root / "meta.json").read_text()) and len(items) == 3
 
 
-def test_cosmos_curate_finds_its_clips_by_the_summary(shards, tmp_path):
-    export(shards, tmp_path, CosmosCurate())
+@pytest.mark.parametrize(("sink", "captioner", "version"), [
+    (CosmosCurate(), "qwen", "v0"), (CosmosCurate(captioner="vila", version="v1"), "vila", "v1"),
+])  # fmt: skip
+def test_cosmos_curate_finds_its_clips_by_the_summary(shards, tmp_path, sink, captioner, version):
+    export(shards, tmp_path, sink)
     root, seen = tmp_path / "dataset", []
     for video, value in json.loads((root / "summary.json").read_text()).items():
         for name in value["clips"]:
-            meta = json.loads((root / "metas" / "v0" / f"{name}.json").read_text())
+            meta = json.loads((root / "metas" / version / f"{name}.json").read_text())
             film = Path(meta["clip_location"])
             assert meta["valid"] and film.is_absolute() and film.stat().st_size == meta["num_bytes"]
             assert frames_of(film) == meta["num_frames"] and meta["source_video"] == video
             assert meta["span_uuid"] == name and [len(part) for part in name.split("-")] == [8, 4, 4, 4, 12]
-            seen.append((meta["duration_span"], meta["windows"][0]["qwen_caption"]))
+            seen.append((meta["duration_span"], meta["windows"][0][f"{captioner}_caption"]))
     assert len(seen) == 4 and seen[0] == ([0.5, 1.25], "clip 0 of \N{GREEK SMALL LETTER ALPHA}")
 
 

@@ -112,3 +112,28 @@ def test_one_frame_is_one_span_and_no_frame_is_none(name):
 def test_every_piece_of_a_joined_film_begins_where_the_one_before_ends():
     spans = list(SPLITTERS["stitch"][0].spans(film([(0, 30, "cut"), (1, 30, "cut"), (1, 9, "flash")]), fps=FPS))
     assert all(a[1] == b[0] for a, b in pairwise(spans))
+
+
+#: Cuts, a flash, a dissolve, short shots, a shot whose rest is three frames, and a fade through nearly black.
+VARIED = film([(3, 6, "cut"), (0, 27, "cut"), (1, 30, "cut"), (2, 4, "cut"), (3, 20, "flash"), (4, 30, "cut"),
+               (5, 30, "dissolve"), (1, 12, "cut"), (2, 28, "cut")])  # fmt: skip
+VARIED += [
+    np.maximum(frame * (abs(k - 15) / 15), 8).astype(np.uint8) for k, frame in enumerate(VARIED[-15:] + VARIED[:15])
+]
+ONE_EACH = {
+    "adaptive": {"ratio": 30.0, "window": 9, "min_length_s": 0.1, "max_length_s": 2.0, "short_tail": "leave",
+                 "min_tail_s": 1.5, "trim_s": None, "black": 5.0, "min_content": 90.0},
+    "content": {"threshold": 90.0, "flash_s": 0.0, "min_length_s": 1.0, "max_length_s": 2.0, "short_tail": "leave",
+                "min_tail_s": 1.5, "trim_s": 0.25},
+    "union": {"ratio": 30.0, "window": 9, "min_content": 90.0, "flash_s": 0.0, "black": 5.0, "dissolve": None,
+              "min_length_s": 1.0, "max_length_s": 2.0, "short_tail": "leave", "min_tail_s": 1.5, "trim_s": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_each_setting_moves_a_cut(name):
+    kind = type(SPLITTERS[name][0])
+    usual = list(kind(**LIMITS).spans(VARIED, fps=FPS))
+    same = [one for one, value in ONE_EACH[name].items()
+            if list(kind(**LIMITS | {one: value}).spans(VARIED, fps=FPS)) == usual]  # fmt: skip
+    assert not same

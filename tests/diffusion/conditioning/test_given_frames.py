@@ -59,6 +59,22 @@ def test_given_frames_are_clean_and_carry_their_own_level_and_mark() -> None:
                        .expand(4, 1, -1, 4, 4))  # fmt: skip
 
 
+def test_the_drawn_level_of_given_frames_has_the_mean_and_the_spread_that_are_asked_for() -> None:
+    for mean, std in ((-3.0, 2.0), (-1.0, 0.25)):
+        way, numbers = GivenInTime(sigma_log_mean=mean, sigma_log_std=std), torch.Generator().manual_seed(0)
+        logs = torch.tensor([way.draw(numbers, 9)[1] for _ in range(2000)]).log()
+        assert float(logs.mean()) == pytest.approx(mean, abs=0.1 * std) and float(logs.std()) == pytest.approx(
+            std, rel=0.1
+        )
+
+
+def test_a_network_without_a_mark_is_given_none() -> None:
+    marked, bare = (
+        task(GivenInTime(mask=mask)).prepare(batch(), seed=1, training=True).inputs for mask in (True, False)
+    )
+    assert marked.keys() - bare.keys() == {"condition_BCTHW"}
+
+
 @pytest.mark.parametrize("objective", [FlowMatching(), EDM(), UncertaintyWeighted(objective=EDM())])
 def test_given_frames_have_no_loss(objective) -> None:
     one = task(TWO, objective=objective)

@@ -13,6 +13,7 @@ import pytest
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.dedup.texts.near_texts import near_duplicates
+from nemo_vfm.dedup.texts.shingles import Shingles
 from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.synth.filters.evaluation_overlap import EvaluationOverlap
 from nemo_vfm.synth.filters.exact_copies import ExactCopies
@@ -133,9 +134,13 @@ def test_the_ledger_counts_the_rows_that_each_filter_drops(tmp_path: Path) -> No
 
 
 def test_rows_one_at_a_time_are_near_copies_of_the_same_as_all_at_once() -> None:
-    rules = kept(NearCopies(), [draft(text) for text in MADE])
-    assert {place for place, rule in enumerate(rules) if rule == "near copy"} == near_duplicates(MADE).keys()
-    assert 10 < sum(rule is None for rule in rules) < len(MADE)
+    settings: list[dict[str, Any]] = [{}, {"threshold": 0.5}, {"shingles": Shingles(unit="words", size=3)}]
+    found = [near_duplicates(MADE, **one).keys() for one in settings]
+    for one, copies in zip(settings, found, strict=True):
+        rules = kept(NearCopies(**one), [draft(text) for text in MADE])
+        assert {place for place, rule in enumerate(rules) if rule == "near copy"} == copies
+        assert 10 < sum(rule is None for rule in rules) < len(MADE)
+    assert found[0] != found[1] and found[0] != found[2], "each setting decides"
 
 
 def test_each_run_compares_its_own_rows_alone() -> None:
@@ -164,6 +169,44 @@ def test_whose_turns_are_looked_at_is_chosen_and_answers_of_preferences_are_the_
     assert turns_of(draft("u", "a", chosen="c", rejected=["r"]), "all") == ["u", "a"]
     two = [draft("same", "one"), draft("same", "other")]
     assert kept(ExactCopies(turns="user"), two)[1] == "exact copy" and kept(ExactCopies(turns="all"), two)[1] is None
+
+
+@pytest.mark.parametrize("kind", [NearCopies, SimilarRows, ExactCopies])
+def test_each_filter_of_copies_compares_the_turns_that_it_was_given(kind: Any) -> None:
+    more = {"encoder": HashedNgrams()} if kind is SimilarRows else {}
+    two = [draft("one and the same question", "mine is red"), draft("one and the same question", "yours goes by night")]
+    gone = {turns: kept(kind(turns=turns, **more), two)[1] is not None for turns in ("user", "assistant")}
+    assert gone == {"user": True, "assistant": False}
+
+
+def test_the_other_turns_are_not_looked_at() -> None:
+    german = draft(TEXTS["de"][0], ENGLISH)
+    rules = [
+        KeptLanguages(languages=["en"], turns=turns).broken_rule(german) is None
+        for turns in ("user", "assistant", "all")
+    ]
+    assert rules == [False, True, False]
+    letters, asked = {"letters": Evaluation()}, draft("a b c d e f g h i", "n")
+    found = [
+        EvaluationOverlap(evaluations=letters, n=9, turns=turns).broken_rule(asked) for turns in ("user", "assistant")
+    ]
+    assert found == ["overlaps with letters", None]
+    assert EvaluationOverlap(evaluations=letters).broken_rule(asked) is None, "13 words in a row unless it is said"
+
+
+def test_a_short_question_of_an_evaluation_is_looked_for_inside_of_a_turn_from_so_many_words_on() -> None:
+    class Capital:
+        def texts(self, skipped: Counter[str]) -> Iterator[str]:
+            yield "capital of France"
+
+    inside = draft("What is the capital of France?")
+    found = [EvaluationOverlap(evaluations={"c": Capital()}, shortest=least).broken_rule(inside) for least in (3, 4)]
+    assert found == ["overlaps with c", None]
+
+
+def test_a_guard_is_the_model_of_the_role_that_is_named() -> None:
+    (ask,) = next(GuardedRows(role="censor").rule_program(draft()))
+    assert ask.model == "censor" and GuardedRows(role="censor").roles() == ["censor"]
 
 
 def test_every_turn_has_a_length_within_bounds() -> None:

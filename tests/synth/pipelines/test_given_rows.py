@@ -6,12 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.synth.filters.exact_copies import ExactCopies
 from nemo_vfm.synth.filters.guarded_rows import GuardedRows
+from nemo_vfm.synth.given.given_tasks import GivenTasks
 from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.given.row_source import ListedRows
+from nemo_vfm.synth.pipelines.closed_qa import ClosedQa
+from nemo_vfm.synth.pipelines.dialogues import Dialogues
 from nemo_vfm.synth.pipelines.given_rows import GivenRows
+from nemo_vfm.synth.pipelines.upsampler import Upsampler
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import Ask, Draft
 from nemo_vfm.synth.programs.synthesize import Synthesize
@@ -80,6 +86,70 @@ def test_a_strangers_rows_keep_their_columns_and_have_no_generator_of_ours(tmp_p
     assert [message["content"] for message in kept[7]["messages"]] == ["Ask 7", "Answer 7"]
     assert kept[7]["given_row"] == odd and kept[7]["scores"] == {}
     assert kept[7]["parents"] == {"given": "x.jsonl line 8"}
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) -> None:
+    caption = "One two three four five six seven eight nine ten eleven."
+    rows = ListedRows(rows=[{"text": caption, "caption": caption, "messages": caption, "licence": "MIT",
+                             "other": caption.upper(), "terms": "CC0"}])  # fmt: skip
+    columns = {"column": "other", "licence": "terms"} if named else {}
+    template = Prompt(text="{document} {instruction}")
+    made = [
+        ClosedQa(documents=rows, kinds={"a": "b"}, templates={"one": template}, least_quotations=0, **columns),
+        Upsampler(rows=rows, least_caption_words=9, most_new_words=9, most_share=1.0, **columns),
+        GivenRows(rows=rows, **columns),
+    ]
+    for pipeline in made:
+        draft = drafted(pipeline, "- one two")
+        text = next(str(one["content"]) for one in draft.messages if "three" in str(one["content"]).lower())
+        assert ("THREE" in text, draft.licence) == (named, "CC0" if named else "MIT")
+
+
+@pytest.mark.parametrize(("settings", "rule"), [
+    ({}, None), ({"least_quotations": 2}, "the answer quotes too little"),
+    ({"least_words": 4}, "the answer quotes too little"), ({"least_words": 1}, "a quotation does not stand in the"),
+])  # fmt: skip
+def test_how_many_quotations_of_how_many_words_are_asked_for(settings: dict[str, int], rule: str | None) -> None:
+    rows = ListedRows(rows=[{"text": "The old town lies by the sea."}])
+    template = {"one": Prompt(text="{document} {instruction}")}
+    made = first(ClosedQa(documents=rows, kinds={"a": "b"}, templates=template, **settings),
+                 '- It says "old town lies", and not "city".')  # fmt: skip
+    assert isinstance(made, Draft) if rule is None else made.rule.startswith(rule)
+
+
+@pytest.mark.parametrize("turns", [1, 4])
+def test_a_dialogue_has_so_many_turns(turns: int) -> None:
+    tasks = GivenTasks(rows=ListedRows(rows=[{"prompt": "Ask."}]), column="prompt")
+    program = next(iter(told(Dialogues(tasks=tasks, personas=["a cook"], turns=turns).candidates(), ""))).row()
+    said, asks = 0, next(program)
+    with pytest.raises(StopIteration) as end:
+        while True:
+            said += 1
+            asks = program.send([f"Words number {said}"] * len(asks))
+    assert [one["role"] for one in end.value.value.messages] == ["user", "assistant"] * turns
+
+
+def drafted(pipeline: Any, answer: str) -> Draft:
+    """The first row."""
+    made = first(pipeline, answer)
+    assert isinstance(made, Draft), made
+    return made
+
+
+def first(pipeline: Any, answer: str) -> Any:
+    """What becomes of the first row, where a model says the same to everything."""
+    return told(next(iter(told(pipeline.candidates(), answer))).row(), answer)
+
+
+def told(program: Any, answer: str) -> Any:
+    """What a program gives back."""
+    try:
+        asks = next(program)
+        while True:
+            asks = program.send([answer] * len(asks))
+    except StopIteration as end:
+        return end.value
 
 
 def test_a_filter_that_asks_is_all_that_asks_and_its_model_is_named(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def test_a_prompt_is_in_the_same_half_wherever_it_stands(tmp_path: Path) -> None
     one = prompts_of(half(tmp_path, "sft", rows))
     other = prompts_of(half(tmp_path / "turned", "sft", [*reversed(rows), {"prompt": "More"}]))
     assert set(one) == set(other) - {"More"}
+    (tmp_path / "salted").mkdir()
+    assert set(prompts_of(half(tmp_path / "salted", "sft", rows, "pipeline.salt=other"))) != set(one)
     tasks = [Task([{"role": "user", "content": f"{number}"}]) for number in range(2000)]
     assert 350 < sum(half_of(task, 0.2) == "sft" for task in tasks) < 450
     assert sum(half_of(task, 0.5) != half_of(task, 0.5, "other") for task in tasks) > 800
