@@ -44,7 +44,13 @@ def streamed(client: openai.OpenAI, prompt: Any, **more: Any) -> tuple[list[str]
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"temperature": 0}, {"n": 3, "top_p": 0.9}, {"stop": ["e", "ill"], "n": 4}, {"echo": True, "logprobs": 2}],
+    [
+        {},
+        {"temperature": 0},
+        {"n": 3, "top_p": 0.9},
+        {"stop": ["e", "ill"], "n": 4},
+        {"echo": True, "logprobs": 2, "n": 2},
+    ],
     ids=str,
 )
 def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI, more: dict[str, Any]) -> None:
@@ -73,6 +79,14 @@ def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: opena
     assert whole(client, PROMPTS[0], seed=8, max_tokens=40).choices[0].text != first.text
     together = whole(client, PROMPTS, n=2, max_tokens=40).choices
     assert [one.text for one in together] == [one.text for choices in alone for one in choices]
+
+
+def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"n": 2, "echo": True, "logprobs": 1, "max_tokens": 3}
+    together = whole(client, PROMPTS[:3], **asked).choices
+    alone = [choice for prompt in PROMPTS[:3] for choice in whole(client, prompt, **asked).choices]
+    assert [(one.text, one.logprobs) for one in together] == [(one.text, one.logprobs) for one in alone]
+    assert [one.index for one in together] == list(range(6))
 
 
 def test_tokens_as_a_prompt_are_the_text_as_a_prompt(client: openai.OpenAI, server: Running) -> None:

@@ -172,13 +172,16 @@ def test_a_sample_of_a_tar_without_text_is_named_by_its_key(tmp_path):
     assert [where for _, where, _ in faults(tmp_path / "out")] == ["two", "three"]
 
 
-def test_a_parquet_column_of_broken_or_missing_text_fails_by_row(tmp_path):
-    values = pa.array([b"good", None, b"\xff\xfe", b"fine"], pa.binary())
-    column = pa.StringArray.from_buffers(4, values.buffers()[1], values.buffers()[2], values.buffers()[0])
-    pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet", row_group_size=2)
-    counts = tokenised(tmp_path / "in.parquet", tmp_path / "out", portion_mb=1e-6)
-    assert counts == {"in": 4, "kept": 2, "dropped": {"empty": 1}, "failed": {"not UTF-8": 1}}
-    assert faults(tmp_path / "out") == [("in.parquet", 3, "not UTF-8")]
+@pytest.mark.parametrize("portion_mb", [1e-6, 1])
+def test_a_parquet_column_of_broken_or_missing_text_fails_by_row(tmp_path, portion_mb):
+    texts = [b"good", None, b"\xff\xfe", b"fine"] * 40
+    texts[100:] = [b"fine"] * 60
+    values = pa.array(texts, pa.binary())
+    column = pa.StringArray.from_buffers(160, values.buffers()[1], values.buffers()[2], values.buffers()[0])
+    pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet", row_group_size=90)
+    counts = tokenised(tmp_path / "in.parquet", tmp_path / "out", portion_mb=portion_mb)
+    assert counts == {"in": 160, "kept": 110, "dropped": {"empty": 25}, "failed": {"not UTF-8": 25}}
+    assert faults(tmp_path / "out") == [("in.parquet", row, "not UTF-8") for row in range(3, 100, 4)]
 
 
 def test_a_wrong_column_is_said_and_does_not_read_on_for_hours(tmp_path):
