@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.models.image_tokens import ClipImageTokens
 from nemo_vfm.models.scorer import Scorer
 from nemo_vfm.models.vision import ImageEncoder, Pictures, read_config
 from tests.support.encoders import tiny_clip, tiny_siglip
@@ -84,6 +85,23 @@ def test_a_step_that_is_switched_off_is_refused_by_its_key(clip: Path, tmp_path:
     (odd / "preprocessor_config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match=f"sets {name} to false"):
         ImageEncoder(folder=odd)
+
+
+def test_image_tokens_are_the_hidden_states_of_the_layer_that_is_named(clip: Path):
+    import transformers
+
+    pictures = as_video(frames(60, 91))[0]
+    processor = transformers.CLIPImageProcessorPil.from_pretrained(clip)
+    with torch.no_grad():
+        inputs = processor(list(pictures.movedim(1, 0)), return_tensors="pt")
+        states = transformers.CLIPVisionModel.from_pretrained(clip).eval()(**inputs, output_hidden_states=True)
+    found = {layer: ClipImageTokens(folder=clip, layer=layer) for layer in (-1, -2, 0)}
+    for layer, tokens in found.items():
+        own = tokens.encode(pictures[:, :1] / 127.5 - 1)
+        assert own == pytest.approx(states.hidden_states[layer][0], abs=1e-4)
+    assert len({tokens.fingerprint() for tokens in found.values()}) == 3
+    with pytest.raises(UserError, match="has 3 hidden states; layer 3 is out of range"):
+        ClipImageTokens(folder=clip, layer=3).encode(pictures[:, :1] / 127.5 - 1)
 
 
 def test_on_the_meta_device_no_weights_are_read(clip: Path, tmp_path: Path):
