@@ -91,7 +91,7 @@ def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: open
     together = whole(client, PROMPTS[:3], **asked).choices
     alone = [choice for prompt in PROMPTS[:3] for choice in whole(client, prompt, **asked).choices]
     assert [(one.text, one.logprobs) for one in together] == [(one.text, one.logprobs) for one in alone]
-    assert [one.index for one in together] == list(range(6))
+    assert [one.index for one in together] == list(range(6)) and together[0].text != together[1].text
 
 
 def test_tokens_as_a_prompt_are_the_text_as_a_prompt(client: openai.OpenAI, server: Running) -> None:

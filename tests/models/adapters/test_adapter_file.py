@@ -185,6 +185,9 @@ def test_adapters_add_up_and_strengths_scale_them(folders: Path, tmp_path: Path)
     twice = ours(folders, family, first=one, second=one)
     half = ours(folders, family, style=AdapterFile(path=folders / family / "lora", strength=0.5))
     assert far(output_of(twice, family), output_of(half, family)) < 1e-5
+    against = AdapterFile(path=folders / family / "lora", strength=-0.5)
+    none = ours(folders, family, first=one, second=one, third=against)
+    assert far(output_of(none, family), output_of(ours(folders, family), family)) < 1e-5
 
 
 def changed(folders: Path, tmp_path: Path, change) -> Path:
