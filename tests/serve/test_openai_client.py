@@ -146,12 +146,6 @@ def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
     assert answer.choices[0].finish_reason == "stop" and not answer.choices[0].message.content
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
-def test_a_chat_is_as_long_as_either_name_of_the_limit_says(server: Running, name: str) -> None:
-    _, _, body = server.ask({"messages": MESSAGES, name: 3}, "/v1/chat/completions")
-    assert body["usage"]["completion_tokens"] == 3
-
-
 def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, server: Running) -> None:
     prompt = [1, 2, 3, 4, 5]
     usage = whole(client, [prompt, prompt], n=3, max_tokens=4, temperature=0).usage
