@@ -71,6 +71,9 @@ class Pictures:
     """What preprocessor_config.json says, as arithmetic on tensors."""
 
     def __init__(self, folder: Path, config: Mapping[str, Json]) -> None:
+        if off := [name for name in ("do_resize", "do_rescale", "do_normalize") if config.get(name) is False]:
+            raise UserError(f"{folder}/preprocessor_config.json sets {off[0]} to false, and pictures are always "
+                            "resized, rescaled and normalised here; use another encoder")  # fmt: skip
         try:
             size = config["size"]
             size = {"shortest_edge": size} if isinstance(size, int) else size

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
@@ -47,8 +48,8 @@ class SentencePieceModel:
         require_tokens(vocab_size, names, len(names) + (256 + len(_OF_BYTES)) * byte_fallback + 1)
         if kind not in ("unigram", "bpe"):
             raise ValueError(f"kind must be unigram or bpe, got {kind!r}")
-        if not 0.9 <= character_coverage <= 1:
-            raise ValueError(f"character_coverage must be from 0.9 to 1, got {character_coverage}")
+        if not 0.98 <= character_coverage <= 1:  # the library takes no less
+            raise ValueError(f"character_coverage must be from 0.98 to 1, got {character_coverage}")
         self.vocab_size, self.kind, self.special_tokens = vocab_size, kind, tuple(special_tokens)
         self.split_digits, self.byte_fallback, self.leading_space = split_digits, byte_fallback, leading_space
         self.character_coverage = character_coverage
@@ -61,20 +62,41 @@ class SentencePieceModel:
         """See `Learner`: tokenizer.model, and tokenizer.json that gives the same tokens."""
         library = require("sentencepiece", purpose="SentencePieceModel")
         require("tokenizers", purpose="SentencePieceModel")  # before the work, not after
-        model = io.BytesIO()
-        library.SentencePieceTrainer.train(
-            sentence_iterator=_sentences(texts), model_writer=model, model_type=self.kind, vocab_size=self.vocab_size,
+        model = _trained(
+            library, texts, model_type=self.kind, vocab_size=self.vocab_size,
             byte_fallback=self.byte_fallback, split_digits=self.split_digits, add_dummy_prefix=self.leading_space,
             character_coverage=self.character_coverage, control_symbols=list(self.special_tokens),
             required_chars=_OF_BYTES if self.byte_fallback else "",
             normalization_rule_name="identity", remove_extra_whitespaces=False, allow_whitespace_only_pieces=True,
             hard_vocab_limit=False, num_threads=_THREADS, minloglevel=2,
         )  # fmt: skip
-        write_bytes(folder / "tokenizer.model", model.getvalue())
-        made = library.SentencePieceProcessor(model_proto=model.getvalue())
+        write_bytes(folder / "tokenizer.model", model)
+        made = library.SentencePieceProcessor(model_proto=model)
         write_tokenizer_json(made, folder, kind=self.kind, leading_space=self.leading_space)
         roles = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
         write_config(folder, roles, self.special_tokens)
+
+
+def _trained(library: Json, texts: Iterable[str], **settings: Json) -> bytes:
+    """The model, with our errors as they are: the library turns all into text and adds where it was in its code."""
+    failures, model = list[Exception](), io.BytesIO()
+
+    def sentences() -> Iterator[str]:
+        try:
+            yield from _sentences(texts)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    try:
+        library.SentencePieceTrainer.train(sentence_iterator=sentences(), model_writer=model, **settings)
+    except RuntimeError as error:
+        if failures:
+            raise failures[0] from None
+        reason = str(error).rpartition("] ")[2]
+        raise UserError(f"SentencePiece cannot learn {settings['vocab_size']:,} tokens from these texts: "
+                        f"{reason}") from error  # fmt: skip
+    return model.getvalue()
 
 
 def _sentences(texts: Iterable[str]) -> Iterator[str]:

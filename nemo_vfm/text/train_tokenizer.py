@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a tokenizer that FolderTokenizer and transformers load, and measures how well it compresses."""
 
+import itertools
 import shutil
 from collections import Counter
 from collections.abc import Iterator
@@ -51,9 +52,10 @@ class TrainTokenizer:
         skipped: Counter[str] = Counter()
         read: Counter[str] = Counter()
         log.info(f"learning a tokenizer from {self.documents.path}")
-        self.learner.learn(self._counted(run.seed, skipped, read), working)
-        if not read["documents"]:
+        texts = self._counted(run.seed, skipped, read)
+        if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all
             raise NothingKept(f"there is no document with a text in {self.documents.path}: {dict(skipped)}")
+        self.learner.learn(itertools.chain([first], texts), working)
         written = self._figures(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
         self._say_where_smaller(written["vocab_size"])
         manifest = {"schema": SCHEMA, "made_of": made_of, **written, "skipped": dict(skipped)}

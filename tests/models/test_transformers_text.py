@@ -118,6 +118,16 @@ def test_cosmos_predict_joins_the_scaled_states_of_every_block_of_a_prompt_in_a_
     torch.testing.assert_close(text_BLD[0, :19], joined[0, 12:], atol=1e-4, rtol=1e-4)
 
 
+def test_padding_that_is_read_is_masked_for_nobody_and_counts_in_every_vector(t5):
+    text_BLD, mask_BL = encoder(t5, reads_padding=True, max_tokens=32).encode(TEXTS[:1])
+    words = hf.AutoTokenizer.from_pretrained(t5)(TEXTS[0], padding="max_length", max_length=32, return_tensors="pt")
+    with torch.inference_mode():
+        expected = reference("t5", t5)(input_ids=words.input_ids).last_hidden_state
+    assert mask_BL.all() and mask_BL.shape == (1, 32)
+    torch.testing.assert_close(text_BLD, expected, atol=1e-5, rtol=1e-5)
+    assert (text_BLD - encoder(t5).encode(TEXTS[:1])[0])[0, :20].abs().max() > 1e-3
+
+
 def test_pooling_gives_a_text_one_vector_of_its_own_tokens(folders):
     text_BLD, mask_BL = encoder(folders["clip"]).encode(TEXTS)
     for pooling in ("mean", "first", "last"):
@@ -154,7 +164,8 @@ def test_whatever_changes_an_embedding_changes_the_fingerprint_and_the_place_doe
     other = shutil.copytree(t5, tmp_path / "other")
     assert encoder(other).fingerprint() == encoder(t5).fingerprint() and isinstance(encoder(t5), TextEncoder)
     changes = [{}, {"max_tokens": 8}, {"layers": [1]}, {"layers": "all"}, {"final_norm": "all"}, {"normalize": True},
-               {"pooling": "mean"}, {"template": "x {caption}"}, {"drop_tokens": 1}, {"precision": "bf16"}]  # fmt: skip
+               {"pooling": "mean"}, {"template": "x {caption}"}, {"drop_tokens": 1}, {"precision": "bf16"},
+               {"reads_padding": True}]  # fmt: skip
     prints = {encoder(t5, **change).fingerprint() for change in changes}
     text_folder(other, "umt5")
     assert len({*prints, encoder(other).fingerprint()}) == len(changes) + 1

@@ -13,8 +13,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.models.image_tokens import ClipImageTokens
 from nemo_vfm.models.scorer import Scorer
-from nemo_vfm.models.vision import ImageEncoder
+from nemo_vfm.models.vision import ImageEncoder, Pictures, read_config
 from tests.support.encoders import tiny_clip, tiny_siglip
 
 
@@ -54,6 +55,53 @@ def test_features_are_those_of_transformers(kind: str, height: int, width: int, 
         theirs = model.from_pretrained(folder).eval().get_image_features(**inputs).pooler_output
     assert ours == pytest.approx(theirs, abs=1e-5)
     assert ours.std() > 1e-3
+
+
+@pytest.mark.parametrize("change", [
+    {"rescale_factor": None}, {"rescale_factor": 0.01}, {"resample": None}, {"resample": 2}, {"size": 32},
+    {"crop_size": 24}, {"do_center_crop": False, "size": {"height": 24, "width": 40}}, {"image_std": [0.1, 0.2, 0.3]},
+    {"image_mean": [0.1, 0.2, 0.3]},
+], ids=str)  # fmt: skip
+def test_pictures_are_made_ready_as_transformers_does(clip: Path, tmp_path: Path, change: dict[str, object]):
+    """None leaves the key out."""
+    import transformers
+
+    config = json.loads((clip / "preprocessor_config.json").read_text()) | change
+    (tmp_path / "preprocessor_config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if value is not None})
+    )
+    pictures = frames(60, 91)
+    theirs = transformers.CLIPImageProcessorPil.from_pretrained(tmp_path)(list(pictures), return_tensors="pt")
+    ours = Pictures(tmp_path, read_config(tmp_path, "preprocessor_config.json")).ready(
+        as_video(pictures)[0].movedim(1, 0)
+    )
+    assert ours == pytest.approx(theirs.pixel_values, abs=1e-5)
+
+
+@pytest.mark.parametrize("name", ["do_resize", "do_rescale", "do_normalize"])
+def test_a_step_that_is_switched_off_is_refused_by_its_key(clip: Path, tmp_path: Path, name: str):
+    odd = copy_with(clip, tmp_path)
+    config = json.loads((odd / "preprocessor_config.json").read_text()) | {name: False}
+    (odd / "preprocessor_config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match=f"sets {name} to false"):
+        ImageEncoder(folder=odd)
+
+
+def test_image_tokens_are_the_hidden_states_of_the_layer_that_is_named(clip: Path):
+    import transformers
+
+    pictures = as_video(frames(60, 91))[0]
+    processor = transformers.CLIPImageProcessorPil.from_pretrained(clip)
+    with torch.no_grad():
+        inputs = processor(list(pictures.movedim(1, 0)), return_tensors="pt")
+        states = transformers.CLIPVisionModel.from_pretrained(clip).eval()(**inputs, output_hidden_states=True)
+    found = {layer: ClipImageTokens(folder=clip, layer=layer) for layer in (-1, -2, 0)}
+    for layer, tokens in found.items():
+        own = tokens.encode(pictures[:, :1] / 127.5 - 1)
+        assert own == pytest.approx(states.hidden_states[layer][0], abs=1e-4)
+    assert len({tokens.fingerprint() for tokens in found.values()}) == 3
+    with pytest.raises(UserError, match="has 3 hidden states; layer 3 is out of range"):
+        ClipImageTokens(folder=clip, layer=3).encode(pictures[:, :1] / 127.5 - 1)
 
 
 def test_on_the_meta_device_no_weights_are_read(clip: Path, tmp_path: Path):

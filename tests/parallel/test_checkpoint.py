@@ -4,6 +4,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -306,3 +307,5 @@ def test_the_best_are_the_smallest_or_the_largest_as_asked(mode: Mode, best: lis
     records = [Record(Path(str(step)), step, metrics={"val_loss": value}) for step, value in values.items()]
     gone = surplus(records, Keep(last=1, best=2, mode=mode))
     assert [int(path.name) for path in gone] == [step for step in (1, 2, 3, 4) if step not in best]
+    equal = [replace(record, metrics={"val_loss": 0.5}) for record in records]
+    assert [int(path.name) for path in surplus(equal, Keep(last=1, best=2, mode=mode))] == [1, 2, 3]

@@ -89,6 +89,8 @@ def test_every_shape_and_dtype_and_where_it_came_from(tmp_path: Path) -> None:
             for name in file.keys():  # noqa: SIM118 (it is no mapping)
                 assert torch.equal(file.get_tensor(name), groups[group][name])
                 assert file.get_tensor(name).dtype == groups[group][name].dtype
+        one = checkpoint.found(tmp_path / folder)
+        assert (one.step, one.run, list(one.groups), one.path) == (5, "the run", [group], tmp_path / folder)
     about = json.loads((tmp_path / "averages" / "convert.json").read_text())
     assert about["source"]["sha256"] == checkpoint.load(tmp_path / "a/step-00000005").sha256["ema"]
     assert about["not_carried_over"] == ["model"]

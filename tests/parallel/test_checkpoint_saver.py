@@ -89,8 +89,10 @@ def test_the_next_save_waits_for_the_one_before_and_takes_the_same_memory(
 
 
 def test_where_nothing_is_written_in_the_background_save_waits(tmp_path: Path) -> None:
-    Saver(tmp_path, asynchronous=False).save(1, groups(1.0), {}, KEEP, CheckpointInfo())
-    assert value(tmp_path, 1) == 1.0
+    found = list[float]()
+    saver = Saver(tmp_path, asynchronous=False)
+    saver.save(1, groups(1.0), {}, KEEP, CheckpointInfo(), then=lambda: found.append(value(tmp_path, 1)))
+    assert found == [1.0]
 
 
 @contextmanager

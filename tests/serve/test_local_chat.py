@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a model in this process answers as the same model behind the endpoint."""
 
+import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.language.token_choice import Choice
@@ -21,6 +24,28 @@ MESSAGES = [{"role": "user", "content": "the cat"}]
 
 def load(folder: Path) -> ServedModel:
     return served_folder(folder=folder, name=NAME, precision="fp32")
+
+
+def test_a_served_folder_is_as_its_arguments_say_and_else_as_its_files_say(
+    folder: tuple[Path, Any], tmp_path: Path
+) -> None:
+    given = served_folder(folder=folder[0], name="mine", context=100, precision="bf16")
+    assert (given.name, given.context, given.model.embedding.weight.dtype) == ("mine", 100, torch.bfloat16)
+    plain = served_folder(folder=folder[0], precision="fp32")
+    assert (plain.name, plain.context, plain.model.embedding.weight.dtype) == (folder[0].name, 2048, torch.float32)
+    assert plain.chat is not None and plain.stop == {plain.tokenizer.end(), 2}
+    bare = shutil.copytree(folder[0], tmp_path / "bare")
+    words = tmp_path / "words"
+    words.mkdir()
+    for file in bare.glob("tokenizer*"):
+        file.rename(words / file.name)
+    config = json.loads((bare / "config.json").read_text())
+    del config["max_position_embeddings"]
+    (bare / "config.json").write_text(json.dumps(config | {"eos_token_id": [7, 9]}))
+    (bare / "generation_config.json").unlink()
+    apart = served_folder(folder=bare, tokenizer=words, precision="fp32")
+    assert (apart.name, apart.context, apart.chat) == ("bare", 4096, None)
+    assert apart.stop == {apart.tokenizer.end(), 7, 9} and apart.revision != plain.revision
 
 
 def test_it_says_what_the_endpoint_says_to_any_number_of_threads(folder: tuple[Path, Any], server: Running) -> None:
@@ -70,11 +95,14 @@ def test_what_cannot_be_answered_is_a_sentence(folder: tuple[Path, Any]) -> None
 
 
 def test_the_identity_changes_with_all_that_the_words_depend_on(folder: tuple[Path, Any]) -> None:
+    served = load(folder[0])
+
     def identity(**more: Any) -> str:
-        chat = LocalChat(model=lambda: load(folder[0]), room_gb=0.001, **more)
+        chat = LocalChat(model=lambda: served, room_gb=1e-5, **{"at_once": 1} | more)
         found = str(chat.identity())
         chat.close()
         return found
 
-    ways: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"seed": 1}, {"choice": Choice(top_k=3)}]
-    assert len({identity(**way) for way in ways}) == 4 and identity() == identity(at_once=3)
+    choices = [Choice(), Choice(temperature=0.5), Choice(top_k=3), Choice(top_p=0.5), Choice(min_p=0.5)]
+    ways: list[dict[str, Any]] = [{}, {"max_tokens": 3}, {"seed": 1}, *({"choice": choice} for choice in choices)]
+    assert len({identity(**way) for way in ways}) == len(ways) and identity() == identity(at_once=3)

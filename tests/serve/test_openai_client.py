@@ -4,15 +4,20 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 import torch
+from starlette.testclient import TestClient
 
+from nemo_vfm.serve.local_chat import LocalChat
+from nemo_vfm.serve.openai_api.routes import application
 from tests.support.served_http import NAME, Running
 
+MESSAGES: Any = [{"role": "user", "content": "the cat"}]
 PROMPTS = ["the miller's cat", "It's what we'll", "мама", "a", "for i in range(10):\n"]
 
 
@@ -44,7 +49,13 @@ def streamed(client: openai.OpenAI, prompt: Any, **more: Any) -> tuple[list[str]
 
 @pytest.mark.parametrize(
     "more",
-    [{}, {"temperature": 0}, {"n": 3, "top_p": 0.9}, {"stop": ["e", "ill"], "n": 4}, {"echo": True, "logprobs": 2}],
+    [
+        {},
+        {"temperature": 0},
+        {"n": 3, "top_p": 0.9},
+        {"stop": ["e", "ill"], "n": 4},
+        {"echo": True, "logprobs": 2, "n": 2},
+    ],
     ids=str,
 )
 def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI, more: dict[str, Any]) -> None:
@@ -73,6 +84,14 @@ def test_the_same_seed_gives_the_same_text_whatever_the_neighbours(client: opena
     assert whole(client, PROMPTS[0], seed=8, max_tokens=40).choices[0].text != first.text
     together = whole(client, PROMPTS, n=2, max_tokens=40).choices
     assert [one.text for one in together] == [one.text for choices in alone for one in choices]
+
+
+def test_each_choice_of_several_prompts_is_that_of_its_prompt_alone(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"n": 2, "echo": True, "logprobs": 1, "max_tokens": 3}
+    together = whole(client, PROMPTS[:3], **asked).choices
+    alone = [choice for prompt in PROMPTS[:3] for choice in whole(client, prompt, **asked).choices]
+    assert [(one.text, one.logprobs) for one in together] == [(one.text, one.logprobs) for one in alone]
+    assert [one.index for one in together] == list(range(6)) and together[0].text != together[1].text
 
 
 def test_tokens_as_a_prompt_are_the_text_as_a_prompt(client: openai.OpenAI, server: Running) -> None:
@@ -109,6 +128,24 @@ def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
     assert all(offset < len(ended.text) for offset in ended.logprobs.text_offset) and free.finish_reason == "length"
 
 
+def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
+    client: openai.OpenAI, server: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = frozenset(range(server.served.model.vocab))
+    ended = replace(server.served, stop=every)
+    app = TestClient(application(ended, server.engine, most_body_bytes=10_000), base_url=server.address[:-3])
+    for path, asked in (("completions", {"prompt": "the"}), ("chat/completions", {"messages": MESSAGES})):
+        body = app.post(f"/v1/{path}", json={"model": NAME, "max_tokens": 5} | asked).json()
+        assert (body["choices"][0]["finish_reason"], body["usage"]["completion_tokens"]) == ("stop", 0)
+    chat = LocalChat(model=lambda: ended, max_tokens=5, room_gb=1e-3)
+    said = chat.say(MESSAGES)
+    assert (said.ending, said.text, said.tokens_out) == ("success", "", 0)
+    chat.close()
+    monkeypatch.setattr(type(server.served.chat), "stop_tokens", lambda self: every)
+    answer = client.chat.completions.create(model=NAME, messages=MESSAGES, max_tokens=5)
+    assert answer.choices[0].finish_reason == "stop" and not answer.choices[0].message.content
+
+
 def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, server: Running) -> None:
     prompt = [1, 2, 3, 4, 5]
     usage = whole(client, [prompt, prompt], n=3, max_tokens=4, temperature=0).usage
@@ -118,8 +155,7 @@ def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, se
 
 
 def test_a_chat_is_the_completion_of_its_format(client: openai.OpenAI) -> None:
-    messages: Any = [{"role": "user", "content": "the cat"}]
-    asked: dict[str, Any] = {"model": NAME, "messages": messages, "max_tokens": 16, "seed": 3, "n": 2}
+    asked: dict[str, Any] = {"model": NAME, "messages": MESSAGES, "max_tokens": 16, "seed": 3, "n": 2}
     answer = client.chat.completions.create(**asked)
     expected = whole(client, "[user]the cat\n[assistant]", max_tokens=16, seed=3, n=2).choices
     assert [one.message.content for one in answer.choices] == [one.text for one in expected]
@@ -130,9 +166,8 @@ def test_a_chat_is_the_completion_of_its_format(client: openai.OpenAI) -> None:
 
 
 def test_a_chat_names_its_likeliest_tokens(client: openai.OpenAI) -> None:
-    messages: Any = [{"role": "user", "content": "the cat"}]
     answer = client.chat.completions.create(
-        model=NAME, messages=messages, max_tokens=5, temperature=0, logprobs=True, top_logprobs=2
+        model=NAME, messages=MESSAGES, max_tokens=5, temperature=0, logprobs=True, top_logprobs=2
     )
     content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
     assert content is not None and len(content) == 5

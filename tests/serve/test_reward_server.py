@@ -280,6 +280,9 @@ def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any],
     names = ["_", "_", "good", "_", "short"]
     local = LocalReward(model=lambda: served_reward(folder=model[0], precision="fp32", attributes=names), room_gb=1e-4)
     assert sorted(json.loads(local.say([{"role": "assistant", "content": "a"}]).text)) == ["good", "short"]
+    plain = served_reward(folder=model[0], name="mine", precision="fp32", context=100, weights={"coherence": 2.0})
+    assert (plain.name, plain.context) == ("mine", 100) and plain.reward is not None
+    assert plain.reward.score(dict.fromkeys(plain.reward.names, 1.5)) == 3.0
     assert str(["good", "short"]) in str(local.identity()) and local.longest_answer_tokens() == 0
     for messages, said in (([{"role": "assistant", "content": "cat " * 300}], "raise room_gb"),
                            ([], "the last message must be its"),

@@ -57,6 +57,14 @@ def test_bad_and_empty_documents_are_counted_by_reason(tmp_path: Path) -> None:
     assert read(tmp_path) == (["good", "end"], told)
 
 
+def test_a_document_may_have_a_million_bytes_for_each_mb_of_the_limit(tmp_path: Path) -> None:
+    for letter, length in (("a", 1_500_000), ("b", 1_500_001)):
+        (tmp_path / f"{letter}.txt").write_text(letter * length)
+    skipped = Counter[str]()
+    assert [text[0] for text in Documents(path=tmp_path, max_document_mb=1.5).texts(skipped)] == ["a"]
+    assert skipped == {"longer than 1,500,000 bytes": 1}
+
+
 def test_many_bad_ones_in_a_row_stop(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(rows(["good"]) + b"{\n" * 16)
     with pytest.raises(DataError, match=r"16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON"):

@@ -148,6 +148,29 @@ def test_what_is_bad_is_counted_and_named_by_file_and_line_also_in_a_later_porti
     assert contents(tmp_path / "out-1")["failed.jsonl"] == contents(tmp_path / "out-0.0005")["failed.jsonl"]
 
 
+def test_limits_take_in_the_length_that_they_name(tmp_path):
+    source = jsonl(tmp_path / "in.jsonl", ["x" * length for length in range(2, 9)])
+    counts = tokenised(source, tmp_path / "out", min_characters=4, max_characters=6)
+    assert [len(text) for text in texts_in(tmp_path / "out")] == [4, 5, 6]
+    assert counts["dropped"] == {"longer than max_characters": 2, "shorter than min_characters": 2}
+
+
+def test_a_document_may_have_as_many_bytes_as_the_limit_in_every_kind_of_file(tmp_path):
+    text = "x" * 40
+    line = json.dumps({"text": text})
+    (tmp_path / "a.jsonl").write_text(f"{line}\n{line}")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(f"{line}\n{line}".encode()))
+    pq.write_table(pa.table({"text": [text, text]}), tmp_path / "c.parquet")
+    tar(tmp_path / "d.tar", {"1.txt": text.encode(), "2.json": line.encode()})
+    (tmp_path / "e.txt").write_text(text)
+    for portion in portions(*files_of(tmp_path), 1_000_000):
+        for span in portion.spans:
+            length = len(line if "json" in span.kind or span.kind == "tar" else text)
+            for more, expected in ((0, {None}), (-1, {f"longer than {length - 1} bytes"})):
+                read = [one.fault for one in lines(tmp_path, span, column="text", max_bytes=length + more)]
+                assert set(read[-1:]) == expected and len(read) == (1 if span.kind == "text" else 2), span.file
+
+
 def test_files_that_break_off_give_what_is_whole_and_one_failure_each(tmp_path):
     source = tmp_path / "in"
     packed = gzip.compress(jsonl(source / "a.jsonl", documents(400)).read_bytes())
@@ -172,13 +195,16 @@ def test_a_sample_of_a_tar_without_text_is_named_by_its_key(tmp_path):
     assert [where for _, where, _ in faults(tmp_path / "out")] == ["two", "three"]
 
 
-def test_a_parquet_column_of_broken_or_missing_text_fails_by_row(tmp_path):
-    values = pa.array([b"good", None, b"\xff\xfe", b"fine"], pa.binary())
-    column = pa.StringArray.from_buffers(4, values.buffers()[1], values.buffers()[2], values.buffers()[0])
-    pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet", row_group_size=2)
-    counts = tokenised(tmp_path / "in.parquet", tmp_path / "out", portion_mb=1e-6)
-    assert counts == {"in": 4, "kept": 2, "dropped": {"empty": 1}, "failed": {"not UTF-8": 1}}
-    assert faults(tmp_path / "out") == [("in.parquet", 3, "not UTF-8")]
+@pytest.mark.parametrize("portion_mb", [1e-6, 1])
+def test_a_parquet_column_of_broken_or_missing_text_fails_by_row(tmp_path, portion_mb):
+    texts = [b"good", None, b"\xff\xfe", b"fine"] * 40
+    texts[100:] = [b"fine"] * 60
+    values = pa.array(texts, pa.binary())
+    column = pa.StringArray.from_buffers(160, values.buffers()[1], values.buffers()[2], values.buffers()[0])
+    pq.write_table(pa.table({"text": column}), tmp_path / "in.parquet", row_group_size=90)
+    counts = tokenised(tmp_path / "in.parquet", tmp_path / "out", portion_mb=portion_mb)
+    assert counts == {"in": 160, "kept": 110, "dropped": {"empty": 25}, "failed": {"not UTF-8": 25}}
+    assert faults(tmp_path / "out") == [("in.parquet", row, "not UTF-8") for row in range(3, 100, 4)]
 
 
 def test_a_wrong_column_is_said_and_does_not_read_on_for_hours(tmp_path):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that training a tokenizer is reproducible, agrees with transformers, and loses nothing."""
 
+import inspect
 import json
 import os
 import random
@@ -10,10 +11,11 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.synth.make_stories import story
@@ -165,6 +167,37 @@ def test_every_setting_that_changes_a_tokenizer_is_part_of_what_it_is_made_of(tm
     assert json.dumps(jobs[0][0]._made_of(0)) != found[0]
 
 
+@pytest.mark.parametrize(("kind", "base", "others"), [
+    (ByteLevelBPE, {"vocab_size": 300}, {
+        "vocab_size": 301, "end": "<end>", "special_tokens": ["<a>"], "split_digits": False, "min_frequency": 50,
+    }),
+    (SentencePieceModel, {"vocab_size": 320, "character_coverage": 1.0}, {
+        "vocab_size": 330, "kind": "bpe", "special_tokens": ["<a>"], "split_digits": False, "byte_fallback": False,
+        "leading_space": False, "character_coverage": 0.98,
+    }),
+])  # fmt: skip
+def test_every_setting_of_a_learner_gives_another_tokenizer(
+    kind: type, base: dict[str, Any], others: dict[str, Any], tmp_path: Path
+) -> None:
+    texts = [*(story(0, number).text for number in range(8)), "12 123 1234 " * 60, "\u4e2d\u6587"]
+    spelt = ["the 1234 ways", " so", "\u4e2d \u6587", "\U0001f98a"]
+
+    def learnt(name: str, settings: dict[str, Any]) -> tuple[dict[str, bytes], list[str]]:
+        folder = tmp_path / name
+        folder.mkdir()
+        kind(**settings).learn(texts, folder)
+        found = FolderTokenizer(folder=folder)
+        return {path.name: path.read_bytes() for path in folder.iterdir()}, [*map(found.decode, found.encode(spelt))]
+
+    assert set(others) == set(inspect.signature(kind).parameters), "give a new setting another value"
+    files, texts_again = learnt("plain", base)
+    assert texts_again == spelt and learnt("again", base) == (files, spelt)
+    for name, value in others.items():
+        found, texts_again = learnt(name, base | {name: value})
+        assert found != files, name
+        assert (texts_again == spelt) == (name != "byte_fallback"), name  # without it the last letter is lost
+
+
 def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
     job = TrainTokenizer(documents=documents(tmp_path / "texts"), learner=ByteLevelBPE(vocab_size=300), share=0.5)
     figures = [job.run(Run(tmp_path, seed=seed)).figures for seed in (0, 1)]
@@ -172,10 +205,11 @@ def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
     assert all(50 < one["documents"] < 106 for one in figures)
 
 
-def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_nothing_to_learn_from_is_said(kind: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
     with pytest.raises(NothingKept, match="no document with a text"):
-        TrainTokenizer(documents=Documents(path=tmp_path), learner=ByteLevelBPE(vocab_size=300)).run(Run(tmp_path))
+        TrainTokenizer(documents=Documents(path=tmp_path), learner=LEARNERS[kind]()).run(Run(tmp_path))
     assert not (tmp_path / "tokenizer").exists()
 
 
@@ -189,11 +223,26 @@ def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
         (lambda: SentencePieceModel(vocab_size=400, kind="word"), "unigram or bpe"),
         (lambda: SentencePieceModel(vocab_size=400, special_tokens=["</s>"]), "a name of their own"),
         (lambda: SentencePieceModel(vocab_size=400, character_coverage=1.5), "character_coverage"),
+        (lambda: SentencePieceModel(vocab_size=400, character_coverage=0.97), "character_coverage"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(make: Callable[[], Learner], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         make()
+
+
+@pytest.mark.parametrize("kind", LEARNERS)
+def test_bad_documents_are_said_by_every_learner_in_the_same_words(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' + "{\n" * 20)
+    with pytest.raises(DataError, match=r"^16 documents in a row up to number 17 of .*a\.jsonl are bad: not JSON$"):
+        TrainTokenizer(documents=Documents(path=tmp_path), learner=LEARNERS[kind]()).run(Run(tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_texts_of_more_letters_than_tokens_are_said_in_a_sentence(kind: Any, tmp_path: Path) -> None:
+    letters = "".join(chr(0x4E00 + number) for number in range(500))
+    with pytest.raises(UserError, match=r"cannot learn 320 tokens .*320 vs .*Increase vocab_size"):
+        SentencePieceModel(vocab_size=320, kind=kind, character_coverage=1.0).learn([letters], tmp_path)
 
 
 def test_a_line_longer_than_the_trainer_takes_is_learnt_from_all_the_same(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="with --adapter: alpha of every linear, if the file does not contain it",
+        help="with --adapter: alpha of every linear, in place of the file's if it has one",
     )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "

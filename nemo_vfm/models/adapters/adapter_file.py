@@ -7,7 +7,7 @@ Our format is safetensors with the method, ranks, alphas, linears and the base's
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -50,7 +50,7 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
     Args:
         path: a safetensors file, or a folder that contains one.
         model: the model it is for; the names in some formats depend on it.
-        alpha: alpha of every linear, for formats that do not store it.
+        alpha: alpha of every linear; None uses the file's, which not every format stores.
 
     Raises:
         UserError: the file does not exist, or alpha is missing.
@@ -62,7 +62,9 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
     style = _style(file, tensors, header)
     found = _READ[style](file, tensors, header, model, alpha)
     require_pairs(file.name, found.matrices)
-    return found
+    if alpha is None:
+        return found
+    return replace(found, matrices={name: replace(one, alpha=alpha) for name, one in found.matrices.items()})
 
 
 def write_adapter(
@@ -158,7 +160,7 @@ def _diffusers(
     if DIFFUSERS_HEADER in header:
         prefixed = _header(file, header[DIFFUSERS_HEADER])
         config = {key.removeprefix(_DIFFUSERS): value for key, value in prefixed.items()}
-    return Adapter("diffusers", _with_alpha(alpha, peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config)))
+    return Adapter("diffusers", peft_keys.read_keys(file.name, tensors, _DIFFUSERS, config))
 
 
 def _cosmos(
@@ -168,7 +170,7 @@ def _cosmos(
     if config is None and alpha is None:
         raise UserError(f"{file.name} stores no alpha, without which its strength is unknown; give alpha, "
                         f"which its training calls lora_alpha")  # fmt: skip
-    native = _with_alpha(alpha, peft_keys.read_keys(file.name, tensors, _COSMOS, config))
+    native = peft_keys.read_keys(file.name, tensors, _COSMOS, config)
     return Adapter("cosmos", {native_names.to_diffusers(model, name): one for name, one in native.items()})
 
 
@@ -194,13 +196,7 @@ def _comfyui(
         magnitude = given["magnitude"].flatten() if "magnitude" in given else None
         strength = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
         found[native_names.to_diffusers(model, name)] = Matrices(given["a"], given["b"], strength, magnitude)
-    return Adapter("comfyui", _with_alpha(alpha, found))
-
-
-def _with_alpha(alpha: float | None, given: dict[str, Matrices]) -> dict[str, Matrices]:
-    if alpha is None:
-        return given
-    return {name: Matrices(one.a, one.b, alpha, one.magnitude) for name, one in given.items()}
+    return Adapter("comfyui", found)
 
 
 def _header(file: Path, text: str) -> dict[str, Json]:

@@ -31,7 +31,7 @@ class AdapterFile:
     Args:
         path: a file, or a folder that contains one: ours, or of PEFT, diffusers, ComfyUI or Cosmos.
         strength: scales the adapter's contribution; 1 is the strength of training.
-        alpha: alpha of every linear, for a file that does not store it; None uses the file's value.
+        alpha: alpha of every linear in place of the file's; None uses the file's, which not every file stores.
 
     Raises:
         ValueError: strength is 0, alpha is not positive, or either is not finite.

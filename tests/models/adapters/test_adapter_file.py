@@ -114,6 +114,16 @@ def test_every_style_preserves_every_value(folders: Path, tmp_path: Path, family
     assert torch.equal(output_of(again, family), output_of(model, family))
 
 
+@pytest.mark.parametrize("style", STYLES)
+def test_a_given_alpha_stands_in_place_of_the_files_in_every_style(folders: Path, tmp_path: Path, style) -> None:
+    model = ours(folders, "cosmos 2", style=AdapterFile(path=folders / "cosmos 2/dora"))
+    write_adapter(tmp_path, style, extract_adapter(model, "style", our_names=style == "ours"), model)
+    plain, given = read_adapter(tmp_path, model).matrices, read_adapter(tmp_path, model, alpha=5.0).matrices
+    assert {one.alpha for one in given.values()} == {5.0} and 5.0 not in {one.alpha for one in plain.values()}
+    for name, one in given.items():
+        assert torch.equal(one.b, plain[name].b) and torch.equal(one.magnitude, plain[name].magnitude)
+
+
 @pytest.mark.parametrize("method", ["lora", "dora"])
 @pytest.mark.parametrize("style", ["diffusers", "comfyui"])
 def test_diffusers_gives_our_output_with_our_file(folders: Path, tmp_path: Path, style, method: str) -> None:
@@ -175,6 +185,9 @@ def test_adapters_add_up_and_strengths_scale_them(folders: Path, tmp_path: Path)
     twice = ours(folders, family, first=one, second=one)
     half = ours(folders, family, style=AdapterFile(path=folders / family / "lora", strength=0.5))
     assert far(output_of(twice, family), output_of(half, family)) < 1e-5
+    against = AdapterFile(path=folders / family / "lora", strength=-0.5)
+    none = ours(folders, family, first=one, second=one, third=against)
+    assert far(output_of(none, family), output_of(ours(folders, family), family)) < 1e-5
 
 
 def changed(folders: Path, tmp_path: Path, change) -> Path:

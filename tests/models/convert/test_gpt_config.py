@@ -73,6 +73,7 @@ def test_a_window_is_read_as_each_family_reads_it() -> None:
     for config in (
         MISTRAL | {"sliding_window": None}, QWEN, QWEN | {"use_sliding_window": False, "sliding_window": 16},
         QWEN | {"use_sliding_window": True, "max_window_layers": 3}, LLAMA | {"sliding_window": None},
+        QWEN | {"use_sliding_window": True},
     ):  # fmt: skip
         assert arguments_of(config)["depth"] == 3
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.fp8 import DIVISOR, RECIPES, Fp8, Recipe
 from nemo_vfm.parallel.fp8 import linear_products
-from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
+from nemo_vfm.parallel.fp8.amax_history import ROLES, AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp8
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
@@ -123,6 +123,15 @@ def test_a_resumed_training_goes_on_bit_by_bit() -> None:
         expected = step(whole, number)
         assert torch.equal(step(resumed, number), expected)
         assert number > 3 or not torch.equal(step(fresh, number), expected), "without its history it is another one"
+
+
+@pytest.mark.parametrize(("form", "most"), [(None, 57344), ("hybrid", 57344), ("e4m3", 448)])
+def test_a_delayed_factor_fills_the_range_of_the_format_of_each_operand(form: Any, most: int) -> None:
+    history = AmaxHistory(Fp8(recipe="delayed", history=1, format=form))
+    for role in ROLES:
+        history.see(role, torch.tensor(2.0))
+    history.close_step()
+    assert history.factor.tolist() == [448 / 2, 448 / 2, most / 2]
 
 
 @pytest.mark.parametrize("amax", [0.0, math.inf, math.nan])
