@@ -245,6 +245,17 @@ def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job
     assert "--part " not in queue.submitted(103).decode()
 
 
+def test_tasks_of_another_number_of_parts_are_not_taken_for_done(queue, films):
+    assert main([*films, "--parts", "4"]) == 0
+    queue.forgets()
+    ended("runs/a", *((f"101_{task}", "ok", "") for task in range(4)))
+    assert main([*films, "--parts", "2"]) == 0
+    queue.forgets()
+    assert main(["retry", "runs/a"]) == 0
+    again = queue.asked("sbatch")[6]
+    assert Path(again[-1]).name == "parts-0.sh" and "--array=0,1" in again, "half of the films is no quarter of them"
+
+
 def test_retry_of_an_array_submits_the_tasks_that_failed_and_no_other(queue, films, capsys):
     assert main([*films, "--parts", "8", "cluster.most_at_once=4"]) == 0
     queue.forgets()
@@ -301,6 +312,18 @@ def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
     said = capsys.readouterr().out
     for line in ("seed         0 -> 1", "cluster.qos  nothing -> short", "mine.py  changed", "new.py   only in B"):
         assert line in said or " ".join(line.split()) in " ".join(said.split())
+
+
+def test_diff_names_every_option_that_the_jobs_were_given(queue, films, capsys):
+    more = ["--allow=pace", "--allow-host=api.example.com", "--rank-timeout=70", "--rank-silence=80", "--profile=nsys"]
+    assert main([*films, "run_dir=runs/b", "--parts=4", "--no-paths", "--no-code", *more]) == 0
+    assert main([*films, "--parts=8"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "runs/a", "runs/b"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "parts-0.array 8 -> 4" in said and "profile" in said
+    for name, value in (word.removeprefix("--").split("=") for word in more[:-1]):
+        assert re.search(rf"words.{name.replace('-', '_')} \S+ -> \S*{value}", said), said
 
 
 def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal(queue, capsys):

@@ -172,6 +172,28 @@ def test_a_launch_of_a_sweep_is_made_once_more_in_another_folder(desk, queue, ca
     assert "are the same" in capsys.readouterr().out
 
 
+def test_diff_compares_every_run_of_a_sweep(desk, queue, capsys):
+    (desk / "other.yaml").write_text(NEEDY)
+    for recipe, sweep, folder in (("needy.yaml", "a,null", "one"), ("other.yaml", "b,null", "two")):
+        words = ["--no-paths", f"run_dir=runs/{folder}", "--sweep", f"path={sweep}"]
+        assert main(["submit", recipe, *CLUSTER, *TRUST, *words]) == 0
+    other = desk / "runs/two/launch/points/path=null/other.yaml"
+    other.write_text(other.read_text().replace("path: null", "path: changed"))
+    capsys.readouterr()
+    assert main(["diff", "runs/one", "runs/two"]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"path=null: path null -> changed", "path=a only in A", "path=b only in B"} <= set(said)
+
+
+def test_tasks_of_a_sweep_are_asked_to_stop_as_early_as_the_slowest_checkpoint_of_its_runs_wants(desk, queue, capsys):
+    (desk / "runs/needy-sweep/path=null/launch").mkdir(parents=True)
+    text = "_target_: tests.support.needing.Needs\npath: null\nrun_dir: runs/needy-sweep/path=null\n"
+    (desk / "runs/needy-sweep/path=null/recipe.yaml").write_text(text)
+    (desk / "runs/needy-sweep/path=null/status.json").write_text('{"checkpoint_s": 400, "step_s": 0}')
+    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP, "--dry-run"]) == 0
+    assert "--signal=USR1@1200" in capsys.readouterr().out
+
+
 @pytest.mark.slow  # launched runs
 def test_on_this_machine_its_runs_follow_one_another_and_the_table_says_how_they_ended(desk, capfd):
     from nemo_vfm.cli.main import main as nemo_vfm
