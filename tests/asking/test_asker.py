@@ -238,6 +238,24 @@ def test_another_model_or_sampling_is_another_question_and_another_place_in_the_
     assert not again.asked and len(other.asked) == 2
 
 
+def test_the_same_question_twice_ends_twice_in_one_way_also_where_it_fails():
+    twice = [*questions("sly", "bad"), *questions("sly", "bad")]
+    found = asked(MadeChat({"sly": [said("", "blocked")], "bad": [EndpointError("too long")]}), twice)
+    ends = [(one.question.messages[0]["content"], one.reason, one.blocked) for one in found]
+    assert Counter(ends) == {("sly", "the model declined", True): 2, ("bad", "too long", False): 2}
+
+
+def test_an_asker_is_ready_where_each_of_its_models_is():
+    class Absent(MadeChat):
+        def ready(self):
+            raise UserError(f"{self.name} is not there")
+
+    Asker(chat=MadeChat(), others={"judge": MadeChat()}).ready()
+    for chat, other in ((Absent(name="a"), MadeChat()), (MadeChat(), Absent(name="a"))):
+        with pytest.raises(UserError, match="a is not there"):
+            Asker(chat=chat, others={"judge": other}).ready()
+
+
 def test_the_same_question_twice_is_asked_once_and_answered_twice(tmp_path):
     for folder in (None, tmp_path):
         chat = MadeChat()

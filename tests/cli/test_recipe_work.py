@@ -31,7 +31,8 @@ def test_phases_are_told_in_order_with_their_ranks(capsys):
     (step,) = told(capsys, "llm/nemotron4_340b")["steps"]
     assert [phase["ranks"] for phase in step["phases"]][:3] == [1536, 3072, 6144]
     assert step["ranks"] == max(phase["ranks"] for phase in step["phases"]) > 0
-    assert step["degrees"] in [phase["degrees"] for phase in step["phases"]]
+    widest = [phase["degrees"] for phase in step["phases"] if phase["ranks"] == step["ranks"]]
+    assert step["degrees"] in widest and step["degrees"] != step["phases"][0]["degrees"]
 
 
 def test_a_workflow_says_its_steps_in_order(capsys):

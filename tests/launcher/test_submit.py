@@ -314,6 +314,21 @@ def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
         assert line in said or " ".join(line.split()) in " ".join(said.split())
 
 
+def test_launches_are_listed_the_latest_first_with_what_is_done_of_each(queue, capsys):
+    for name, created, kind in (("a", "2026-01-02", "ok"), ("b", "2026-01-03", "unknown"), ("c", "2026-01-01", "ok")):
+        assert main([*SHAPES, f"run_dir=runs/{name}"]) == 0
+        file = Path(f"runs/{name}/launch/launch.json")
+        file.write_text(json.dumps(launch_json(f"runs/{name}") | {"created": f"{created}T00:00:00+00:00"}))
+        ended(f"runs/{name}", (launch_json(f"runs/{name}")["jobs"][0]["slurm"][-1], kind, "how"))
+    queue.forgets()
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [
+        ("runs/b", "0/1", "unknown"), ("runs/a", "1/1", "done"), ("runs/c", "1/1", "done")
+    ]  # fmt: skip
+
+
 def test_diff_names_every_option_that_the_jobs_were_given(queue, films, capsys):
     more = ["--allow=pace", "--allow-host=api.example.com", "--rank-timeout=70", "--rank-silence=80", "--profile=nsys"]
     assert main([*films, "run_dir=runs/b", "--parts=4", "--no-paths", "--no-code", *more]) == 0

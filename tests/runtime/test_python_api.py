@@ -86,6 +86,23 @@ def test_a_job_runs_in_its_folder_and_again_has_nothing_to_do(kitchen):
     assert run(cfg, trust=[PARTS], run_dir=kitchen.folder / "other").figures == {"a/steps": 2}
 
 
+def test_whatever_is_allowed_in_python_reaches_the_run_as_by_its_option(kitchen, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "written"
+    steps = f"a: {{_target_: @.Count, duration: 1 steps}}, b: {{_target_: @.Writes, file: {outside}}}"
+    kitchen.write("r.yaml", f"{WORKFLOW}steps: {{{steps}}}\n")
+    cfg = compose("r.yaml")
+    with pytest.raises(RecipeError, match="--allow-write DIR"):
+        run(cfg, trust=[PARTS])
+    allowed = {"trust": [PARTS], "allow_write": [outside.parent]}
+    assert run(cfg, only="a", **allowed).figures and not outside.exists()
+    run(cfg, **allowed)
+    assert outside.is_file()
+    cfg.steps.a.weight = 3.0
+    with pytest.raises(RunFolderError, match=r"--allow steps\.a\.weight"):
+        run(cfg, **allowed)
+    assert not run(cfg, allow=["steps.a.weight"], **allowed).did_nothing
+
+
 def test_the_run_folder_leaves_the_working_directory_only_as_an_argument(kitchen, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "run"
     cfg = OmegaConf.create({"_target_": f"{PARTS}.Wide", "run_dir": str(outside)})
