@@ -180,6 +180,7 @@ def test_an_empty_answer_is_a_failure(server, text):
 @pytest.mark.parametrize(
     ("finish", "refusal", "ending"),
     [("stop", None, "success"), ("length", None, "truncated"), ("content_filter", None, "blocked"),
+     ("max_tokens", None, "truncated"), ("safety", None, "blocked"),
      ("stop", "I cannot", "blocked"), (None, None, "success")],
 )  # fmt: skip
 def test_how_an_answer_ended_is_told(server, finish, refusal, ending):

@@ -25,6 +25,17 @@ from tests.support.recipe_folder import Kitchen
 HOME = Address(f"s3://{BUCKET}/a")
 
 
+def test_the_endpoint_of_s3_alone_goes_before_that_of_all_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert object_store.service("s3")[0] == "AWS"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all:1")
+    assert object_store.service("s3")[0].startswith("http://all:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3:1")
+    assert object_store.service("s3")[0].startswith("http://s3:1")
+    assert object_store.service("gs")[0] == "Google Cloud Storage"
+
+
 def test_a_local_path_stays_a_path_and_an_address_an_address() -> None:
     assert place("runs/x") == Path("runs/x") and isinstance(place(Path("/a/b")), Path)
     assert place("s3://bucket/a/b/") == "s3://bucket/a/b" and isinstance(place("s3://bucket"), Address)

@@ -13,6 +13,7 @@ import pytest
 from launcher import python_api
 from launcher.cli import main
 from launcher.python_api import Submitted
+from launcher.slurm import slurm
 from launcher.state import logs
 from launcher.state.launch_folder import held, read
 from launcher.state.logs import Tail
@@ -149,7 +150,6 @@ def test_a_chain_waits_step_by_step_and_none_of_it_stays_where_one_is_refused(qu
 
 
 def test_of_a_chain_whose_second_job_is_refused_the_first_is_taken_back(queue, monkeypatch, capsys):
-    from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
 
     real, calls = slurm.submit, []
@@ -289,6 +289,19 @@ def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(qu
     capsys.readouterr()
     assert main(["diff", "runs/a", "runs/b"]) == 0
     assert capsys.readouterr().out == "recipe, cluster, size, code and packages are the same\n"
+
+
+def test_relative_paths_begin_where_it_was_submitted_whoever_goes_on_from_elsewhere(queue, tmp_path, monkeypatch):
+    submit, folders = slurm.submit, []
+    monkeypatch.setattr(slurm, "submit", lambda script, workdir, **more: folders.append(workdir) or submit(
+        script, workdir, **more))  # fmt: skip
+    desk = Path.cwd()
+    assert main([*SHAPES]) == 0
+    queue.now(101, "FAILED")
+    monkeypatch.chdir(tmp_path)
+    assert main(["retry", str(desk / "runs/a")]) == 0
+    assert main(["rerun", str(desk / "runs/a"), f"run_dir={desk}/runs/b"]) == 0
+    assert folders == [desk] * 3
 
 
 def test_rerun_asks_again_for_the_hosts_that_a_launch_could_reach(queue, capsys):
