@@ -191,7 +191,22 @@ def test_every_change_stays_on_record_beside_when_the_run_began(kitchen):
         assert kitchen.main("run", "r.yaml", *words, "--allow", "weight") == 0
     found = json.loads(file.read_text())
     assert [[*change["keys"]] for change in found["changed"]] == [["duration"], ["weight"]]
+    assert [change["allowed"] for change in found["changed"]] == [[], ["weight"]]
     assert found["created"] == "long ago"
+
+
+def test_a_heartbeat_moves_and_the_time_of_the_start_does_not(tmp_path, monkeypatch):
+    times = iter("abcdef")
+    monkeypatch.setattr(run_folder, "now", lambda: next(times))
+    kept = run_folder.Status(tmp_path, _started="start")
+    for state, more in (("running", {}), ("running", {}), ("failed", {"error": "why"})):
+        kept.write(state, **more)
+        found = json.loads((tmp_path / "status.json").read_text())
+        assert (found["state"], found["started"], found.get("error")) == (state, "start", more.get("error"))
+        assert kept.finished() is None
+    assert found["heartbeat"] == "c"
+    kept.write("done", summary="well", figures={"loss": 1.0})
+    assert kept.finished()["figures"] == {"loss": 1.0} and "error" not in kept.finished()
 
 
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):

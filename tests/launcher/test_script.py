@@ -76,6 +76,15 @@ def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: P
     assert of_job.keys() | of_arrays == {one.name for one in fields(job)}, "add what is new to one of the two"
 
 
+def test_gpus_of_one_nvlink_domain_are_one_node_to_the_stages_of_a_pipeline(tmp_path: Path):
+    degrees, found = {"pipeline": 2, "shard": 4}, []
+    for segment, gpus in ((None, 8), (None, 4), (2, 4), (2, 2)):
+        job = small_job(tmp_path, Slurm(segment=segment), nodes=4, tasks_per_node=gpus, gpus_per_node=gpus, gpu="gb200",
+                        engine="torch", degrees=degrees)  # fmt: skip
+        found.append("NCCL_P2P_NET_CHUNKSIZE" in script(job))
+    assert found == [False, True, False, True]
+
+
 def test_the_same_job_gives_the_same_text_whatever_the_environment_says(tmp_path: Path, monkeypatch):
     before = script(small_job(tmp_path))
     monkeypatch.setenv("SLURM_JOB_ID", "1")
