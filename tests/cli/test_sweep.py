@@ -6,11 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
@@ -106,6 +109,19 @@ def test_every_option_of_a_run_reaches_each_run_of_a_sweep(kitchen):
         again, meant = (vars(one) for one in (parser.parse_args(found.words(point)), found.alone(point)))
         assert again == meant, "by a process of its own as by this one"
         assert all(again[one.dest] != one.default for one in options)
+
+
+def test_a_folder_that_the_environment_names_is_written_down_by_its_name_alone(kitchen, monkeypatch):
+    monkeypatch.setenv("WHERE", "somewhere")
+    kitchen.write("count.yaml", COUNT)
+    parser = VerbParser()
+    run.add_arguments(parser)
+    words = ["count.yaml", "run_dir=${env:WHERE}/runs", f"--trust={PARTS}", "--sweep", "weight=1.0,2.0"]
+    found = sweep_plan(parser.parse_args(words))
+    assert found.folder == Path("somewhere/runs")
+    for point in found.points:
+        row = sweep_table.waiting(found, point)
+        assert "run_dir=${env:WHERE}/runs/" + point.name in row["words"] and "somewhere" not in json.dumps(row)
 
 
 class _InThisProcess:

@@ -65,6 +65,11 @@ def test_whatever_changes_an_answer_changes_the_request_and_the_identity_and_the
     assert len(places) == 3 and found[2].place() == found[0].place()
 
 
+def test_the_query_of_an_address_is_part_of_every_request(server):
+    assert chat(server, url=f"{server.url}?api-version=2024-10-21").say(ASK).text == "a cat sits on a wall"
+    assert server.paths == ["/v1/chat/completions?api-version=2024-10-21"]
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [(None, None), ("", None), ("soon", None), ("12", 12.0), ("1.5", 1.5), ("Thu, 01 Jan 1970 00:02:00 GMT", 20.0),

@@ -91,6 +91,18 @@ def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, c
         assert words in said
 
 
+def test_a_variable_may_come_from_the_shell_or_from_a_file_of_secrets_and_else_it_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("a value\n")
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.setenv("OF_SHELL", "1")
+    where = Slurm(secrets={"OF_FILE": tmp_path / "key"})
+    launch = SimpleNamespace(work=SimpleNamespace(missing=()), where=where, needed=("OF_SHELL", "OF_FILE", "OF_NOBODY"))
+    (found,) = preflight._missing(launch)
+    assert found.wrong and "OF_NOBODY is not set" in found.text
+    (tmp_path / "key").chmod(0o644)
+    assert [one.about for one in preflight._missing(launch)] == ["environment", "secrets"]
+
+
 @pytest.mark.parametrize(
     ("days", "array", "phase", "kept", "words"),
     [

@@ -132,11 +132,11 @@ def test_the_config_cannot_permit_anything(kitchen):
 
 
 def test_importing_the_package_imports_nothing_until_a_name_is_used():
-    code = ("import sys, time; began = time.perf_counter(); import nemo_vfm; took = time.perf_counter() - began; "
+    code = ("import sys; import nemo_vfm; "
             "before = {'omegaconf', 'torch', 'yaml', 'nemo_vfm.runtime'} & set(sys.modules); nemo_vfm.compose; "
-            "print(took < 0.1, before, 'omegaconf' in sys.modules)")  # fmt: skip
+            "print(before, 'omegaconf' in sys.modules)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "True set() True", done.stderr
+    assert done.stdout.strip() == "set() True", done.stderr
     assert not hasattr(nemo_vfm, "compoze") and {"build", "compose", "run"} <= set(dir(nemo_vfm))
 
 
