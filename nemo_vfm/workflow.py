@@ -278,15 +278,21 @@ def _read_marker(file: Path, *keys: str) -> Json:
     return found
 
 
-def begin(turn: Turn) -> None:
+def begin(turn: Turn, *, may_differ: bool = False) -> None:
     """Mark a step as begun whose parts do its work; each of them may be the first.
+
+    Args:
+        may_differ: whether the user allowed its own part of the recipe to differ from what it was begun from.
 
     Raises:
         UserError: its folder holds what was made of something else.
     """
     folder = turn.run.folder
     earlier = _start_record(folder)
-    if earlier is not None and (earlier["before"], earlier["own"]) != (turn.ask.before, turn.ask.own):
+    changed = earlier is not None and (
+        earlier["before"] != turn.ask.before or (earlier["own"] != turn.ask.own and not may_differ)
+    )
+    if changed:
         raise UserError(f"{folder} holds work that was begun from another recipe or other earlier steps; take another "
                         f"run_dir, or run the whole once, which sets it aside")  # fmt: skip
     _prepare(folder, turn.ask, turn.title, set_aside=False)

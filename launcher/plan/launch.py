@@ -147,6 +147,7 @@ class Launch:
             "recipe": self.recipe, "cluster": self.values, "shares": shapes, "words": self.request.run_words(),
             "code": self.code.hash(), "commit": self.code.commit, "packages": sha256_text(self.packages),
             "run_dir": str(self.run_dir), "workdir": str(self.workdir),
+            **({"parts": self.request.parts} if self.request.parts else {}),
             **({"profile": asdict(self.request.profile)} if self.request.profile else {}),
             **({"runs": {run.name: run.recipe for run in self.runs}} if self.runs else {}),
         }  # fmt: skip
@@ -189,6 +190,7 @@ def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
         code=_code(request, found.folder),
         modules=modules(request.trust, root), packages=packages(), shares=shared(found.points, where, request.nodes),
         unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
+        lead_s=max(lead_s(run.run_dir) for run in runs),
     )  # fmt: skip
 
 

@@ -238,8 +238,8 @@ def _storage(found: Mapping[str, Any], launch: Launch) -> Iterator[Finding]:
     if kept is None:
         yield Finding("storage", f"{runs}{_bytes(each)} a checkpoint, and all are kept, in {launch.run_dir}")
     else:
-        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {kept} checkpoints of {_bytes(each)}, one more while "
-                      f"it is written, in {launch.run_dir}")  # fmt: skip
+        yield Finding("storage", f"{runs}{_bytes(each * kept)}: {counted(kept, 'checkpoint')} of {_bytes(each)}, one "
+                      f"more while it is written, in {launch.run_dir}")  # fmt: skip
 
 
 def _files(launch: Launch) -> Iterator[Finding]:

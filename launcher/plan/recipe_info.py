@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher.plan import isolated
-from launcher.plan.programs import search_path, whole_paths
+from launcher.plan.programs import search_path
 from launcher.plan.trusted_modules import Modules, modules
 from launcher.request.request import LaunchRequest
+from launcher.slurm import slurm
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 
 _PATIENCE_S = 600.0  # a plan for thousands of GPUs takes some tens of seconds
-_OF_RANKS = ("SLURM_", "PMI", "TORCHELASTIC_", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +211,8 @@ def _step(found: Mapping[str, Any]) -> Step:
 
 def _output_of(words: Sequence[str], found: Modules) -> CommandOutput:
     """Run a verb as nobody's rank: what a scheduler or a launcher left in the environment is not meant for it."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RANKS)}
-    environment = {**own, "PATH": search_path(), "PYTHONPATH": whole_paths(own.get("PYTHONPATH", "")), "COLUMNS": "110"}
+    own = slurm.clean(os.environ)
+    environment = {**own, "PATH": search_path(), "PYTHONPATH": own.get("PYTHONPATH", ""), "COLUMNS": "110"}
     where = json.dumps({"path": found.path, "named": dict(found.named)})
     # Our own interpreter and module, words as arguments. -I: neither PYTHONPATH nor the working directory is searched.
     command = [sys.executable, "-I", isolated.__file__, where, *words]

@@ -48,7 +48,6 @@ class SlurmJob:
         task_runs: for each task of an array whose tasks are runs of their own, its recipe and its run folder.
         ray: whether a Ray cluster is begun inside the allocation, and stopped at its end.
         profile: what is recorded of chosen ranks; None is nothing.
-        dependency: for the command line of sbatch, never in the script: `afterok:{previous}`, or empty.
         cluster: what its file says.
     """
 
@@ -81,7 +80,6 @@ class SlurmJob:
     task_runs: tuple[tuple[Path, Path], ...] = ()
     ray: bool = False
     profile: Profile | None = None
-    dependency: str = ""
     cluster: Slurm
 
     def __post_init__(self) -> None:

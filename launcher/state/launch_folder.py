@@ -75,11 +75,6 @@ class KeptLaunch:
         return self.folder / POINTS / run / f"{self.values['recipe']}.yaml"
 
     @property
-    def recipe(self) -> str:
-        """The composed recipe, without the line above it."""
-        return self.recipe_file.read_text().partition("\n")[2]
-
-    @property
     def is_local(self) -> bool:
         """Whether it was run without a queue."""
         return bool(self.values["cluster"]["_target_"].endswith(".Local"))

@@ -38,21 +38,33 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recipes(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
+    """Run by run, where both are sweeps."""
+    if not (a.runs and b.runs):
+        yield from _files(a.recipe_file, b.recipe_file)
+    for name in dict.fromkeys((*a.runs, *b.runs)):
+        if name in a.runs and name in b.runs:
+            yield from ((f"{name}: {key}", text) for key, text in _files(a.recipe_of(name), b.recipe_of(name)))
+        else:
+            yield name, "only in A" if name in a.runs else "only in B"
+
+
+def _files(one: Path, other: Path) -> Iterator[_Row]:
     from nemo_vfm.config import read_values
 
-    yield from _pairs(read_values(a.recipe, "a"), read_values(b.recipe, "b"))
+    yield from _pairs(*(read_values(file.read_text(), str(file)) for file in (one, other)))
 
 
 def _clusters(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:
     yield from _pairs({"cluster": a.values["cluster"]}, {"cluster": b.values["cluster"]})
-    names = ("nodes", "tasks_per_node", "gpus_per_node")
+    names = ("nodes", "tasks_per_node", "gpus_per_node", "array")
     one, other = ({job["name"]: {name: job[name] for name in names} for job in kept.jobs} for kept in (a, b))
     yield from _pairs(one, other)
     yield from _pairs({"words": _options(a)}, {"words": _options(b)})
 
 
 def _options(kept: "KeptLaunch") -> dict[str, Any]:
-    return {name: kept.values["words"][name] for name in ("trust", "allow")}
+    names = ("trust", "allow", "allow_host", "rank_silence", "rank_timeout", "profile")
+    return {name: found for name in names if (found := kept.values["words"].get(name))}
 
 
 def _code(a: "KeptLaunch", b: "KeptLaunch") -> Iterator[_Row]:

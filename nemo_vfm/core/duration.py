@@ -14,7 +14,7 @@ _WORDS: dict[str, Unit] = {
     "step": "steps", "epoch": "epochs", "sample": "samples", "token": "tokens", "hour": "h", "hours": "h",
     "second": "s", "seconds": "s", "min": "s", "minutes": "s",
 }  # fmt: skip
-_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:[eE]\d+)?)\s*([a-z]+)")
+_TEXT = re.compile(r"(\d[\d_]*(?:\.\d+)?(?:[eE]\+?\d+)?)\s*([a-z]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,4 +59,4 @@ class Duration:
         return None if per_step is None else max(1, math.ceil(self.amount / per_step - 1e-9))
 
     def __str__(self) -> str:
-        return f"{self.amount:g} {self.unit}"
+        return f"{int(self.amount) if float(self.amount).is_integer() else self.amount} {self.unit}"

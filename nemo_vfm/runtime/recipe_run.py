@@ -111,7 +111,8 @@ class RecipeRun:
         if self.options.part is not None:
             from nemo_vfm.runtime.run_part import Share, part_of
 
-            job = share = Share(job, part_of(self.options.part), self._folder, self.composed.to_yaml(conceal_keys))
+            text, part = self.composed.to_yaml(conceal_keys), part_of(self.options.part)
+            job = share = Share(job, part, self._folder, text, self.options.allow, self._source())
             self._folder = share.folder
         while True:
             count = _ranks_now(job, self._folder)
@@ -185,14 +186,16 @@ class RecipeRun:
         from nemo_vfm.runtime.allowed_writes import remember
         from nemo_vfm.runtime.run_folder import Status, open_folder
 
-        text, source = self.composed.to_yaml(conceal_keys), self.composed.path
-        with open_folder(
-            self._folder, text, self.composed.seed, self.options.allow, source=source if source.is_file() else None
-        ) as prepared:
+        text = self.composed.to_yaml(conceal_keys)
+        with open_folder(self._folder, text, self.composed.seed, self.options.allow, source=self._source()) as prepared:
             remember(text, self._writes)
             ending = perform_recorded(job, prepared, Status(prepared.folder))
             self.show(ending)
             return ending.status
+
+    def _source(self) -> Path | None:
+        """The recipe's file, whose name the manifest keeps; None where it has none."""
+        return self.composed.path if self.composed.path.is_file() else None
 
 
 def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:

@@ -9,6 +9,7 @@ afterwards finds these results and does the work that needs all of them. Each pa
 
 import re
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -43,12 +44,17 @@ class Share:
         part: which.
         run_dir: the run folder of the whole.
         recipe: the composed recipe's text, without secrets.
+        allowed: keys in which the recipe may differ from the one that the run folder holds.
+        source: the recipe's file; None where it has none.
 
     Raises:
         UserError: the job's work cannot be shared out, or has fewer rounds.
     """
 
-    def __init__(self, job: Job, part: JobShard, run_dir: Path, recipe: str) -> None:
+    def __init__(
+        self, job: Job, part: JobShard, run_dir: Path, recipe: str, allowed: Sequence[str] = (),
+        source: Path | None = None,
+    ) -> None:  # fmt: skip
         inner = job.steps[job.name] if isinstance(job, OneStep) else job
         if not isinstance(inner, ShardedJob):
             raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
@@ -57,6 +63,7 @@ class Share:
             raise UserError(f"--part: {type(inner).__name__} has {rounds} {'round' if rounds == 1 else 'rounds'}, "
                             f"counted from 0, got @{part.round}")  # fmt: skip
         self._job, self._inner, self._part, self._run_dir, self._recipe = job, inner, part, run_dir, recipe
+        self._allowed, self._source = allowed, source
 
     @property
     def folder(self) -> Path:
@@ -73,7 +80,7 @@ class Share:
         turn = self._turn(replace(run, folder=self._run_dir))
         if turn.is_done():
             return Outcome("the whole run is already done", did_nothing=True)
-        begin(turn)
+        begin(turn, may_differ=bool(self._allowed))
         return self._inner.run_part(turn.run, self._part)
 
     def _claim(self, run: Run) -> None:
@@ -81,7 +88,10 @@ class Share:
         until = time.monotonic() + _PATIENCE_S
         while time.monotonic() < until:
             if not holder(self._run_dir)[1]:
-                with suppress(FolderInUse), open_folder(self._run_dir, self._recipe, run.seed):
+                with (
+                    suppress(FolderInUse),
+                    open_folder(self._run_dir, self._recipe, run.seed, self._allowed, source=self._source),
+                ):
                     return
             time.sleep(_POLL_S)
         raise UserError(f"{self._run_dir} has been in use for {_PATIENCE_S:.0f} s; parts and a whole run cannot run "

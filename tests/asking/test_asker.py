@@ -238,6 +238,24 @@ def test_another_model_or_sampling_is_another_question_and_another_place_in_the_
     assert not again.asked and len(other.asked) == 2
 
 
+def test_the_same_question_twice_ends_twice_in_one_way_also_where_it_fails():
+    twice = [*questions("sly", "bad"), *questions("sly", "bad")]
+    found = asked(MadeChat({"sly": [said("", "blocked")], "bad": [EndpointError("too long")]}), twice)
+    ends = [(one.question.messages[0]["content"], one.reason, one.blocked) for one in found]
+    assert Counter(ends) == {("sly", "the model declined", True): 2, ("bad", "too long", False): 2}
+
+
+def test_an_asker_is_ready_where_each_of_its_models_is():
+    class Absent(MadeChat):
+        def ready(self):
+            raise UserError(f"{self.name} is not there")
+
+    Asker(chat=MadeChat(), others={"judge": MadeChat()}).ready()
+    for chat, other in ((Absent(name="a"), MadeChat()), (MadeChat(), Absent(name="a"))):
+        with pytest.raises(UserError, match="a is not there"):
+            Asker(chat=chat, others={"judge": other}).ready()
+
+
 def test_the_same_question_twice_is_asked_once_and_answered_twice(tmp_path):
     for folder in (None, tmp_path):
         chat = MadeChat()
@@ -338,6 +356,17 @@ def test_a_time_out_may_have_been_paid_for():
     assert budget.spent.tokens_out == 50 + 5
 
 
+def test_answers_of_before_cost_what_they_cost_then_each_at_the_price_of_its_model(tmp_path):
+    those = [Question([{"role": "user", "content": str(n)}], n, model="judge" if n % 3 else "") for n in range(9)]
+    prices = {"made": Price(million_in=1e5, million_out=0.0), "judge": Price(million_in=0.0, million_out=1e6)}
+    for times in (1, 0):
+        models, budget = (MadeChat(), MadeChat(name="judge")), Budget(money=100.0, prices=prices)
+        found = asked(models[0], those, tmp_path, others={"judge": models[1]}, budget=budget)
+        assert budget.spent == Cost(90, 45, pytest.approx(3 * 1.0 + 6 * 5.0))
+        assert [sum(model.asked.values()) for model in models] == [3 * times, 6 * times]
+        assert {one.recalled for one in found} == {not times}
+
+
 def test_askers_share_a_budget_each_at_the_price_of_its_model():
     prices = {"made": Price(million_in=1e5, million_out=0.0), "judge": Price(million_in=0.0, million_out=1e6)}
     budget = Budget(money=100.0, prices=prices)
@@ -380,6 +409,20 @@ def test_those_who_ask_one_model_at_one_place_share_its_limit_and_others_do_not(
     one, same, other = (Asker(chat=Placed(name=name), pace=pace) for name in ("shared", "shared", "alone"))
     assert one._limits[""] is same._limits[""] and one._limits[""] is not other._limits[""]
     assert Asker(chat=Placed(name="shared"), pace=other_pace)._limits[""] is not one._limits[""]
+
+
+def test_each_setting_of_a_pace_makes_another_limit_which_keeps_it():
+    class Placed(MadeChat):
+        def place(self):
+            return "a place whose settings change"
+
+    limits = []
+    for changes in ({}, {"start": 3}, {"most": 5}, {"max_wait_s": 5.0}):
+        pace = Pace(**changes)
+        limits.append(Asker(chat=Placed(), pace=pace)._limits[""])
+        assert limits[-1].limit == min(pace.start, pace.most)
+        assert limits[-1].refused(limits[-1].send(0.0), 0.0, 1e9) == pace.max_wait_s
+    assert len(set(map(id, limits))) == len(limits)
 
 
 def test_a_service_rests_after_a_fault_and_a_model_in_this_process_does_not(monkeypatch):

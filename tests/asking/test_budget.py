@@ -59,6 +59,12 @@ def test_the_stop_says_what_was_spent_and_what_to_do():
     assert "1,500 of 2,000 tokens, 0.2 of 1 in money" in text and "700 tokens" in text and "run again" in text
 
 
+@pytest.mark.parametrize("kind", ["image_url", "video_url", "input_audio"])
+def test_each_medium_is_estimated_alike_however_long_it_is(kind):
+    tokens = [estimated_tokens([{"content": [{"type": kind, kind: {"data": "x" * size}}]}]) for size in (10, 10**6)]
+    assert tokens[0] == tokens[1] > 1000
+
+
 def test_a_question_is_estimated_by_its_texts_and_pictures_not_by_their_bytes():
     picture = {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64," + "A" * 900_000}}
     text = {"type": "text", "text": "x" * 3000}

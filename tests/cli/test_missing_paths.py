@@ -12,7 +12,7 @@ from nemo_vfm.config import compose, paths, trust_list
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.video_folder import VideoFolder
-from nemo_vfm.runtime.checks.missing_paths import WRITTEN, WRITTEN_BY
+from nemo_vfm.runtime.checks.missing_paths import WRITTEN, WRITTEN_BY, _here, mounts_of
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.support.repository import ROOT
 
@@ -147,6 +147,15 @@ def test_in_a_container_only_what_is_mounted_is_looked_at(desk, capsys):
     assert status == 0 and "not looked at: /opt/tokenizer (tokenizer.folder), which only the container has" in said
     assert checked(capsys, *recipe, "path=/data/two.mp4")[0] == 2
     assert main(["check", "llm/tokenize", "--paths", "--mount", "data:/data"]) == 2
+
+
+def test_of_folders_that_are_mounted_one_below_the_other_the_inner_one_counts(tmp_path):
+    words = [f"{tmp_path}/a:/data", f"{tmp_path}/b:/data/films/new", f"{tmp_path}/c:/data/films"]
+    for mounts in (mounts_of(words), mounts_of(words[::-1])):
+        for inside, outside in (("/data/x", "a/x"), ("/data/films/x", "c/x"), ("/data/films/new/x", "b/x")):
+            assert _here(Path(inside), mounts) == tmp_path / outside
+        assert _here(Path("/database/x"), mounts) is None
+    assert mounts_of([]) is None and _here(Path("x"), None) == Path.cwd() / "x"
 
 
 def test_what_is_written_is_still_an_argument_of_something():

@@ -5,10 +5,13 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.runtime import recipe_work
+from nemo_vfm.workflow import Workflow
 from tests.support.repository import ROOT
 
 
@@ -31,7 +34,8 @@ def test_phases_are_told_in_order_with_their_ranks(capsys):
     (step,) = told(capsys, "llm/nemotron4_340b")["steps"]
     assert [phase["ranks"] for phase in step["phases"]][:3] == [1536, 3072, 6144]
     assert step["ranks"] == max(phase["ranks"] for phase in step["phases"]) > 0
-    assert step["degrees"] in [phase["degrees"] for phase in step["phases"]]
+    widest = [phase["degrees"] for phase in step["phases"] if phase["ranks"] == step["ranks"]]
+    assert step["degrees"] in widest and step["degrees"] != step["phases"][0]["degrees"]
 
 
 def test_a_workflow_says_its_steps_in_order(capsys):
@@ -41,6 +45,15 @@ def test_a_workflow_says_its_steps_in_order(capsys):
     by_name = {step["name"]: step for step in found["steps"]}
     assert (by_name["curate"]["devices"], by_name["train"]["devices"]) == ("cpu", "gpu")
     assert not by_name["curate"]["ray"] and found["run_dir"] == "elsewhere"
+
+
+def test_a_step_of_several_needs_what_any_of_them_needs():
+    model, plain = SimpleNamespace(model=None), SimpleNamespace()
+    for steps, device in ((("plain", "model"), "gpu"), (("model", "plain"), "gpu"), (("plain",), "cpu")):
+        inner = Workflow(steps={name: {"model": model, "plain": plain}[name] for name in steps})
+        assert recipe_work._step("s", Workflow(steps={"inner": inner}), [])["devices"] == device
+    found = recipe_work._step("s", plain, ["steps.s.a", "steps.s2.b", "steps.other.s.c"])
+    assert found["missing"] == ["steps.s.a"]
 
 
 def test_a_step_that_works_through_ray_says_so(capsys):

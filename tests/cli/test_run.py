@@ -4,6 +4,7 @@
 
 import json
 import os
+import subprocess
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from nemo_vfm.cli.verbs import run
 from nemo_vfm.config.difference import accept, differences, is_harmless
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_folder
+from nemo_vfm.runtime.run_manifest import manifest
 from tests.support.run_options import every_option
 
 COUNT = "_target_: @.Count\nduration: 4 steps\nrun_dir: out\n"
@@ -189,7 +191,22 @@ def test_every_change_stays_on_record_beside_when_the_run_began(kitchen):
         assert kitchen.main("run", "r.yaml", *words, "--allow", "weight") == 0
     found = json.loads(file.read_text())
     assert [[*change["keys"]] for change in found["changed"]] == [["duration"], ["weight"]]
+    assert [change["allowed"] for change in found["changed"]] == [[], ["weight"]]
     assert found["created"] == "long ago"
+
+
+def test_a_heartbeat_moves_and_the_time_of_the_start_does_not(tmp_path, monkeypatch):
+    times = iter("abcdef")
+    monkeypatch.setattr(run_folder, "now", lambda: next(times))
+    kept = run_folder.Status(tmp_path, _started="start")
+    for state, more in (("running", {}), ("running", {}), ("failed", {"error": "why"})):
+        kept.write(state, **more)
+        found = json.loads((tmp_path / "status.json").read_text())
+        assert (found["state"], found["started"], found.get("error")) == (state, "start", more.get("error"))
+        assert kept.finished() is None
+    assert found["heartbeat"] == "c"
+    kept.write("done", summary="well", figures={"loss": 1.0})
+    assert kept.finished()["figures"] == {"loss": 1.0} and "error" not in kept.finished()
 
 
 def test_another_cadence_of_logging_leaves_a_finished_run_finished(kitchen, capsys):
@@ -312,6 +329,28 @@ def test_a_bad_end_has_its_status_and_its_sentence(kitchen, capsys, how, code, s
     assert status()["state"] == state and not Path("out/done.json").exists()
     assert ("Traceback" in Path("out/traceback.txt").read_text()) if code in (1, 3) else True
     assert kitchen.main("run", "r.yaml") == code, "a failed run is tried again"
+
+
+def test_a_traceback_is_of_the_last_try_alone(kitchen):
+    kitchen.write("r.yaml", "_target_: @.Count\nduration: 1 steps\nsource: later\nrun_dir: out\n")
+    assert kitchen.main("run", "r.yaml") == 1 and "later" in Path("out/traceback.txt").read_text()
+    Path("later").mkdir()
+    assert kitchen.main("run", "r.yaml") == 0
+    assert not Path("out/traceback.txt").exists()
+
+
+def test_a_manifest_tells_a_commit_with_changes_from_the_commit(tmp_path, monkeypatch):
+    root = tmp_path / "checkout"
+    (root / "a/b").mkdir(parents=True)
+    monkeypatch.setattr("nemo_vfm.runtime.run_manifest.__file__", str(root / "a/b/file.py"))
+    assert manifest("", 0)["commit"] is None
+    (root / "code.py").write_text("1")
+    for words in (("init", "-q"), ("add", "."), ("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x")):
+        subprocess.run(["git", "-C", root, *words], check=True)
+    commit = manifest("", 0)["commit"]
+    assert len(commit) == 40
+    (root / "code.py").write_text("2")
+    assert manifest("", 0)["commit"] == f"{commit}+changes"
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,17 @@ def test_a_part_of_another_recipe_is_refused(kitchen, capsys):
     assert len(made(Path("out"))) < 10
 
 
+def test_a_part_takes_the_keys_that_may_differ_and_names_the_recipe_as_a_whole_run_does(kitchen):
+    file = kitchen.write("r.yaml", SHARED.replace("num: 10", "num: 10\nseed: 1"))
+    for whole, words in (("parts", ("--part", "0/1")), ("whole", ())):
+        assert kitchen.main("run", "r.yaml", f"run_dir={whole}", *words) == 0
+        assert kitchen.main("run", "r.yaml", f"run_dir={whole}", "num=12", *words, "--allow", "num") == 0
+        assert len(made(Path(whole))) == 12
+    kept = [json.loads(Path(whole, "manifest.json").read_text()) for whole in ("parts", "whole")]
+    assert kept[0]["recipe"] == kept[1]["recipe"] == file.stem
+    assert [[list(change["keys"]) for change in one["changed"]] for one in kept] == [[["num"]], [["num"]]]
+
+
 @pytest.mark.parametrize("text", ["", "8/8", "1", "-1/3", "1/0", "a/b", "1/2@", "1/2@-1"])
 def test_what_is_no_part_is_refused(text):
     with pytest.raises(UserError, match="takes a number from 0"):

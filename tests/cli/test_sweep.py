@@ -6,10 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nemo_vfm.cli.main import main
+from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
 from nemo_vfm.runtime.sweep_points import sweep_plan
 from tests.support.recipe_folder import PARTS, ROOT
@@ -105,6 +111,65 @@ def test_every_option_of_a_run_reaches_each_run_of_a_sweep(kitchen):
         assert all(again[one.dest] != one.default for one in options)
 
 
+def test_a_folder_that_the_environment_names_is_written_down_by_its_name_alone(kitchen, monkeypatch):
+    monkeypatch.setenv("WHERE", "somewhere")
+    kitchen.write("count.yaml", COUNT)
+    parser = VerbParser()
+    run.add_arguments(parser)
+    words = ["count.yaml", "run_dir=${env:WHERE}/runs", f"--trust={PARTS}", "--sweep", "weight=1.0,2.0"]
+    found = sweep_plan(parser.parse_args(words))
+    assert found.folder == Path("somewhere/runs")
+    for point in found.points:
+        row = sweep_table.waiting(found, point)
+        assert "run_dir=${env:WHERE}/runs/" + point.name in row["words"] and "somewhere" not in json.dumps(row)
+
+
+class _InThisProcess:
+    """Runs the command of a sweep's run here: what a sweep makes of its runs needs no process of theirs."""
+
+    def __init__(self, command: list[str]) -> None:
+        self._status = main(command[command.index("nemo_vfm") + 1 :])
+
+    def wait(self) -> int:
+        return self._status
+
+
+def test_a_sweep_that_grows_keeps_the_rows_of_before_and_tells_the_first_status_that_is_not_0(
+    kitchen, monkeypatch, capsys
+):
+    monkeypatch.setattr("nemo_vfm.runtime.sweep.subprocess", SimpleNamespace(Popen=_InThisProcess))
+    kitchen.write("fail.yaml", "_target_: @.Fail\nhow: nothing\n")
+    kitchen.write("count.yaml", COUNT)
+    assert kitchen.main("run", "count.yaml", "run_dir=out", "--sweep", "weight=1.0") == 0
+    assert kitchen.main("run", "count.yaml", "run_dir=out", "--sweep", "weight=2.0", "duration=2 steps,1 steps") == 0
+    file = kitchen.folder / "out/sweep.json"
+    rows = json.loads(file.read_text())["points"]
+    assert rows[0]["name"] == "weight=1.0" and len(rows) == 3
+    assert [row["figures"] for row in rows] == [{"steps": 1.0}, {"steps": 2.0}, {"steps": 1.0}]
+    assert kitchen.main("run", "fail.yaml", "run_dir=bad", "--sweep", "how=nothing,unexpected") == 3
+    failed = json.loads((kitchen.folder / "bad/sweep.json").read_text())["points"]
+    assert [(row["state"], row["exit_status"]) for row in failed] == [("nothing_kept", 3), ("failed", 1)]
+    capsys.readouterr()
+    assert kitchen.main("report", "out") == 0
+    assert [{**row, "seconds": 0} for row in rows] == [
+        {**row, "seconds": 0} for row in json.loads(file.read_text())["points"]
+    ]
+    assert capsys.readouterr().out.count(" done") == 3
+
+
+def test_the_best_run_of_a_sweep_has_the_lowest_validation_loss_or_else_the_lowest_loss(capsys, tmp_path):
+    def starred(*figures: dict[str, float]) -> list[int]:
+        rows = [{"name": f"n={number}", "choices": {"n": f"n{number}"}, "state": "done", "seconds": 1.0, "figures": one}
+                for number, one in enumerate(figures)]  # fmt: skip
+        sweep_table.show(["n"], rows, tmp_path)
+        lines = capsys.readouterr().out.splitlines()
+        return [number for number in range(len(figures)) for line in lines if f"n{number} " in line and " *" in line]
+
+    assert starred({"loss": 3.0, "val_loss": 1.0}, {"loss": 1.0, "val_loss": 2.0}, {"loss": 0.5}) == [0]
+    assert starred({"train/loss": 3.0}, {"train/loss": 1.0}, {}) == [1]
+    assert starred({"loss": 3.0}, {}) == starred({"steps": 1.0}, {"steps": 2.0}) == []
+
+
 @pytest.mark.slow  # three runs in processes of their own, 15 s
 def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     kitchen.write("count.yaml", COUNT)
@@ -120,15 +185,6 @@ def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     again = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0", "duration=1 steps")
     assert again.returncode == 0 and again.stdout.count("Nothing to do") == 1
     assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 2
-
-
-@pytest.mark.slow  # each run is a process
-def test_one_that_fails_leaves_the_others_and_gives_its_status(kitchen):
-    kitchen.write("fail.yaml", "_target_: @.Fail\nhow: nothing\n")
-    done = kitchen.command("run", "fail.yaml", "--sweep", "how=nothing,unexpected", "run_dir=out")
-    kept = json.loads((kitchen.folder / "out/sweep.json").read_text())["points"]
-    assert [(point["state"], point["exit_status"]) for point in kept] == [("nothing_kept", 3), ("failed", 1)]
-    assert done.returncode == 3 and "nothing_kept" in done.stdout
 
 
 @pytest.mark.slow  # each run is a process

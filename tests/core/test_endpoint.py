@@ -5,6 +5,7 @@
 import math
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +21,7 @@ from nemo_vfm.core.network.endpoint import (
     EndpointUnreachable,
 )
 from nemo_vfm.core.network.permission import Allowed, Permissions
+from nemo_vfm.core.network.retry import retry_after
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.network.ssrf_guard import service_url
 from tests.support.chat_server import allowed, answer, chat_server, drip, drip_headers, flood, half, hang, status
@@ -48,6 +50,34 @@ def test_a_question_is_asked_as_openai_documents_it_and_the_answer_is_read(serve
     expected = {"model": "tiny-vlm", "messages": ASK, "max_tokens": 9, "temperature": 0.0, "stream": False}
     assert server.questions == [expected] and server.paths == ["/v1/chat/completions"]
     assert server.headers[0]["Authorization"] == f"Bearer {KEY}"
+
+
+def test_whatever_changes_an_answer_changes_the_request_and_the_identity_and_the_place_does_not():
+    here = Endpoint(url="http://127.0.0.1:1/v1", permissions=allowed("http://127.0.0.1:1/v1"))
+    there = Endpoint(url="http://127.0.0.1:2/v1", permissions=allowed("http://127.0.0.1:2/v1"))
+    usual = {"endpoint": here, "model": "m", "max_tokens": 9, "temperature": 0.0}
+    changes = ({}, {"model": "n"}, {"max_tokens": 8}, {"temperature": 0.5})
+    found = [Chat(**usual | change) for change in changes]
+    for seen in (Chat.identity, lambda one: one.request(ASK)):
+        assert len({str(seen(one)) for one in found}) == len(changes)
+        assert seen(Chat(**usual | {"endpoint": there, "require_echo": True})) == seen(found[0])
+    places = {one.place() for one in (found[0], found[1], Chat(**usual | {"endpoint": there}))}
+    assert len(places) == 3 and found[2].place() == found[0].place()
+
+
+def test_the_query_of_an_address_is_part_of_every_request(server):
+    assert chat(server, url=f"{server.url}?api-version=2024-10-21").say(ASK).text == "a cat sits on a wall"
+    assert server.paths == ["/v1/chat/completions?api-version=2024-10-21"]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [(None, None), ("", None), ("soon", None), ("12", 12.0), ("1.5", 1.5), ("Thu, 01 Jan 1970 00:02:00 GMT", 20.0),
+     ("Thu, 01 Jan 1970 00:00:40 GMT", -60.0), ("-3", None)],
+)  # fmt: skip
+def test_the_wait_that_a_service_requests_is_seconds_or_a_moment(text, seconds, monkeypatch):
+    monkeypatch.setattr("nemo_vfm.core.network.retry.time", SimpleNamespace(time=lambda: 100.0))
+    assert retry_after(text) == seconds
 
 
 def test_a_host_that_is_allowed_only_outside_the_network_is_not_asked_inside(server):
@@ -155,6 +185,7 @@ def test_an_empty_answer_is_a_failure(server, text):
 @pytest.mark.parametrize(
     ("finish", "refusal", "ending"),
     [("stop", None, "success"), ("length", None, "truncated"), ("content_filter", None, "blocked"),
+     ("max_tokens", None, "truncated"), ("safety", None, "blocked"),
      ("stop", "I cannot", "blocked"), (None, None, "success")],
 )  # fmt: skip
 def test_how_an_answer_ended_is_told(server, finish, refusal, ending):

@@ -9,7 +9,7 @@ from pathlib import Path
 import av.error
 import pytest
 
-from nemo_vfm.core.storage.files import atomic_path, is_full, last_records, write_text
+from nemo_vfm.core.storage.files import atomic_path, is_full, last_records, sha256_folder, write_text
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,16 @@ def test_the_last_records_of_a_file_come_newest_first_without_rubbish(tmp_path: 
     assert list(last_records(tmp_path / "metrics.jsonl")) == [{"step": 4}, {"step": 1}]
     assert list(last_records(tmp_path / "metrics.jsonl", 30)) == [{"step": 4}]  # the first is cut off
     assert list(last_records(tmp_path / "absent")) == []
+
+
+def test_the_hash_of_a_folder_is_that_of_the_paths_and_bytes_of_all_its_files(tmp_path: Path) -> None:
+    trees = ({"a": "1", "b/c": "2"}, {"a": "1", "b/c": "3"}, {"a": "1", "b/d": "2"}, {"a": "1", "d/c": "2"},
+             {"a": "2", "b/c": "1"}, {"a": "1"})  # fmt: skip
+    for number, tree in enumerate((*trees, trees[0])):
+        for name, text in tree.items():
+            write_text(tmp_path / str(number) / name, text)
+    found = [sha256_folder(tmp_path / str(number)) for number in range(len(trees) + 1)]
+    assert len(set(found)) == len(trees) and found[-1] == found[0]
 
 
 def test_two_threads_that_write_one_file_at_once_both_succeed(tmp_path: Path) -> None:

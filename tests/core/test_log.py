@@ -1,10 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that untrusted texts, such as names of files, cannot control the terminal from a log line."""
+"""Tests that untrusted texts, such as names of files, control no terminal from a log line, and which ranks speak."""
 
 import os
 import subprocess
 import sys
+from functools import cache
+
+import pytest
+
+from nemo_vfm.core import log
 
 HOSTILE = "\x1b]0;evil\x07\x1b[31m\u202egnp.mp4\r\x08"
 
@@ -23,6 +28,19 @@ def test_what_steers_a_terminal_is_taken_out_of_messages():
     text = said("log.warn(f'failed: {HOSTILE}')")
     assert "failed: ?]0;evil??[31m?gnp.mp4" in text
     assert not {"\x1b", "\x07", "\u202e", "\x08", "\r"} & set(text)
+
+
+@pytest.mark.parametrize(("rank", "heard"), [("0", 1), ("3", 0)])
+def test_of_several_ranks_the_first_alone_speaks_until_another_is_let(rank, heard, monkeypatch, capsys):
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setattr(log, "console", cache(log.console.__wrapped__))  # as in a process that begins
+    log.warn("hello")
+    with log.bar("b", 2) as bar:
+        bar.advance(2)
+    log.speak()
+    log.warn("again")
+    text = capsys.readouterr().err
+    assert [text.count(word) for word in ("hello", "b: 2/2", "again")] == [heard, heard, 1], text
 
 
 def test_lines_of_a_message_stay():

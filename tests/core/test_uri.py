@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,33 @@ from tests.support.object_store import BUCKET, Bucket, Failing
 from tests.support.recipe_folder import Kitchen
 
 HOME = Address(f"s3://{BUCKET}/a")
+
+
+def test_the_endpoint_of_s3_alone_goes_before_that_of_all_services(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.delenv(name, raising=False)
+    assert object_store.service("s3")[0] == "AWS"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://all:1")
+    assert object_store.service("s3")[0].startswith("http://all:1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://s3:1")
+    assert object_store.service("s3")[0].startswith("http://s3:1")
+    assert object_store.service("gs")[0] == "Google Cloud Storage"
+
+
+def test_an_object_that_is_replaced_by_one_of_the_same_size_has_another_stamp(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = object(), object()
+    kinds = SimpleNamespace(FileSelector=lambda *_, **__: None, FileType=SimpleNamespace(File=file))
+    monkeypatch.setattr(object_store, "_arrow", lambda: kinds)
+
+    def listed(*times: int) -> list[object_store.Item]:
+        found = [SimpleNamespace(path=f"{HOME.path}/{n}", size=5, mtime_ns=t, type=file) for n, t in enumerate(times)]
+        store = SimpleNamespace(get_file_info=lambda _: [*found, SimpleNamespace(type=folder)])
+        monkeypatch.setattr(object_store, "_system", lambda scheme: SimpleNamespace(fs=store))
+        return object_store.items(HOME)
+
+    before, after = listed(1, 1), listed(1, 2)
+    assert [item.name for item in after] == ["0", "1"] and before[0] == after[0]
+    assert before[1].size == after[1].size and before[1].stamp != after[1].stamp
 
 
 def test_a_local_path_stays_a_path_and_an_address_an_address() -> None:

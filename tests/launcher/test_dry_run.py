@@ -6,11 +6,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.cli import main
+from launcher.plan import preflight
+from launcher.plan.chain import Share
 from launcher.plan.launch import composed_text
+from launcher.request.cluster import Slurm
 from nemo_vfm.config import compose
 from tests.support.repository import ROOT
 
@@ -85,6 +89,42 @@ def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, c
     said = capsys.readouterr().err
     for words in ("one h100 has to fill", "s a step, estimated", "GPU hours", "checkpoints of"):
         assert words in said
+
+
+def test_a_variable_may_come_from_the_shell_or_from_a_file_of_secrets_and_else_it_is_missing(tmp_path, monkeypatch):
+    (tmp_path / "key").write_text("a value\n")
+    (tmp_path / "key").chmod(0o600)
+    monkeypatch.setenv("OF_SHELL", "1")
+    where = Slurm(secrets={"OF_FILE": tmp_path / "key"})
+    launch = SimpleNamespace(work=SimpleNamespace(missing=()), where=where, needed=("OF_SHELL", "OF_FILE", "OF_NOBODY"))
+    (found,) = preflight._missing(launch)
+    assert found.wrong and "OF_NOBODY is not set" in found.text
+    (tmp_path / "key").chmod(0o644)
+    assert [one.about for one in preflight._missing(launch)] == ["environment", "secrets"]
+
+
+@pytest.mark.parametrize(
+    ("days", "array", "phase", "kept", "words"),
+    [
+        (0.5, 0, "", 2, ("48 GPU hours: 1,000 steps, 12.0 hours on 4 GPUs", "storage 6 GB: 2 checkpoints of 3 GB")),
+        (3.0, 2, "", None, ("96 GPU hours: 2 runs of 1,000 steps, 3.0 days on 4 GPUs",
+                            "storage for each of 2 runs 3 GB a checkpoint, and all are kept, in /out")),
+        (0.5, 0, "first", 1, ("48 GPU hours: 1,000 steps of the phase first, 12.0 hours on 4 GPUs", "1 checkpoint of")),
+    ],
+)  # fmt: skip
+def test_what_a_plan_says_is_told_in_its_units_for_each_run(days, array, phase, kept, words):
+    own = {"memory_bytes": {"total": 3 << 30}, "fits": True, "step_s": 0.25, "gpu_hours": 48.0, "days": days}
+    found = {"own": own, "gpu": {"usable_bytes": 4 << 30}, "steps": 1000, "phase": phase,
+             "checkpoint_bytes": 3e9, "checkpoints_kept": kept}  # fmt: skip
+    share = Share(name="job", ranks=4, nodes=1, tasks_per_node=4, gpus_per_node=4, cpus_per_task=1, on_gpu=True,
+                  array=array)  # fmt: skip
+    launch = SimpleNamespace(runs=("a", "b")[:array], run_dir="/out")
+    said = [f"{one.about} {one.text}" for one in preflight._estimates(found, Slurm(gpu="h100"), share, launch)]
+    for text in ("memory 3.0 GiB of the 4.0 that one h100", "time 0.25 s a step, estimated", *words):
+        assert any(text in one for one in said), said
+    full = {**found, "own": {**own, "fits": False}}
+    wrong = [one.about for one in preflight._estimates(full, Slurm(gpu="h100"), share, launch) if one.wrong]
+    assert wrong == ["memory"]
 
 
 @pytest.mark.slow

@@ -11,7 +11,9 @@ import pytest
 
 from launcher.slurm.job_status import looked_at, silent, states
 from launcher.slurm.slurm import Queued
+from launcher.state import logs
 from launcher.state.launch_folder import KeptLaunch, read
+from launcher.state.logs import Tail
 from launcher.state.progress import progress
 from nemo_vfm.core.errors import UserError
 
@@ -148,6 +150,16 @@ def test_the_step_of_a_workflow_has_its_own_checkpoints(tmp_path):
     (tmp_path / "train/checkpoints/step-00000005").mkdir(parents=True)
     (tmp_path / "train/checkpoints/step-00000005/manifest.json").write_text("{}")
     assert looked_at(launch, "train").checkpoint == 5
+
+
+def test_who_follows_one_job_waits_for_no_other(tmp_path, monkeypatch):
+    launch = kept(tmp_path, job("first", "101"), job("second", "102"), job("third", "103", array=2))
+    found = in_queue("101", "COMPLETED") | in_queue("102", "RUNNING") | in_queue("103_1", "FAILED")
+    monkeypatch.setattr(logs, "queued", lambda kept: found)
+    over = {name: Tail(launch, name)._is_over() for name in (None, "first", "second", "third")}
+    assert over == {None: False, "first": True, "second": False, "third": True}
+    found |= in_queue("102", "COMPLETED") | in_queue("103_0", "PENDING")
+    assert [Tail(launch, name)._is_over() for name in (None, "second", "third")] == [False, True, False]
 
 
 def test_half_a_line_of_attempts_is_passed_over(tmp_path):

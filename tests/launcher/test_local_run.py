@@ -9,10 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from launcher.cli import main
+from launcher.local_log import OnTerminal
 from tests.support.repository import ROOT
 
 TRUST = ("--trust", "tests.support.needing", "--trust", "tests.support.spread")
@@ -51,6 +53,31 @@ def test_it_runs_here_in_the_same_folder_and_its_exit_status_is_passed_on(desk, 
     assert main(["list"]) == 0
     said = capfd.readouterr().out
     assert "here" in said and "done" in said and "local" in said
+
+
+@pytest.mark.parametrize(
+    ("ends", "begun", "status"),
+    [((0, 3, 1), 3, 3), ((1, 75, 0), 2, 1), ((-9, 0, 2), 3, 137)],
+)
+def test_a_sweep_here_ends_with_its_first_bad_status_and_begins_none_once_the_machine_is_wanted(
+    desk, monkeypatch, ends, begun, status
+):
+    commands: list[list[str]] = []
+
+    class Ended:
+        def __init__(self, words, **_):
+            commands.append(words)
+            self.returncode = ends[len(commands) - 1]
+
+        def wait(self):
+            return self.returncode
+
+    monkeypatch.setattr("launcher.local_run.subprocess", SimpleNamespace(Popen=Ended))
+    monkeypatch.setattr("launcher.local_run.begun", lambda folder: OnTerminal())
+    (desk / "needy.yaml").write_text(NEEDY)
+    words = ["submit", "needy.yaml", "cluster=local", *TRUST, "--no-code", "--no-paths", "--sweep", "path=a,b,c"]
+    assert main(words) == status
+    assert [Path(one[one.index("run") + 1]).parent.name for one in commands] == ["path=a", "path=b", "path=c"][:begun]
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that recipes submitted from Python launch as by the command, and how they ended."""
 
+import argparse
 import subprocess
 import sys
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
 from launcher import submit
 from launcher.cli import main
+from launcher.request.request import add_arguments, parse_request
 from nemo_vfm.core.errors import UserError
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
@@ -26,6 +29,22 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "needy.yaml").write_text(NEEDY)
     return tmp_path
+
+
+def test_every_argument_asks_for_what_its_option_asks_for(desk, monkeypatch):
+    asked = []
+    monkeypatch.setattr("launcher.python_api.prepared", lambda request: asked.append(request) or 1 / 0)
+    given = {"nodes": 2, "conf": [desk], "overlays": ["smoke"], "trust": ["a.b"], "allow": ["k"], "parts": 3,
+             "allow_host": ["h.example"], "sweep": [], "code": False, "paths": False}  # fmt: skip
+    assert given.keys() == signature(submit).parameters.keys() - {"recipe", "cluster", "changes"}
+    words = ["r.yaml", "cluster=c", "nodes=2", "seed=1", "cluster.qos=q", f"--conf={desk}", "--overlay=smoke",
+             "--trust=a.b", "--allow=k", "--parts=3", "--allow-host=h.example", "--no-code", "--no-paths"]  # fmt: skip
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    for more, swept in (({}, []), ({"parts": 0, "sweep": ["seed=1,2"]}, ["--parts=0", "--sweep=seed=1,2"])):
+        with pytest.raises(ZeroDivisionError):
+            submit("r.yaml", "c", "seed=1", "cluster.qos=q", **given | more)
+        assert asked[-1] == parse_request(parser.parse_intermixed_args([*words, *swept]))
 
 
 @pytest.mark.slow

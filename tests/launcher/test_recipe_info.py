@@ -2,13 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what nemo-vfm, in a process of its own, tells the launcher of a recipe."""
 
+import json
 from pathlib import Path
 
 import pytest
 
+from launcher.plan import recipe_info
 from launcher.plan.recipe_info import work
+from launcher.plan.trusted_modules import Modules
 from launcher.request.request import LaunchRequest
 from nemo_vfm.core.errors import UserError
+
+
+def test_a_question_is_asked_without_our_rank_and_with_all_that_is_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    program = tmp_path / "shows.py"
+    program.write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
+    monkeypatch.setattr(recipe_info.isolated, "__file__", str(program))
+    own = {"RANKING": "/data", "WORLD_SIZES": "3", "PMID_FILE": "pubmed.tsv", "MASTER_ADDR": "10.0.0.1"}
+    ours = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4", "SLURM_PROCID": "3",
+            "PMI_RANK": "3", "PMIX_RANK": "3", "TORCHELASTIC_RUN_ID": "x"}  # fmt: skip
+    for name, value in {**own, **ours}.items():
+        monkeypatch.setenv(name, value)
+    found = json.loads(recipe_info._output_of(["check"], Modules(path=(), named={}, passed_over={})).text)
+    assert not ours.keys() & found.keys()
+    assert {name: found.get(name) for name in own} == {**own, "MASTER_ADDR": None}  # where our rank meets others
 
 
 @pytest.mark.slow

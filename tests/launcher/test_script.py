@@ -5,14 +5,15 @@
 import json
 import shutil
 import subprocess
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
 from launcher.render.job import SlurmJob
+from launcher.render.profile import Profile
 from launcher.render.script import script
-from launcher.request.cluster import Apptainer, Pyxis, Slurm
+from launcher.request.cluster import Apptainer, NodeCheck, Pyxis, Slurm
 from tests.launcher.test_quoting import HOSTILE, PRINTABLE
 from tests.support.slurm_jobs import GOLDEN, golden_jobs, run, small_job
 
@@ -44,6 +45,44 @@ def test_shellcheck_has_nothing_to_say_of_any_script(tmp_path: Path):
         ["shellcheck", hostile, *sorted(GOLDEN.glob("*.sh"))], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: Path):
+    cluster = Slurm(cpu_nodes=1, cpus_per_cpu_node=4, container=Apptainer(image="i.sif"))
+    job = small_job(tmp_path, cluster, gpus_per_node=1, nodes=2, degrees={"shard": 2}, engine="torch", gpu="h100")
+    of_cluster = {
+        "time": "1:00:00", "partition": "p", "account": "p", "qos": "p", "reservation": "p", "constraint": "p",
+        "exclude": ("n1",), "exclusive": False, "gpu_request": "gres", "segment": 2, "cpu_nodes": 2,
+        "cpus_per_cpu_node": 8, "cpu_partition": "p", "restart": "resubmit", "cpu_bind": "cores", "interface": "ib0",
+        "ib_timeout": 20, "node_check": NodeCheck(), "modules": ("m",), "source": Path("/s"), "options": {"o": "1"},
+        "step_options": {"o": None}, "environment": {"E": "1"}, "secrets": {"S": Path("/s")}, "container": None,
+    }  # fmt: skip
+    of_job = {
+        "name": "other", "run_id": "1", "folder": tmp_path / "f", "run_dir": tmp_path / "r", "recipe": tmp_path / "o",
+        "workdir": tmp_path / "w", "title": "t", "command": ("c",), "words": ("--w",), "step": "s", "nodes": 3,
+        "tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 5, "memory_gb": 7, "gpu": "b200",
+        "degrees": {"tensor": 2}, "engine": "", "silence_s": 60.0, "lead_s": 600, "most_restarts": 9,
+        "module_path": (tmp_path,), "needed": ("N",), "mpi": "pmix", "ray": True, "profile": Profile(),
+    }  # fmt: skip
+    of_ray = ("cpu_nodes", "cpus_per_cpu_node", "cpu_partition")
+    changed = {name: replace(job, cluster=replace(cluster, **{name: value}), ray=name in of_ray)
+               for name, value in of_cluster.items()}  # fmt: skip
+    changed |= {f"job's {name}": replace(job, **{name: value}) for name, value in of_job.items()}
+    texts = {name: script(one) for name, one in {"": job, **changed}.items()}
+    assert len(set(texts.values())) == len(texts), [name for name, text in texts.items() if text == texts[""]]
+    of_plan = {"gpu", "gpus_per_node", "cpus_per_node", "memory_gb", "mpi", "rank_timeout_s", "most_at_once"}
+    assert of_cluster.keys() | of_plan == {one.name for one in fields(Slurm)}, "add what is new to one of the two"
+    of_arrays = {"array", "task_words", "task_runs", "cluster"}
+    assert of_job.keys() | of_arrays == {one.name for one in fields(job)}, "add what is new to one of the two"
+
+
+def test_gpus_of_one_nvlink_domain_are_one_node_to_the_stages_of_a_pipeline(tmp_path: Path):
+    degrees, found = {"pipeline": 2, "shard": 4}, []
+    for segment, gpus in ((None, 8), (None, 4), (2, 4), (2, 2)):
+        job = small_job(tmp_path, Slurm(segment=segment), nodes=4, tasks_per_node=gpus, gpus_per_node=gpus, gpu="gb200",
+                        engine="torch", degrees=degrees)  # fmt: skip
+        found.append("NCCL_P2P_NET_CHUNKSIZE" in script(job))
+    assert found == [False, True, False, True]
 
 
 def test_the_same_job_gives_the_same_text_whatever_the_environment_says(tmp_path: Path, monkeypatch):

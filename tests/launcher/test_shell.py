@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -15,6 +16,7 @@ from launcher.cli import main
 from launcher.render.interactive import shell_script
 from launcher.request.cluster import Apptainer, Pyxis
 from launcher.request.cluster import Slurm as Cluster
+from launcher.verbs.shell import _job
 from tests.launcher.test_quoting import PRINTABLE
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
@@ -102,6 +104,15 @@ def _more(descriptor: int) -> bytes:
         return os.read(descriptor, 4096)
     except OSError:  # nobody has the other end any more
         return b""
+
+
+def test_a_shell_is_as_the_job_on_most_gpus_or_the_one_that_is_named():
+    sizes = {"curate": (0, 8), "train": (8, 64), "sample": (8, 8)}
+    shares = [SimpleNamespace(name=name, gpus_per_node=gpus, ranks=ranks) for name, (gpus, ranks) in sizes.items()]
+    for order in (shares, shares[::-1]):
+        names = [one.name for one in order]
+        launch = SimpleNamespace(where=Cluster(), unknown=(), shares=order, jobs=lambda names=names: names)
+        assert _job(launch, None) == "train" and [_job(launch, name) for name in names] == names
 
 
 def test_what_cannot_be_is_said(desk, capfd, monkeypatch):

@@ -13,6 +13,7 @@ import pytest
 from launcher import python_api
 from launcher.cli import main
 from launcher.python_api import Submitted
+from launcher.slurm import slurm
 from launcher.state import logs
 from launcher.state.launch_folder import held, read
 from launcher.state.logs import Tail
@@ -149,7 +150,6 @@ def test_a_chain_waits_step_by_step_and_none_of_it_stays_where_one_is_refused(qu
 
 
 def test_of_a_chain_whose_second_job_is_refused_the_first_is_taken_back(queue, monkeypatch, capsys):
-    from launcher.slurm import slurm
     from nemo_vfm.core.errors import UserError
 
     real, calls = slurm.submit, []
@@ -245,6 +245,17 @@ def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job
     assert "--part " not in queue.submitted(103).decode()
 
 
+def test_tasks_of_another_number_of_parts_are_not_taken_for_done(queue, films):
+    assert main([*films, "--parts", "4"]) == 0
+    queue.forgets()
+    ended("runs/a", *((f"101_{task}", "ok", "") for task in range(4)))
+    assert main([*films, "--parts", "2"]) == 0
+    queue.forgets()
+    assert main(["retry", "runs/a"]) == 0
+    again = queue.asked("sbatch")[6]
+    assert Path(again[-1]).name == "parts-0.sh" and "--array=0,1" in again, "half of the films is no quarter of them"
+
+
 def test_retry_of_an_array_submits_the_tasks_that_failed_and_no_other(queue, films, capsys):
     assert main([*films, "--parts", "8", "cluster.most_at_once=4"]) == 0
     queue.forgets()
@@ -280,6 +291,19 @@ def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(qu
     assert capsys.readouterr().out == "recipe, cluster, size, code and packages are the same\n"
 
 
+def test_relative_paths_begin_where_it_was_submitted_whoever_goes_on_from_elsewhere(queue, tmp_path, monkeypatch):
+    submit, folders = slurm.submit, []
+    monkeypatch.setattr(slurm, "submit", lambda script, workdir, **more: folders.append(workdir) or submit(
+        script, workdir, **more))  # fmt: skip
+    desk = Path.cwd()
+    assert main([*SHAPES]) == 0
+    queue.now(101, "FAILED")
+    monkeypatch.chdir(tmp_path)
+    assert main(["retry", str(desk / "runs/a")]) == 0
+    assert main(["rerun", str(desk / "runs/a"), f"run_dir={desk}/runs/b"]) == 0
+    assert folders == [desk] * 3
+
+
 def test_rerun_asks_again_for_the_hosts_that_a_launch_could_reach(queue, capsys):
     assert main([*SHAPES, "--allow-host", "api.example.com=SOME_KEY"]) == 0
     capsys.readouterr()
@@ -301,6 +325,33 @@ def test_diff_names_what_changed_of_recipe_cluster_and_code(queue, capsys):
     said = capsys.readouterr().out
     for line in ("seed         0 -> 1", "cluster.qos  nothing -> short", "mine.py  changed", "new.py   only in B"):
         assert line in said or " ".join(line.split()) in " ".join(said.split())
+
+
+def test_launches_are_listed_the_latest_first_with_what_is_done_of_each(queue, capsys):
+    for name, created, kind in (("a", "2026-01-02", "ok"), ("b", "2026-01-03", "unknown"), ("c", "2026-01-01", "ok")):
+        assert main([*SHAPES, f"run_dir=runs/{name}"]) == 0
+        file = Path(f"runs/{name}/launch/launch.json")
+        file.write_text(json.dumps(launch_json(f"runs/{name}") | {"created": f"{created}T00:00:00+00:00"}))
+        ended(f"runs/{name}", (launch_json(f"runs/{name}")["jobs"][0]["slurm"][-1], kind, "how"))
+    queue.forgets()
+    capsys.readouterr()
+    assert main(["list"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()[1:]]
+    assert [(row[0], row[-2], row[-1]) for row in rows] == [
+        ("runs/b", "0/1", "unknown"), ("runs/a", "1/1", "done"), ("runs/c", "1/1", "done")
+    ]  # fmt: skip
+
+
+def test_diff_names_every_option_that_the_jobs_were_given(queue, films, capsys):
+    more = ["--allow=pace", "--allow-host=api.example.com", "--rank-timeout=70", "--rank-silence=80", "--profile=nsys"]
+    assert main([*films, "run_dir=runs/b", "--parts=4", "--no-paths", "--no-code", *more]) == 0
+    assert main([*films, "--parts=8"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "runs/a", "runs/b"]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "parts-0.array 8 -> 4" in said and "profile" in said
+    for name, value in (word.removeprefix("--").split("=") for word in more[:-1]):
+        assert re.search(rf"words.{name.replace('-', '_')} \S+ -> \S*{value}", said), said
 
 
 def test_logs_show_the_ends_of_the_latest_numbers_without_what_steers_a_terminal(queue, capsys):

@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from launcher.cli import main
+from launcher.plan.recipe_info import Point, Step, Work
+from launcher.plan.sweep import shared
+from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
 from tests.launcher.test_quoting import HOSTILE
 from tests.support.fake_queue import FakeQueue
@@ -151,6 +154,20 @@ def test_a_sweep_that_cannot_be_is_refused_and_nothing_is_written(desk, queue, c
     assert not (desk / "runs").exists() and queue.asked("sbatch") == []
 
 
+def test_what_any_run_of_a_sweep_needs_or_cannot_have_is_that_of_the_array():
+    def point(name: str, **more: object) -> Point:
+        one = Step(name="", kind="k", on_gpu=False, **({"ranks": 2, "degrees": {}} | more))
+        return Point(name=name, changes=(), work=Work(name="w", header="", steps=(one,)))
+
+    plain, other = point("a", degrees={"shard": 2}), point("b", degrees={"tensor": 4, "shard": 1})
+    for points in ((plain, other), (other, plain)):
+        (share,) = shared(points, Slurm(cpus_per_node=4), 2)
+        assert (share.degrees, share.array, share.nodes, share.problem) == ({"shard": 2, "tensor": 4}, 2, 2, "")
+    for points in ((plain, point("c", ranks=3)), (point("c", ranks=3), plain)):
+        (share,) = shared(points, Slurm(cpus_per_node=4), 2)
+        assert "3 processes cannot be spread evenly over 2 nodes" in share.problem
+
+
 def test_runs_of_different_sizes_are_told_apart_and_not_submitted(desk, queue, capsys):
     (desk / "long.yaml").write_text("_target_: tests.support.spread.Together\nnum: 1\nsteps: 4\n")
     assert main(["submit", "long.yaml", *CLUSTER, *TRUST, "--sweep", "num=1,2"]) == 2
@@ -170,6 +187,28 @@ def test_a_launch_of_a_sweep_is_made_once_more_in_another_folder(desk, queue, ca
     capsys.readouterr()
     assert main(["diff", "runs/needy-sweep", "runs/again"]) == 0
     assert "are the same" in capsys.readouterr().out
+
+
+def test_diff_compares_every_run_of_a_sweep(desk, queue, capsys):
+    (desk / "other.yaml").write_text(NEEDY)
+    for recipe, sweep, folder in (("needy.yaml", "a,null", "one"), ("other.yaml", "b,null", "two")):
+        words = ["--no-paths", f"run_dir=runs/{folder}", "--sweep", f"path={sweep}"]
+        assert main(["submit", recipe, *CLUSTER, *TRUST, *words]) == 0
+    other = desk / "runs/two/launch/points/path=null/other.yaml"
+    other.write_text(other.read_text().replace("path: null", "path: changed"))
+    capsys.readouterr()
+    assert main(["diff", "runs/one", "runs/two"]) == 0
+    said = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert {"path=null: path null -> changed", "path=a only in A", "path=b only in B"} <= set(said)
+
+
+def test_tasks_of_a_sweep_are_asked_to_stop_as_early_as_the_slowest_checkpoint_of_its_runs_wants(desk, queue, capsys):
+    (desk / "runs/needy-sweep/path=null/launch").mkdir(parents=True)
+    text = "_target_: tests.support.needing.Needs\npath: null\nrun_dir: runs/needy-sweep/path=null\n"
+    (desk / "runs/needy-sweep/path=null/recipe.yaml").write_text(text)
+    (desk / "runs/needy-sweep/path=null/status.json").write_text('{"checkpoint_s": 400, "step_s": 0}')
+    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP, "--dry-run"]) == 0
+    assert "--signal=USR1@1200" in capsys.readouterr().out
 
 
 @pytest.mark.slow  # launched runs

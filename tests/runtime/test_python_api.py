@@ -86,6 +86,23 @@ def test_a_job_runs_in_its_folder_and_again_has_nothing_to_do(kitchen):
     assert run(cfg, trust=[PARTS], run_dir=kitchen.folder / "other").figures == {"a/steps": 2}
 
 
+def test_whatever_is_allowed_in_python_reaches_the_run_as_by_its_option(kitchen, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "written"
+    steps = f"a: {{_target_: @.Count, duration: 1 steps}}, b: {{_target_: @.Writes, file: {outside}}}"
+    kitchen.write("r.yaml", f"{WORKFLOW}steps: {{{steps}}}\n")
+    cfg = compose("r.yaml")
+    with pytest.raises(RecipeError, match="--allow-write DIR"):
+        run(cfg, trust=[PARTS])
+    allowed = {"trust": [PARTS], "allow_write": [outside.parent]}
+    assert run(cfg, only="a", **allowed).figures and not outside.exists()
+    run(cfg, **allowed)
+    assert outside.is_file()
+    cfg.steps.a.weight = 3.0
+    with pytest.raises(RunFolderError, match=r"--allow steps\.a\.weight"):
+        run(cfg, **allowed)
+    assert not run(cfg, allow=["steps.a.weight"], **allowed).did_nothing
+
+
 def test_the_run_folder_leaves_the_working_directory_only_as_an_argument(kitchen, tmp_path_factory):
     outside = tmp_path_factory.mktemp("outside") / "run"
     cfg = OmegaConf.create({"_target_": f"{PARTS}.Wide", "run_dir": str(outside)})
@@ -115,11 +132,11 @@ def test_the_config_cannot_permit_anything(kitchen):
 
 
 def test_importing_the_package_imports_nothing_until_a_name_is_used():
-    code = ("import sys, time; began = time.perf_counter(); import nemo_vfm; took = time.perf_counter() - began; "
+    code = ("import sys; import nemo_vfm; "
             "before = {'omegaconf', 'torch', 'yaml', 'nemo_vfm.runtime'} & set(sys.modules); nemo_vfm.compose; "
-            "print(took < 0.1, before, 'omegaconf' in sys.modules)")  # fmt: skip
+            "print(before, 'omegaconf' in sys.modules)")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.strip() == "True set() True", done.stderr
+    assert done.stdout.strip() == "set() True", done.stderr
     assert not hasattr(nemo_vfm, "compoze") and {"build", "compose", "run"} <= set(dir(nemo_vfm))
 
 

@@ -11,6 +11,7 @@ from nemo_vfm import build, compose, run
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.permission import Permissions
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.tar_counts import TarCounts
 from nemo_vfm.data.video.media_info import facts_of_files
@@ -147,6 +148,17 @@ class TestWhatTheUserAllows:
             settings.write_text(text + "\n")
             settings.chmod(0o644)
             assert kitchen.main("check", "r.yaml") == status, text
+
+
+def test_a_folder_whose_name_only_begins_like_an_allowed_one_is_not_allowed(tmp_path):
+    allowed = Permissions.of(f"file://{tmp_path}/out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "link").symlink_to("out")
+    for inside in ("out", "out/a", "out/../out/a/b", "link/a"):
+        assert allowed.may_write(tmp_path / inside)
+    (tmp_path / "out/away").symlink_to(tmp_path)
+    for outside in ("out-2/a", "outer", "", "out/../a", "out/away/a"):
+        assert not allowed.may_write(tmp_path / outside)
 
 
 class TestFilesOfOthers:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from nemo_vfm.core import preemption
+from nemo_vfm.core.errors import Interrupted, Preempted
 from nemo_vfm.core.preemption import listening, numbers
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.runtime.run_folder import Status
@@ -33,6 +35,25 @@ class Asks:
 def state(folder: Path) -> str:
     """What the folder says of itself."""
     return str(json.loads((folder / "status.json").read_text())["state"])
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "urgency"),
+    [(signal.SIGTERM, Preempted, 1.0), (signal.SIGUSR1, Preempted, 1.0), (signal.SIGINT, Interrupted, 2.0)],
+)
+def test_a_block_heeds_signals_also_after_one_inside_it_has_ended(number, kind, urgency) -> None:
+    with listening():
+        with preemption.heeded():
+            with preemption.heeded():
+                assert (preemption.asked(), preemption.urgency()) == (None, 0.0)
+            try:
+                os.kill(os.getpid(), number)
+            except KeyboardInterrupt:  # it would end all tests
+                pytest.fail("the signal was not heeded")
+            assert (preemption.asked(), preemption.urgency()) == (number.name, urgency)
+        assert type(preemption.stopped(preemption.urgency(), "there")) is kind
+    with pytest.raises(KeyboardInterrupt if kind is Interrupted else kind), listening():
+        os.kill(os.getpid(), number)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])

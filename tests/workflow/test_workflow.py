@@ -12,7 +12,7 @@ import pytest
 from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.workflow import Ask, Workflow, _read_marker
+from nemo_vfm.workflow import Ask, OneStep, Workflow, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
 run_dir: out
@@ -170,6 +170,41 @@ def test_what_an_interrupted_step_took_counts_in_what_it_takes(tmp_path, monkeyp
         with pytest.raises(ValueError, match="no") if fails else nullcontext():
             workflow.perform(Slow(fails=fails), Run(tmp_path / "out"), Ask("a", "b"), title="slow")
     assert json.loads((tmp_path / "out/done.json").read_text())["seconds"] == 120
+
+
+class _Ranked:
+    """A job for so many ranks, which goes on with what its folder says."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def run(self, run: Run) -> Outcome:
+        raise AssertionError
+
+    def num_ranks(self) -> int:
+        return self.count
+
+    def require(self, num_ranks: int) -> None:
+        if num_ranks != self.count:
+            raise ValueError(f"{num_ranks} are not {self.count}")
+
+    def ranks_now(self, folder: Path) -> int:
+        return int((folder / "ranks.txt").read_text())
+
+
+def test_a_workflow_has_the_ranks_of_its_widest_step_and_each_spread_step_must_agree(tmp_path):
+    whole = Workflow(steps={"alone": _Ranked(1), "two": _Ranked(2), "four": _Ranked(4)})
+    assert whole.num_ranks() == 4 and Workflow(steps={"in": whole, "out": _Ranked(2)}).num_ranks() == 4
+    for count, words in ((4, "step two: 4 are not 2"), (2, "step four: 2 are not 4")):
+        with pytest.raises(ValueError, match=words):
+            whole.require(count)
+        Workflow(steps={"alone": _Ranked(1), "same": _Ranked(count)}).require(count)
+    for name, count in (("two", 3), ("four", 8)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "ranks.txt").write_text(str(count))
+        one = OneStep(whole, name)
+        assert (one.num_ranks(), one.ranks_now(tmp_path)) == (whole.steps[name].count, count)
+        one.require(whole.steps[name].count)
 
 
 def test_a_failed_step_ends_the_workflow_and_is_tried_again(kitchen, capsys):
