@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the page, the JSON and the ingredient that `nemo-vfm plan` writes for a small recipe."""
 
+import argparse
 import json
 import re
 
 import pytest
 
 from nemo_vfm.cli.planning import plan_page
+from nemo_vfm.cli.planning.plan_request import parse_request
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
 
@@ -94,3 +97,25 @@ def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, ca
     assert "Nothing would make it fit on one GPU" in shown and "What would make it fit" not in shown
     (more,) = re.findall(r"it fits on (\d+) GPUs", shown)
     assert kitchen.main("plan", SMALL, "--gpus", more, *given[2:]) == 0
+
+
+NARROW = ["model.width=64", "model.depth=2", "model.heads=4", "model.groups=2", "model.mlp_hidden=96"]
+
+
+def test_a_phase_is_planned_with_its_own_layout_batch_and_steps():
+    """Without a name, the longest of those for so many GPUs, or of all."""
+    phase, plan = "_target_: nemo_vfm.train.phases.Phase", "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
+    phases = {"a": "duration: 20 steps", "b": f"duration: 30 steps, batch_size: 16, parallel: {{{plan}, shard: 2}}",
+              "c": f"duration: 40 steps, parallel: {{{plan}, replicate: 2}}"}  # fmt: skip
+    words = ", ".join(f"{name}: {{{phase}, {text}}}" for name, text in phases.items())
+    shared = {"recipe": "llm/nemotron4_1b", "overrides": [*NARROW, "duration=null", f"phases={{{words}}}"], "conf": [],
+              "overlay": [], "trust": [], "allow_host": [], "gpu": "h100", "network": "dgx_h100", "latents": None,
+              "tokens": 32}  # fmt: skip
+    found = {}
+    for gpus, name in ((8, None), (2, None), (5, None), (2, "b"), (2, "a")):
+        one = parse_request(argparse.Namespace(**shared, gpus=gpus, phase=name))
+        found[gpus, name] = (one.phase, one.where, str(one.own), one.question.subject.batch, one.steps)
+        assert one.written == (ParallelPlan() if one.phase == "a" else one.own), "changes are laid over this"
+    a, b = ("a", "phases.a.parallel", "shard 8", 256, 20), ("b", "phases.b.parallel", "shard 2", 16, 30)
+    c = ("c", "phases.c.parallel", "replicate 2", 256, 40)
+    assert found == {(8, None): a, (2, None): c, (5, None): c, (2, "b"): b, (2, "a"): a}

@@ -130,3 +130,15 @@ def test_failed_clips_are_not_called_dropped_in_charts(tmp_path):
     run = RunFolder.open(tmp_path)
     said = text(" ".join(str(one.body) for one in scores.sections(run, Media(run, 0))))
     assert "kept 1" in said and "dropped 1" in said and "failed 2" in said
+
+
+def test_captions_are_shown_of_kept_clips_all_over_the_table(tmp_path):
+    """A caption tells which clip it is of."""
+    decided = ["dropped", "failed", "dropped", "kept", "dropped", "failed", "failed"] * 20
+    table = {"clip_id": [f"{place:032x}" for place in range(140)], "decision": decided, "source": ["a.mp4"] * 140,
+             "caption": [f"number {place}" for place in range(140)]}  # fmt: skip
+    parquet.write_table(pa.table(table), tmp_path / "scores.parquet")
+    said = text(shown(captions, tmp_path, "captions.json", {"by": {"vlm": 140}}))
+    places = [int(number) for number in re.findall(r"number (\d+)", said)]
+    assert len(places) == captions.MAX_CLIPS and {decided[place] for place in places} == {"kept"}
+    assert places[0] < 14 and places[-1] >= 126, "from the beginning to near the end"
