@@ -115,3 +115,15 @@ def test_each_sample_is_told_with_the_rank_that_read_it_in_the_layout_of_its_pha
     told = [told_of(tmp_path, step, "--no-losses")["samples"] for step in (1, 2, 3)]
     assert [[one["rank"] for one in samples] for samples in told] == [[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1]]
     assert [one["place"] for one in told[0]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("adapters", [[], ["adapters=lora"]], ids=["all", "lora"])
+def test_the_losses_of_a_run_that_starts_from_another_are_those_that_it_had(run: Path, tmp_path: Path, adapters):
+    words = ["--overlay", "smoke", f"data.shards={run / 'shards'}", "checkpoint.keep_last=null", "~callbacks",
+             "checkpoint.every_steps=1", "~loggers", "validation=null", f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    source = ["duration=2 steps", "optimizer.lr=1e-2", f"start_from={run / 'first'}"]
+    assert main(["run", str(RECIPE), *words, *source, *adapters]) == 0
+    for step in (1, 2):
+        told = told_of(tmp_path / "run", step)
+        assert told["exact"] and ("first" in told["weights"]) == (step == 1)
+        assert told["loss"] == pytest.approx(told["recorded"]["loss"], rel=1e-5)

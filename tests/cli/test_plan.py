@@ -5,11 +5,12 @@
 import argparse
 import json
 import re
+from functools import partial
 
 import pytest
 
 from nemo_vfm.cli.planning import plan_page
-from nemo_vfm.cli.planning.plan_request import parse_request
+from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
@@ -102,20 +103,45 @@ def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, ca
 NARROW = ["model.width=64", "model.depth=2", "model.heads=4", "model.groups=2", "model.mlp_hidden=96"]
 
 
+def asked(*changes: str, **options: object) -> PlanRequest:
+    """What a narrow language model asks of the planner."""
+    usual = {"gpus": 8, "phase": None, "gpu": "h100", "network": "dgx_h100", "latents": None, "tokens": None,
+             "conf": [], "overlay": [], "trust": [], "allow_host": []}  # fmt: skip
+    given = {**usual, **options, "recipe": "llm/nemotron4_1b", "overrides": [*NARROW, *changes]}
+    return parse_request(argparse.Namespace(**given))
+
+
 def test_a_phase_is_planned_with_its_own_layout_batch_and_steps():
     """Without a name, the longest of those for so many GPUs, or of all."""
     phase, plan = "_target_: nemo_vfm.train.phases.Phase", "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
     phases = {"a": "duration: 20 steps", "b": f"duration: 30 steps, batch_size: 16, parallel: {{{plan}, shard: 2}}",
               "c": f"duration: 40 steps, parallel: {{{plan}, replicate: 2}}"}  # fmt: skip
     words = ", ".join(f"{name}: {{{phase}, {text}}}" for name, text in phases.items())
-    shared = {"recipe": "llm/nemotron4_1b", "overrides": [*NARROW, "duration=null", f"phases={{{words}}}"], "conf": [],
-              "overlay": [], "trust": [], "allow_host": [], "gpu": "h100", "network": "dgx_h100", "latents": None,
-              "tokens": 32}  # fmt: skip
     found = {}
     for gpus, name in ((8, None), (2, None), (5, None), (2, "b"), (2, "a")):
-        one = parse_request(argparse.Namespace(**shared, gpus=gpus, phase=name))
+        one = asked("duration=null", f"phases={{{words}}}", gpus=gpus, phase=name)
         found[gpus, name] = (one.phase, one.where, str(one.own), one.question.subject.batch, one.steps)
         assert one.written == (ParallelPlan() if one.phase == "a" else one.own), "changes are laid over this"
     a, b = ("a", "phases.a.parallel", "shard 8", 256, 20), ("b", "phases.b.parallel", "shard 2", 16, 30)
     c = ("c", "phases.c.parallel", "replicate 2", 256, 40)
     assert found == {(8, None): a, (2, None): c, (5, None): c, (2, "b"): b, (2, "a"): a}
+
+
+def test_each_setting_of_a_recipe_that_costs_time_or_memory_is_planned_with():
+    plain = asked()
+    parameters, about = plain.question.work.parameters, partial(pytest.approx, rel=1e-6)
+    assert (plain.steps, plain.kept, plain.recompute) == (-(-100_000_000_000 // (256 * 4096)), 3, True)
+    assert plain.checkpoint_bytes == about(12 * parameters), "weights and two moments in fp32"
+    averaged = asked("ema={_target_: nemo_vfm.train.ema.EMA}")
+    assert averaged.question.average and averaged.checkpoint_bytes == about(16 * parameters)
+    assert asked("optimizer={_target_: torch.optim.SGD, lr: 1.0}").checkpoint_bytes == about(4 * parameters)
+    assert asked("engine.offload_optimizer=true").question.offload and not plain.question.offload
+    assert not asked("engine.recompute=none").recompute
+    assert (asked("precision=fp32").question.arithmetic, plain.question.arithmetic) == ("fp32", "bf16")
+    assert asked("precision=fp8").question.fp8 is not None
+    assert [asked(f"checkpoint.keep_last={last}", "checkpoint.keep_best=2").kept for last in (1, "null")] == [3, None]
+    half = asked("data.batch_size=128", tokens=2048)
+    assert (half.question.subject.batch, half.question.subject.tokens) == (128, 2048)
+    assert half.steps == -(-100_000_000_000 // (128 * 2048))
+    machine = asked(gpu="a100", network="dgx_a100").question.machine
+    assert (machine.gpu.name, machine.network) != (plain.question.machine.gpu.name, plain.question.machine.network)

@@ -170,3 +170,16 @@ def test_histograms_count_every_number_once():
         bars = whole_histogram(numbers)
         assert len(bars) <= 8
         assert [bar.count for bar in bars] == [sum(bar.low <= n <= bar.high for n in numbers) for bar in bars]
+
+
+def test_how_long_a_sample_lasts_is_what_it_says_else_its_frames_by_their_rate(kitchen, capsys):
+    """Of frames that do not come evenly only the length is right."""
+    says = [{"duration_s": 4.0}, {}, {"num_frames": 0, "duration_s": None}, {"num_frames": None}]
+    with ShardWriter(kitchen.folder / "films") as writer:
+        for number, facts in enumerate(says):
+            index = {"width": 8, "height": 8, "num_frames": 16, "fps": 8.0, "caption": "x"} | facts
+            writer.write(f"clip-{number}", {"txt": b"x"}, index)
+    found = json.loads(told(kitchen, capsys, "films", "--json"))
+    assert sum(bar["count"] for bar in found["duration_s"]) == 3
+    assert (found["duration_s"][0]["low"], found["duration_s"][-1]["high"]) == (0.0, 4.0)
+    assert [bar["count"] for bar in found["duration_s"] if bar["low"] <= 2.0 < bar["high"]] == [1]
