@@ -13,7 +13,7 @@ import pytest
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.sections import buckets, captions, copies, funnel, scores
+from nemo_vfm.report.sections import buckets, captions, copies, funnel, scores, survival_curves
 from tests.report.conftest import read_page
 from tests.support import fake_run
 
@@ -142,3 +142,13 @@ def test_captions_are_shown_of_kept_clips_all_over_the_table(tmp_path):
     places = [int(number) for number in re.findall(r"number (\d+)", said)]
     assert len(places) == captions.MAX_CLIPS and {decided[place] for place in places} == {"kept"}
     assert places[0] < 14 and places[-1] >= 126, "from the beginning to near the end"
+
+
+@pytest.mark.parametrize(("op", "moves"), [("<", "MVHVH"), ("<=", "MVHVH"), (">", "MHVHV"), (">=", "MHVHV")])
+def test_clips_that_stay_are_counted_on_the_side_of_a_threshold_that_its_rule_keeps(tmp_path, op, moves):
+    curve = {"score": "motion", "op": op, "threshold": 1.0, "thresholds": [0.0, 1.0, 2.0], "clips": [4, 2, 0]}
+    counts = {"drops": {"clips": 5}, "drops_first": {"clips": 4}, "drops_alone": {"clips": 3}}
+    told = {"rules": {"slow": {"rule": f"motion {op} 1", "curves": [curve], **counts}}}
+    html = shown(survival_curves, tmp_path, "survival.json", told)
+    assert re.sub(r"[\d. ]", "", re.findall(r' d="([^"]*)"', html)[0]) == moves
+    assert f"slow motion {op} 1 5 4 3" in text(html)
