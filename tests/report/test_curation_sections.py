@@ -13,7 +13,16 @@ import pytest
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.sections import buckets, captions, copies, funnel, scores, survival_curves
+from nemo_vfm.report.sections import (
+    buckets,
+    captions,
+    copies,
+    encoded,
+    funnel,
+    scores,
+    survival_curves,
+    worker_throughput,
+)
 from tests.report.conftest import read_page
 from tests.support import fake_run
 
@@ -152,3 +161,20 @@ def test_clips_that_stay_are_counted_on_the_side_of_a_threshold_that_its_rule_ke
     html = shown(survival_curves, tmp_path, "survival.json", told)
     assert re.sub(r"[\d. ]", "", re.findall(r' d="([^"]*)"', html)[0]) == moves
     assert f"slow motion {op} 1 5 4 3" in text(html)
+
+
+def test_work_is_told_with_its_rate_and_the_share_of_time_that_workers_were_busy(tmp_path):
+    steps = [{"step": "split", "workers": 2, "parts": 90, "busy_s": 45.0, "wall_s": 30.0},
+             {"step": "none", "workers": 0, "parts": 0, "busy_s": 0.0, "wall_s": 0.0}]  # fmt: skip
+    html = shown(worker_throughput, tmp_path, "throughput.json", steps)
+    assert "split 2 90 30 s 3 0.5 s none 0 0 0.0 s – –" in text(html)
+    assert re.findall(r"width:([\d.]+)%", html) == ["75.0", "0.0"]
+
+
+def test_clips_that_were_encoded_or_not_are_counted_by_reason_on_one_scale(tmp_path):
+    told = {"clips": 9, "by_bucket": {"wide": 4, "tall": 2}, "unbinned": {"too short": 3}, "failed": {}, "made_of": "x"}
+    html = shown(encoded, tmp_path, "encode.json", told)
+    said = text(html)
+    assert "bucket clips wide 4 tall 2" in said and "fitted no bucket clips too short 3" in said
+    assert re.findall(r"width:([\d.]+)%", html) == ["100.0", "50.0", "75.0"]
+    assert "clips 9" in said and "made of" not in said
