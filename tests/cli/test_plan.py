@@ -6,11 +6,14 @@ import argparse
 import json
 import re
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
 from nemo_vfm.cli.planning import plan_page
 from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
+from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
@@ -145,3 +148,48 @@ def test_each_setting_of_a_recipe_that_costs_time_or_memory_is_planned_with():
     assert half.steps == -(-100_000_000_000 // (128 * 2048))
     machine = asked(gpu="a100", network="dgx_a100").question.machine
     assert (machine.gpu.name, machine.network) != (plain.question.machine.gpu.name, plain.question.machine.network)
+
+
+class Encoder:
+    """Says the shape of its texts, or that nobody knows it yet."""
+
+    def __init__(self, shape: tuple[int, int] | None) -> None:
+        self.shape = shape
+
+    def text_shape(self) -> tuple[int, int]:
+        if self.shape is None:
+            raise UserError("its folder is given later")
+        return self.shape
+
+
+class Video(SimpleNamespace):
+    """Stands for a video model: patches of 1 x 2 x 2 of four channels."""
+
+    in_channels, patch = 4, (1, 2, 2)
+
+
+def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
+    """The command line, then the largest bucket, then the recipe's comment; texts as wide as the model takes them."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("# It trains on latents of 8 x\n# 6 x 5.\n")
+    shapes = {"small": (9, 16, 16), "large": (17, 32, 64), "long": (33, 16, 16)}
+    sizes = {name: SimpleNamespace(num_frames=t, height=h, width=w) for name, (t, h, w) in shapes.items()}
+    codec = SimpleNamespace(latent_shape=lambda t, h, w: (4, 1 + t // 8, h // 4, w // 4))
+
+    def sized(model: Video, latents: str | None = None, buckets: object = None, encoder: object = None) -> Sample:
+        data = SimpleNamespace(buckets=SimpleNamespace(buckets=sizes) if buckets else None)
+        job = SimpleNamespace(data=data, task=SimpleNamespace(codec=codec, text_encoder=encoder))
+        return sample_of(job, model, recipe, latents=latents, tokens=None)
+
+    found = [sized(Video(), "3,4,7", "given"), sized(Video(), None, "given"), sized(Video())]
+    assert [one.inputs["latents_BCTHW"] for one in found] == [(1, 4, 3, 4, 7), (1, 4, 3, 8, 16), (1, 4, 8, 6, 5)]
+    assert [(one.tokens, one.frames) for one in found] == [(3 * 2 * 3, 3), (3 * 4 * 8, 3), (8 * 3 * 2, 8)]
+    assert [one.source.split()[1] for one in found] == ["command", "largest", "recipe's"]
+    encoders = (None, Encoder(None), Encoder((77, 768)))
+    texts = [
+        sized(model, encoder=one).inputs["text_BLD"] for one in encoders for model in (Video(), Video(text_dim=96))
+    ]
+    assert texts == [(1, 512, 1024), (1, 512, 96)] * 2 + [(1, 77, 768), (1, 77, 96)]
+    recipe.write_text("# It trains.\n")
+    with pytest.raises(UserError, match="does not say how large"):
+        sized(Video())

@@ -221,3 +221,18 @@ def test_a_time_is_counted_by_the_clips_own_rates(kitchen, capsys, run):
     second = next(row for row in table if row["source"] == "a.mp4" and row["first_frame"] == 30)
     found = [json.loads(told(kitchen, capsys, run, f"a.mp4@{at}", "--json"))["clip_id"] for at in (2.4, 2.6, 8.4, 8.6)]
     assert [clip == second["clip_id"] for clip in found] == [False, True, True, False]
+
+
+def test_a_score_is_ranked_among_all_clips_that_did_not_fail(kitchen, capsys, run):
+    table = rows(run)
+    table[0] |= {"decision": "failed", "rule": None, "message": "it broke", "motion": -5.0, "sharpness": 1e9}
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    alive = [row for row in table if row["message"] is None]
+    assert len(alive) == len(table) - 1 >= 3
+    for row in alive:
+        story = json.loads(told(kitchen, capsys, run, row["clip_id"], "--json"))
+        for score in (one for one in story["scores"] if isinstance(one["value"], float)):
+            others = [other[score["name"]] for other in alive if other[score["name"]] is not None]
+            lower, equal = sum(o < score["value"] for o in others), sum(o == score["value"] for o in others)
+            assert (score["among"], score["lower"], score["equal"]) == (len(others), lower, equal), score["name"]
+            assert score["percentile"] == pytest.approx(100 * lower / len(others))

@@ -16,6 +16,7 @@ from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.sections import (
     buckets,
     captions,
+    contact_sheet,
     copies,
     encoded,
     funnel,
@@ -178,3 +179,22 @@ def test_clips_that_were_encoded_or_not_are_counted_by_reason_on_one_scale(tmp_p
     assert "bucket clips wide 4 tall 2" in said and "fitted no bucket clips too short 3" in said
     assert re.findall(r"width:([\d.]+)%", html) == ["100.0", "50.0", "75.0"]
     assert "clips 9" in said and "made of" not in said
+
+
+def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behind_its_keeper(tmp_path):
+    """A clip's caption, source and score are numbered as the clip is."""
+    decided = [("kept", None, None)] * 3 + [("dropped", "slow", None)] * 2 + [("dropped", "alike", f"{1:032x}")] * 2
+    rows = [{"clip_id": f"{place:032x}"[::-1], "decision": decision,
+             "rule": rule, "duplicate_of": original and original[::-1], "caption": f"caption {place}",
+             "source": f"{place}.mp4", "motion": float(place)}
+            for place, (decision, rule, original) in enumerate(decided)]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "scores.parquet")
+    rules = {"slow": {"score": "motion", "op": "<", "threshold": 9.0}}
+    html = shown(contact_sheet, tmp_path, "rules.json", rules)
+    figures = [text(one) for one in re.findall(r'<figure class="clip">.*?</figure>', html, re.DOTALL)]
+    found = [(int(re.findall(r"caption (\d)", one)[0]), int(re.findall(r"(\d).mp4 · \1(?:000)", one)[0]), one)
+             for one in figures]  # fmt: skip
+    assert [place for place, *_ in found] == [0, 1, 2, 3, 4, 1, 5, 1, 6] and all(a == b for a, b, _ in found)
+    facts = {place: one.partition("caption")[0] for place, _, one in found}
+    assert "motion 3 < 9" in facts[3] and "motion 4 < 9" in facts[4] and "alike" in facts[5]
+    assert "kept" in found[5][2] and "kept" not in found[6][2]
