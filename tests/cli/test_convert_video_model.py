@@ -160,6 +160,10 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
     theirs = weights.state_dict()["blocks.0.ffn.net.2.weight"]
     ours = made_model.state_dict()["blocks.0.mlp.down.weight"]
     assert theirs.dtype == torch.bfloat16 and torch.equal(theirs, ours.bfloat16())
+    assert kitchen.main("convert", "run", "last", "--to", "diffusers", "--key", "model") == 0
+    assert "the model weights of step 2" in capfd.readouterr().out
+    last = diffusers.WanTransformer3DModel.from_pretrained(kitchen.folder / "last").state_dict()
+    assert torch.equal(last["blocks.0.ffn.net.2.weight"], ours / 2)
 
 
 @pytest.mark.parametrize(("words", "said"), [

@@ -18,8 +18,10 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.explain.clip.rule_verdicts import spares_at
+from nemo_vfm.explain.clip.clip_report import Standing
+from nemo_vfm.explain.clip.rule_verdicts import Margin, spares_at
 from nemo_vfm.explain.clip.score_units import _FAMILIES, _UNITS
+from nemo_vfm.explain.clip.write_report import _margin, _standing
 from tests.support import films
 from tests.support.repository import ROOT
 
@@ -236,3 +238,23 @@ def test_a_score_is_ranked_among_all_clips_that_did_not_fail(kitchen, capsys, ru
             lower, equal = sum(o < score["value"] for o in others), sum(o == score["value"] for o in others)
             assert (score["among"], score["lower"], score["equal"]) == (len(others), lower, equal), score["name"]
             assert score["percentile"] == pytest.approx(100 * lower / len(others))
+
+
+@pytest.mark.parametrize(("value", "op", "drops", "says", "text"), [
+    (0.5, "<", True, "drops", "0.5, 1.5 too low; would pass at 0.5"), (3.0, "<", False, "passes", "3, 1 to spare"),
+    (3.0, ">", True, "drops", "3, 1 too high; would pass at 3"), (0.5, ">", False, "passes", "0.5, 1.5 to spare"),
+    (3.0, ">", True, "passes", "3"), (3.0, ">", True, "not asked", "3"),
+    (None, ">", False, "passes", "x was not measured"),
+])  # fmt: skip
+def test_how_far_a_clip_is_from_a_threshold_is_said_on_the_side_where_it_is(value, op, drops, says, text):
+    by = None if value is None else abs(value - 2.0)
+    assert _margin(Margin("x", value, op, 2.0, drops, by, value if drops else None), says) == text
+
+
+@pytest.mark.parametrize(("among", "lower", "equal", "text"), [
+    (10, 0, 1, "lowest of 10"), (10, 9, 1, "highest of 10"), (10, 0, 3, "lowest, as 3 of 10"),
+    (10, 7, 3, "highest, as 3 of 10"), (10, 4, 1, "above 40 % of 10"), (10, 0, 10, "all 10 are equal"),
+    (1, 0, 1, "the only one"), (10, None, 4, "as 4 of 10"), (10, 8, 1, "above 80 % of 10"),
+])  # fmt: skip
+def test_a_rank_is_said_with_its_ties_and_at_both_ends(among, lower, equal, text):
+    assert _standing(Standing("x", 1.0, "", among, lower, equal)) == text

@@ -132,6 +132,8 @@ def test_list_filters_by_group_name_and_title(kitchen, capsys):
         assert kitchen.main("list", *words) == 0
         told = capsys.readouterr().out
         assert "deep/x\n" in told and "\nquickstart\n" not in told
+    assert kitchen.main("list", "deep/", "diffusion") == 2, "every word counts"
+    assert "no recipe has 'deep/' and 'diffusion'" in capsys.readouterr().err
     assert kitchen.main("list", "difusion") == 2
     assert "no recipe has 'difusion' in its name or title; did you mean diffusion?" in capsys.readouterr().err
 
