@@ -3,14 +3,17 @@
 """Tests the page, the JSON and the ingredient that `nemo-vfm plan` writes for a small recipe."""
 
 import argparse
+import itertools
 import json
 import re
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from nemo_vfm.cli.planning import plan_page
+from nemo_vfm.cli.planning import layout_ingredient, plan_page
 from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
 from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
 from nemo_vfm.core.errors import UserError
@@ -193,3 +196,25 @@ def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
     recipe.write_text("# It trains.\n")
     with pytest.raises(UserError, match="does not say how large"):
         sized(Video())
+
+
+def test_the_changes_that_are_advised_make_the_recipes_layout_the_one_that_was_planned():
+    """Of what does not matter nothing is changed: a schedule without a pipeline, a scheme without a context."""
+    layouts = [
+        ParallelPlan(), ParallelPlan(shard=8, microbatches=2), ParallelPlan(tensor=2, sequence=True, replicate=4),
+        ParallelPlan(pipeline=2, virtual=2, microbatches=4, schedule="zero_bubble"),
+        ParallelPlan(pipeline=2, microbatches=4, schedule="1f1b"),
+        ParallelPlan(context=2, attention="ulysses"), ParallelPlan(context=4, attention="ring_ulysses", ulysses=2),
+    ]  # fmt: skip
+    request = asked()
+    for own, wanted in itertools.product(layouts, layouts):
+        for recompute in (True, False):
+            choice, there = SimpleNamespace(plan=wanted, recompute=recompute), replace(request, written=own)
+            words = dict(word.split("=", 1) for word in layout_ingredient.changes(choice, there))
+            made = replace(own, **yaml.safe_load(words.pop("parallel", "{}")))
+            assert words == ({} if recompute else {"engine.recompute": "none"})
+            assert made.sizes == wanted.sizes and made.sequence == wanted.sequence
+            assert made.microbatches == wanted.microbatches
+            assert made.schedule == (wanted if wanted.pipeline > 1 else own).schedule
+            assert made.attention == (wanted if wanted.context > 1 else own).attention
+            assert wanted.context == 1 or made.ulysses == wanted.ulysses

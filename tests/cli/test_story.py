@@ -258,3 +258,12 @@ def test_how_far_a_clip_is_from_a_threshold_is_said_on_the_side_where_it_is(valu
 ])  # fmt: skip
 def test_a_rank_is_said_with_its_ties_and_at_both_ends(among, lower, equal, text):
     assert _standing(Standing("x", 1.0, "", among, lower, equal)) == text
+
+
+@pytest.mark.parametrize(("frame", "nearest"), [(31, 0), (41, 0), (42, 54), (53, 54), (9999, 54)])
+def test_where_no_clip_holds_a_frame_the_nearest_on_either_side_is_named(kitchen, capsys, run, frame, nearest):
+    """Frames 30 to 53 are in no clip."""
+    table = [row for row in rows(run) if row["rule"] != "black"]
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    (clip,) = [row["clip_id"] for row in table if row["source"] == "a.mp4" and row["first_frame"] == nearest]
+    assert f"the nearest is {clip[:12]} (a.mp4, frames {nearest} to" in refused(kitchen, capsys, run, f"a.mp4:{frame}")

@@ -198,3 +198,13 @@ def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behi
     facts = {place: one.partition("caption")[0] for place, _, one in found}
     assert "motion 3 < 9" in facts[3] and "motion 4 < 9" in facts[4] and "alike" in facts[5]
     assert "kept" in found[5][2] and "kept" not in found[6][2]
+
+
+def test_many_reasons_are_one_row_and_every_bar_begins_where_the_rest_ends(tmp_path):
+    failed = {f"reason {number}": 2 for number in range(20)}
+    clips = {"in": 100, "kept": 40, "dropped": {"slow": 20}, "failed": failed}
+    html = shown(funnel, tmp_path, "ledger.json", {"clips": clips})
+    rows = re.findall(r'<tr class="(?:dropped|failed)".*?</tr>', html, re.DOTALL)
+    spans = [[float(width) for width in re.findall(r"width:([\d.]+)%", row)] for row in rows]
+    assert len(rows) == 1 + funnel.MAX_FAILURES + 1 and "failed: 8 more reasons −16" in text(html)
+    assert [rest + gone for rest, gone in spans] == [100.0, *(rest for rest, _ in spans[:-1])] and spans[-1][0] == 40.0
