@@ -29,8 +29,9 @@ def tell_of_row(run: Path, row: str | None, *, as_json: bool) -> int:
     found = next((line for line in _lines(run / _ROWS) if line.get("id") == row), None)
     if found is None:
         ids = [str(line.get("id")) for line in _lines(run / _ROWS)]
-        raise UserError(f"{run} has {len(ids):,} rows and none named {row}: name one by its id, such as nemo-vfm "
-                        f"explain {run} {ids[0] if ids else 'ID'}")  # fmt: skip
+        none = "" if row is None else f" and none named {row}"
+        raise UserError(f"{run} has {len(ids):,} rows{none}: name one by its id, such as nemo-vfm explain {run} "
+                        f"{ids[0] if ids else 'ID'}")  # fmt: skip
     wanted = {asked["key"] for asked in found["asked"]}
     answers = _answers(run / _ANSWERS, wanted)
     if as_json:

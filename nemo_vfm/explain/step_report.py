@@ -33,6 +33,7 @@ from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.data_position import epoch_of
 from nemo_vfm.train.job import Train
+from nemo_vfm.train.phases import at
 from nemo_vfm.workflow import Workflow
 
 
@@ -212,7 +213,8 @@ def _with_samples(
     counts = prepared.weight_B.tolist()
     whole = sum(weight * loss for weight, loss in zip(counts, losses or [], strict=False))
     numbers = _numbers(prepared, len(batch))
-    each = max(1, len(batch) // job.parallel.data)
+    plan = at(job.phases, report.step - 1).plan if job.phases else job.parallel
+    each = max(1, len(batch) // plan.data)
     captions = getattr(batch, "captions", ("",) * len(batch))  # tokens have none, nor a frame rate
     fps = getattr(batch, "fps_B", torch.zeros(len(batch))).tolist()
     samples = [

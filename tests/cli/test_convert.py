@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that `nemo-vfm convert` turns foreign files into a folder of safetensors and JSON, whole or not at all."""
 
+import inspect
 import json
 import os
 import resource
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -179,3 +181,52 @@ def test_zarr_is_refused_by_its_name(kitchen):
     (kitchen.folder / "old/model.a/.zarray").write_text("{}")
     with pytest.raises(DataError, match="in its former format, zarr, which is not read"):
         convert_child.convert(kitchen.folder / "old", kitchen.folder, key=None, leave_out=False)
+
+
+CONVERSIONS = {
+    "adapter": (["--adapter", "peft", "--base", "b", "--alpha", "7"], "adapter.convert_adapter",
+                {"style": "peft", "base": Path("b"), "alpha": 7.0}),
+    "transformers": (["--to", "transformers", "--tokenizer", "t", "--most-tokens", "7", "--dtype", "bf16"],
+                     "language_model.convert_out", {"tokenizer": Path("t"), "most_tokens": 7, "dtype": "bf16"}),
+    "diffusers": (["--to", "diffusers", "--pipeline", "p", "--replaces", "transformer_2", "--dtype", "fp32"],
+                  "video_model.convert_out", {"to": "diffusers", "pipeline": Path("p"), "replaces": "transformer_2",
+                                              "dtype": "fp32"}),
+    "native": (["--to", "native"], "video_model.convert_out", {"to": "native"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CONVERSIONS)
+def test_every_option_of_a_conversion_reaches_it(kitchen, monkeypatch, kind):
+    words, place, expected = CONVERSIONS[kind]
+    (kitchen.folder / "run").mkdir()
+    module, _, name = place.partition(".")
+    signature = inspect.signature(getattr(import_module(f"nemo_vfm.cli.conversion.{module}"), name))
+    given = {}
+
+    def spy(*args, **kwargs):
+        given.update(signature.bind(*args, **kwargs).arguments)
+        return "done"
+
+    monkeypatch.setattr(f"nemo_vfm.cli.conversion.{place}", spy)
+    shared = ["--key", "model", "--trust", "mine", "--allow-host", "h"]
+    assert kitchen.main("convert", "run", "out", *words, *shared) == 0
+    assert given.pop("target").name.startswith(".out.") and given.pop("source") == Path("run")
+    passed = {name: value for name, value in given.items() if value is not None}
+    assert passed == expected | {"key": "model", "trust": ["mine"], "allow_host": ["h"]}
+
+
+def test_every_option_for_a_foreign_file_reaches_the_process_that_reads_it(kitchen, monkeypatch):
+    (kitchen.folder / "a.pt").write_bytes(b"")
+    found = {}
+    monkeypatch.setattr(convert_child, "limit", lambda size: None)
+    monkeypatch.setattr(convert_child, "convert", lambda *places, **options: found.update(options) or "done")
+
+    def child(source: Path, words: list[str]) -> str:
+        monkeypatch.setattr(sys, "argv", ["convert_child", *words])
+        return str(convert_child.main())
+
+    monkeypatch.setattr(convert, "_child", child)
+    assert kitchen.main("convert", "a.pt", "plain") == 0
+    assert found == {"key": None, "leave_out": False, "stretch": None}
+    assert kitchen.main("convert", "a.pt", "out", "--key=-ema", "--leave-out", "--rope-scale", "1,2,3") == 0
+    assert found == {"key": "-ema", "leave_out": True, "stretch": [1.0, 2.0, 3.0]}

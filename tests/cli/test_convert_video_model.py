@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from nemo_vfm.cli.conversion import convert_child
+from nemo_vfm.cli.conversion.adapter import merged
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.models.adapters.adapter_file import write_adapter
+from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
+from nemo_vfm.models.adapters.low_rank_adapter import TRAINED, AdaptedModel, AdapterTarget, LowRankAdapter
+from nemo_vfm.models.adapters.matrices import extract_adapter
+from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.train.warm_start import WarmStart
 
@@ -154,6 +160,10 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
     theirs = weights.state_dict()["blocks.0.ffn.net.2.weight"]
     ours = made_model.state_dict()["blocks.0.mlp.down.weight"]
     assert theirs.dtype == torch.bfloat16 and torch.equal(theirs, ours.bfloat16())
+    assert kitchen.main("convert", "run", "last", "--to", "diffusers", "--key", "model") == 0
+    assert "the model weights of step 2" in capfd.readouterr().out
+    last = diffusers.WanTransformer3DModel.from_pretrained(kitchen.folder / "last").state_dict()
+    assert torch.equal(last["blocks.0.ffn.net.2.weight"], ours / 2)
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -171,3 +181,23 @@ def test_what_cannot_be_meant_is_a_sentence_and_leaves_nothing(kitchen, capfd, w
     kitchen.write("gpt/conf/model/converted.yaml", "_target_: nemo_vfm.models.gpt.GPT\n")
     assert kitchen.main("convert", *words) == 2
     assert said in " ".join(capfd.readouterr().err.split()) and not (kitchen.folder / "out").exists()
+
+
+def test_an_adapter_file_goes_out_in_every_style_with_the_alpha_that_is_typed(kitchen) -> None:
+    made(PEERS["wan 2.1 text"]).save_pretrained(kitchen.folder / "theirs")
+    targets = {"all": AdapterTarget(modules="blocks.*.self_attention.*", rank=4, alpha=4.0)}
+    model = AdaptedModel(lambda: load_video_model(kitchen.folder / "theirs"), LowRankAdapter(targets=targets))()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1 * parameter.requires_grad)
+    matrices = extract_adapter(model, TRAINED, our_names=False)
+    file = write_adapter(kitchen.folder / "comfyui", "comfyui", matrices, model)
+    save_file({name: one for name, one in load_file(file).items() if not name.endswith(".alpha")}, file)
+    plain, adapted = load_video_model(kitchen.folder / "theirs").state_dict(), merged(model)
+    for style in ("ours", "peft", "diffusers", "comfyui"):
+        words = ("--adapter", style, "--base", "theirs", "--alpha", "12")
+        assert kitchen.main("convert", str(file), f"as/{style}", *words) == 0
+        again = load_video_model(kitchen.folder / "theirs")
+        load_adapters(again, {"style": AdapterFile(path=kitchen.folder / "as" / style)})
+        for name, weight in merged(again).items():
+            assert torch.allclose(weight - plain[name], 3 * (adapted[name] - plain[name]), atol=1e-6), (style, name)

@@ -223,3 +223,16 @@ def test_an_ingredient_that_becomes_a_fifo_is_not_waited_for(kitchen, monkeypatc
     monkeypatch.setattr(copy_recipe, "ingredients", becomes_a_fifo)
     assert kitchen.main("copy", "mine", "yours.yaml", "--with-ingredients") != 0
     assert "not a regular file" in capsys.readouterr().err
+
+
+def test_a_flat_copy_has_what_the_users_own_ingredients_say(kitchen):
+    kitchen.write("mine/stage/scale.yaml", "_target_: '@.Scale'\nby: 7\n")
+    kitchen.write("conf/stage/scale.yaml", "_target_: '@.Scale'\nby: 5\n")
+    kitchen.write("r.yaml", f"defaults: [{{stage: scale}}]\n{WIDE}")
+    for name, options, by in (("one", [], 5), ("two", ["--conf", "mine"], 7)):
+        assert kitchen.main("copy", "r.yaml", f"{name}.yaml", "--flat", *options) == 0
+        assert compose(f"{name}.yaml").root.items["stage"].items["by"].value == by
+    assert kitchen.main("copy", "r.yaml", "three.yaml", "--with-ingredients", "--conf", "mine") == 2, "it is there"
+    (kitchen.folder / "conf/stage/scale.yaml").unlink()
+    assert kitchen.main("copy", "r.yaml", "three.yaml", "--with-ingredients", "--conf", "mine") == 0
+    assert compose("three.yaml").root.items["stage"].items["by"].value == 7

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -277,3 +278,14 @@ def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
 def test_a_probe_that_said_nothing_is_told_by_how_it_ended(status, said):
     assert _died(status, "") == Answer("broken", said)
     assert _died(status, "first\n last \n\n") == Answer("broken", f"{said}: last")
+
+
+def test_free_space_is_of_the_disk_that_runs_would_go_to(tmp_path, monkeypatch):
+    """The folder need not be there; the nearest above it says which disk it is."""
+    (tmp_path / "small").mkdir()
+    free = {tmp_path / "small": 1e9, tmp_path: 500e9}
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine_facts.shutil, "disk_usage", lambda place: SimpleNamespace(free=free[Path(place)]))
+    for folder, state, said in ((tmp_path / "small/a/b", "low", "1.0 GB"), (tmp_path / "a", "ok", "500.0 GB")):
+        _, disk = machine_facts.run_folder(folder)
+        assert (disk.state, disk.detail, bool(disk.hint)) == (state, f"{said} free for {folder}", state == "low")

@@ -8,6 +8,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+import yaml
 
 from nemo_vfm.cli.main import main
 from tests.recipes.conftest import latents_for
@@ -100,3 +101,29 @@ def test_what_is_no_step_of_a_training_gets_a_sentence(run: Path, capsys: pytest
     for name, words in ((f"{run / 'first'}@0", "counted from 1"), (f"{run}@1", "no recipe.yaml")):
         assert main(["explain", name]) == 2
         assert words in capsys.readouterr().err
+
+
+def test_each_sample_is_told_with_the_rank_that_read_it_in_the_layout_of_its_phase(run: Path, tmp_path: Path):
+    """A rank reads consecutive samples of a batch."""
+    recipe = yaml.safe_load((run / "first/recipe.yaml").read_text())
+    phase, plan = "nemo_vfm.train.phases.Phase", {"_target_": "nemo_vfm.parallel.plan.plan.ParallelPlan"}
+    layouts = {"wide": plan | {"shard": 2}, "alone": None, "cut": plan | {"replicate": 2, "tensor": 2}}
+    recipe["phases"] = {name: {"_target_": phase, "duration": "1 steps", "parallel": layout}
+                        for name, layout in layouts.items()}  # fmt: skip
+    recipe |= {"data": recipe["data"] | {"batch_size": 4}, "parallel": plan | {"shard": 4}, "run_dir": str(tmp_path)}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False))
+    told = [told_of(tmp_path, step, "--no-losses")["samples"] for step in (1, 2, 3)]
+    assert [[one["rank"] for one in samples] for samples in told] == [[0, 0, 1, 1], [0, 1, 2, 3], [0, 0, 1, 1]]
+    assert [one["place"] for one in told[0]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("adapters", [[], ["adapters=lora"]], ids=["all", "lora"])
+def test_the_losses_of_a_run_that_starts_from_another_are_those_that_it_had(run: Path, tmp_path: Path, adapters):
+    words = ["--overlay", "smoke", f"data.shards={run / 'shards'}", "checkpoint.keep_last=null", "~callbacks",
+             "checkpoint.every_steps=1", "~loggers", "validation=null", f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    source = ["duration=2 steps", "optimizer.lr=1e-2", f"start_from={run / 'first'}"]
+    assert main(["run", str(RECIPE), *words, *source, *adapters]) == 0
+    for step in (1, 2):
+        told = told_of(tmp_path / "run", step)
+        assert told["exact"] and ("first" in told["weights"]) == (step == 1)
+        assert told["loss"] == pytest.approx(told["recorded"]["loss"], rel=1e-5)

@@ -475,3 +475,14 @@ def test_the_example_on_the_page_is_what_is_printed(kitchen, capsys, monkeypatch
     kitchen.write("films.yaml", given)
     assert kitchen.main("migrate", "films.yaml") == 0
     assert capsys.readouterr().out == told
+
+
+@pytest.mark.parametrize(("given", "steps"), [
+    ("warmup_steps: 100", 100), ("warmup_steps: 0", 0), ("warmup_ratio: 0.02", 60), ("warmup_ratio: 0", 0),
+    ("warmup_steps: 7, warmup_ratio: 0.5", 7), ("warmup_steps: null, warmup_ratio: 0.02", 60),
+    ("constant_steps: 0", 0),
+])  # fmt: skip
+def test_a_warm_up_is_as_many_steps_whichever_way_it_is_written(kitchen, given, steps):
+    """Of a run of 3,000 steps; a share is of these."""
+    ours = migrated(kitchen, foreign.NEMO1_GPT.replace("warmup_steps: 100, constant_steps: 0", given))
+    assert (ours["duration"], ours["schedule"].get("warmup_steps", 0)) == ("3000 steps", steps)

@@ -2,12 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the page, the JSON and the ingredient that `nemo-vfm plan` writes for a small recipe."""
 
+import argparse
+import itertools
 import json
 import re
+from dataclasses import replace
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
+import yaml
 
-from nemo_vfm.cli.planning import plan_page
+from nemo_vfm.cli.planning import layout_ingredient, plan_page
+from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
+from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner
 from tests.support.recipe_folder import ROOT
 
@@ -94,3 +104,117 @@ def test_where_nothing_fits_the_number_of_gpus_is_told_that_would_do(kitchen, ca
     assert "Nothing would make it fit on one GPU" in shown and "What would make it fit" not in shown
     (more,) = re.findall(r"it fits on (\d+) GPUs", shown)
     assert kitchen.main("plan", SMALL, "--gpus", more, *given[2:]) == 0
+
+
+NARROW = ["model.width=64", "model.depth=2", "model.heads=4", "model.groups=2", "model.mlp_hidden=96"]
+
+
+def asked(*changes: str, **options: object) -> PlanRequest:
+    """What a narrow language model asks of the planner."""
+    usual = {"gpus": 8, "phase": None, "gpu": "h100", "network": "dgx_h100", "latents": None, "tokens": None,
+             "conf": [], "overlay": [], "trust": [], "allow_host": []}  # fmt: skip
+    given = {**usual, **options, "recipe": "llm/nemotron4_1b", "overrides": [*NARROW, *changes]}
+    return parse_request(argparse.Namespace(**given))
+
+
+def test_a_phase_is_planned_with_its_own_layout_batch_and_steps():
+    """Without a name, the longest of those for so many GPUs, or of all."""
+    phase, plan = "_target_: nemo_vfm.train.phases.Phase", "_target_: nemo_vfm.parallel.plan.plan.ParallelPlan"
+    phases = {"a": "duration: 20 steps", "b": f"duration: 30 steps, batch_size: 16, parallel: {{{plan}, shard: 2}}",
+              "c": f"duration: 40 steps, parallel: {{{plan}, replicate: 2}}"}  # fmt: skip
+    words = ", ".join(f"{name}: {{{phase}, {text}}}" for name, text in phases.items())
+    found = {}
+    for gpus, name in ((8, None), (2, None), (5, None), (2, "b"), (2, "a")):
+        one = asked("duration=null", f"phases={{{words}}}", gpus=gpus, phase=name)
+        found[gpus, name] = (one.phase, one.where, str(one.own), one.question.subject.batch, one.steps)
+        assert one.written == (ParallelPlan() if one.phase == "a" else one.own), "changes are laid over this"
+    a, b = ("a", "phases.a.parallel", "shard 8", 256, 20), ("b", "phases.b.parallel", "shard 2", 16, 30)
+    c = ("c", "phases.c.parallel", "replicate 2", 256, 40)
+    assert found == {(8, None): a, (2, None): c, (5, None): c, (2, "b"): b, (2, "a"): a}
+
+
+def test_each_setting_of_a_recipe_that_costs_time_or_memory_is_planned_with():
+    plain = asked()
+    parameters, about = plain.question.work.parameters, partial(pytest.approx, rel=1e-6)
+    assert (plain.steps, plain.kept, plain.recompute) == (-(-100_000_000_000 // (256 * 4096)), 3, True)
+    assert plain.checkpoint_bytes == about(12 * parameters), "weights and two moments in fp32"
+    averaged = asked("ema={_target_: nemo_vfm.train.ema.EMA}")
+    assert averaged.question.average and averaged.checkpoint_bytes == about(16 * parameters)
+    assert asked("optimizer={_target_: torch.optim.SGD, lr: 1.0}").checkpoint_bytes == about(4 * parameters)
+    assert asked("engine.offload_optimizer=true").question.offload and not plain.question.offload
+    assert not asked("engine.recompute=none").recompute
+    assert (asked("precision=fp32").question.arithmetic, plain.question.arithmetic) == ("fp32", "bf16")
+    assert asked("precision=fp8").question.fp8 is not None
+    assert [asked(f"checkpoint.keep_last={last}", "checkpoint.keep_best=2").kept for last in (1, "null")] == [3, None]
+    half = asked("data.batch_size=128", tokens=2048)
+    assert (half.question.subject.batch, half.question.subject.tokens) == (128, 2048)
+    assert half.steps == -(-100_000_000_000 // (128 * 2048))
+    machine = asked(gpu="a100", network="dgx_a100").question.machine
+    assert (machine.gpu.name, machine.network) != (plain.question.machine.gpu.name, plain.question.machine.network)
+
+
+class Encoder:
+    """Says the shape of its texts, or that nobody knows it yet."""
+
+    def __init__(self, shape: tuple[int, int] | None) -> None:
+        self.shape = shape
+
+    def text_shape(self) -> tuple[int, int]:
+        if self.shape is None:
+            raise UserError("its folder is given later")
+        return self.shape
+
+
+class Video(SimpleNamespace):
+    """Stands for a video model: patches of 1 x 2 x 2 of four channels."""
+
+    in_channels, patch = 4, (1, 2, 2)
+
+
+def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
+    """The command line, then the largest bucket, then the recipe's comment; texts as wide as the model takes them."""
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("# It trains on latents of 8 x\n# 6 x 5.\n")
+    shapes = {"small": (9, 16, 16), "large": (17, 32, 64), "long": (33, 16, 16)}
+    sizes = {name: SimpleNamespace(num_frames=t, height=h, width=w) for name, (t, h, w) in shapes.items()}
+    codec = SimpleNamespace(latent_shape=lambda t, h, w: (4, 1 + t // 8, h // 4, w // 4))
+
+    def sized(model: Video, latents: str | None = None, buckets: object = None, encoder: object = None) -> Sample:
+        data = SimpleNamespace(buckets=SimpleNamespace(buckets=sizes) if buckets else None)
+        job = SimpleNamespace(data=data, task=SimpleNamespace(codec=codec, text_encoder=encoder))
+        return sample_of(job, model, recipe, latents=latents, tokens=None)
+
+    found = [sized(Video(), "3,4,7", "given"), sized(Video(), None, "given"), sized(Video())]
+    assert [one.inputs["latents_BCTHW"] for one in found] == [(1, 4, 3, 4, 7), (1, 4, 3, 8, 16), (1, 4, 8, 6, 5)]
+    assert [(one.tokens, one.frames) for one in found] == [(3 * 2 * 3, 3), (3 * 4 * 8, 3), (8 * 3 * 2, 8)]
+    assert [one.source.split()[1] for one in found] == ["command", "largest", "recipe's"]
+    encoders = (None, Encoder(None), Encoder((77, 768)))
+    texts = [
+        sized(model, encoder=one).inputs["text_BLD"] for one in encoders for model in (Video(), Video(text_dim=96))
+    ]
+    assert texts == [(1, 512, 1024), (1, 512, 96)] * 2 + [(1, 77, 768), (1, 77, 96)]
+    recipe.write_text("# It trains.\n")
+    with pytest.raises(UserError, match="does not say how large"):
+        sized(Video())
+
+
+def test_the_changes_that_are_advised_make_the_recipes_layout_the_one_that_was_planned():
+    """Of what does not matter nothing is changed: a schedule without a pipeline, a scheme without a context."""
+    layouts = [
+        ParallelPlan(), ParallelPlan(shard=8, microbatches=2), ParallelPlan(tensor=2, sequence=True, replicate=4),
+        ParallelPlan(pipeline=2, virtual=2, microbatches=4, schedule="zero_bubble"),
+        ParallelPlan(pipeline=2, microbatches=4, schedule="1f1b"),
+        ParallelPlan(context=2, attention="ulysses"), ParallelPlan(context=4, attention="ring_ulysses", ulysses=2),
+    ]  # fmt: skip
+    request = asked()
+    for own, wanted in itertools.product(layouts, layouts):
+        for recompute in (True, False):
+            choice, there = SimpleNamespace(plan=wanted, recompute=recompute), replace(request, written=own)
+            words = dict(word.split("=", 1) for word in layout_ingredient.changes(choice, there))
+            made = replace(own, **yaml.safe_load(words.pop("parallel", "{}")))
+            assert words == ({} if recompute else {"engine.recompute": "none"})
+            assert made.sizes == wanted.sizes and made.sequence == wanted.sequence
+            assert made.microbatches == wanted.microbatches
+            assert made.schedule == (wanted if wanted.pipeline > 1 else own).schedule
+            assert made.attention == (wanted if wanted.context > 1 else own).attention
+            assert wanted.context == 1 or made.ulysses == wanted.ulysses

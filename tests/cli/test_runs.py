@@ -86,6 +86,9 @@ def test_step_and_losses_are_those_at_the_end_of_the_metrics(kitchen, listed):
         file.write('{"step": 10, "lo')  # half a line
     found = listed()["w"]
     assert (found["step"], found["loss"], found["val_loss"]) == (9, 0.125, 0.25)
+    head, line = listed(columns=200).splitlines()[:2]
+    said = {name: line[: head.index(name) + len(name)].split()[-1] for name in (" step", " loss", "val loss", "seed")}
+    assert said == {" step": "9", " loss": "0.125", "val loss": "0.25", "seed": "0"}
     metrics(Path("runs/w/one"), {"step": 3, "loss": 4.0})
     for newest, step in (("one", 3), ("two", 9)):
         for name in ("one", "two"):

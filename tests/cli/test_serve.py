@@ -1,13 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests which models `serve` loads: runs, checkpoints, converted folders and folders of transformers."""
+"""Tests which models `serve` loads (runs, checkpoints, folders), and that each option reaches its part."""
 
+import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from nemo_vfm.cli.serving.load_served import ServedSource, load_served
+from nemo_vfm.cli.verbs import serve
 from nemo_vfm.core.errors import UserError
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
@@ -49,3 +52,86 @@ def test_what_is_no_model_is_a_sentence(kitchen, capsys) -> None:
     for folder, said in (("empty", "is not a run folder"), ("absent", "is not a run folder")):
         assert kitchen.main("serve", folder) == 2
         assert said in capsys.readouterr().err
+
+
+#: What each option becomes part of: as the server is made, the arguments of each part are written down.
+REACHES = {
+    "--port=7": "'127.0.0.1', port=7", "--host=::1": "host='::1'", "--api-key-env=THE_KEY": "key='the value'",
+    "--allow-name=proxy": "names=('proxy',)", "--name=mine": "name='mine'", "--tokenizer=words": "PosixPath('words')",
+    "--weights=ema": "weights='ema'", "--context=7": "context=7", "--precision=fp32": "precision='fp32'",
+    "--attributes=a, _": "attributes=('a', '_')", "--score-weights=a=1,b=2": "score_weights={'a': 1.0, 'b': 2.0}",
+    "--room-gb=7": "KeyValueRoom('weights', 7.0)", "--at-once=7": "ModelPasses('weights', 'KeyValueRoom', 7)",
+    "--queue=7": "EngineThread('BatchEngine', most_waiting=7)", "--piece=7": "most_running=16, piece=7",
+    "--most-body-mb=7": "most_body_bytes=7000000", "--trust=mine": "trust=['mine']",
+    "--allow-host=h": "allow_host=['h']",
+    "--tensor=7": "tensor=7, words=['serve', '--tensor=7', '--', 'MODEL'], room_gb=2.0, at_once=16",
+}  # fmt: skip
+
+
+@pytest.fixture
+def parts_of(monkeypatch) -> Callable[..., str]:
+    """What a server with these options is made of, as text; nothing is loaded and nobody listens."""
+    made: list[str] = []
+
+    def part(name: str) -> Callable[..., object]:
+        def make(*args: object, **kwargs: object) -> object:
+            given = [*map(repr, args), *(f"{word}={value!r}" for word, value in kwargs.items())]
+            made.append(f"{name}({', '.join(given)})")
+            return Part(name)
+
+        return make
+
+    for place in ("continuous.batch_engine.BatchEngine", "continuous.engine_thread.EngineThread",
+                  "continuous.key_value_room.KeyValueRoom", "continuous.model_passes.ModelPasses",
+                  "continuous.packed_block.pack_modules", "memory_settings.set_memory",
+                  "memory_settings.collapse_pages", "openai_api.http_server.HttpServer",
+                  "openai_api.routes.application"):  # fmt: skip
+        monkeypatch.setattr(f"nemo_vfm.serve.{place}", part(place.rpartition(".")[2]))
+    monkeypatch.setattr("nemo_vfm.cli.serving.load_served.load_served", part("load_served"))
+    monkeypatch.setattr("nemo_vfm.cli.serving.tensor_ranks.serve_on_ranks", part("serve_on_ranks"))
+
+    def parts(*words: str) -> str:
+        made.clear()
+        parser = argparse.ArgumentParser()
+        serve.add_arguments(parser)
+        serve.run(parser.parse_args(["MODEL", *words]))
+        return "\n".join(made)
+
+    return parts
+
+
+class Part:
+    """Stands for a part of a server, or for what was loaded."""
+
+    name, model, address = "loaded", "weights", "http://127.0.0.1"
+
+    def __init__(self, called: str) -> None:
+        self._called = called
+
+    def __repr__(self) -> str:
+        return repr(self._called)
+
+    def most_tokens(self) -> int:
+        return 1
+
+    def run(self) -> None:
+        pass
+
+    close = run
+
+
+@pytest.mark.parametrize("word", REACHES)
+def test_an_option_of_a_server_reaches_the_part_that_it_is_for(parts_of, monkeypatch, word) -> None:
+    monkeypatch.setenv("THE_KEY", "the value")
+    assert REACHES[word] in parts_of(word) and REACHES[word] not in parts_of()
+
+
+def test_the_ranks_of_a_server_get_every_option_as_it_was_typed() -> None:
+    parser = argparse.ArgumentParser(add_help=False)
+    serve.add_arguments(parser)
+    assert {one.option_strings[0] for one in parser._actions if one.option_strings} == {
+        word.partition("=")[0] for word in REACHES
+    }
+    typed = parser.parse_args(["MODEL", *REACHES, "--trust=second", "--allow-name=other"])
+    (program, *words) = serve._words(typed)
+    assert program == "serve" and parser.parse_args(words) == typed

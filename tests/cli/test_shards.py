@@ -17,8 +17,9 @@ from safetensors.torch import save
 
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, sheet
+from nemo_vfm.explain.shards.sample_pictures import Frame, blocks, first_frames, sheet
 from nemo_vfm.explain.shards.shard_summary import histogram, whole_histogram
 from tests.data.conftest import mp4
 from tests.support.object_store import BUCKET
@@ -170,3 +171,27 @@ def test_histograms_count_every_number_once():
         bars = whole_histogram(numbers)
         assert len(bars) <= 8
         assert [bar.count for bar in bars] == [sum(bar.low <= n <= bar.high for n in numbers) for bar in bars]
+
+
+def test_how_long_a_sample_lasts_is_what_it_says_else_its_frames_by_their_rate(kitchen, capsys):
+    """Of frames that do not come evenly only the length is right."""
+    says = [{"duration_s": 4.0}, {}, {"num_frames": 0, "duration_s": None}, {"num_frames": None}]
+    with ShardWriter(kitchen.folder / "films") as writer:
+        for number, facts in enumerate(says):
+            index = {"width": 8, "height": 8, "num_frames": 16, "fps": 8.0, "caption": "x"} | facts
+            writer.write(f"clip-{number}", {"txt": b"x"}, index)
+    found = json.loads(told(kitchen, capsys, "films", "--json"))
+    assert sum(bar["count"] for bar in found["duration_s"]) == 3
+    assert (found["duration_s"][0]["low"], found["duration_s"][-1]["high"]) == (0.0, 4.0)
+    assert [bar["count"] for bar in found["duration_s"] if bar["low"] <= 2.0 < bar["high"]] == [1]
+
+
+def test_each_picture_of_a_sheet_is_of_the_sample_that_stands_below_it(kitchen):
+    """Pictures are as bright as their number says; every third is damaged."""
+    with ShardWriter(kitchen.folder / "pictures", samples_per_shard=4) as writer:
+        for number in range(10):
+            _, data = cv2.imencode(".png", np.full((8, 8, 3), 20 * number, np.uint8))
+            writer.write(f"n{number}", {"png": b"no" if number % 3 == 1 else data.tobytes()}, {"caption": "x"})
+    for most, places in ((1, [5]), (4, [0, 3, 6, 9]), (10, [0, 2, 3, 5, 6, 8, 9]), (99, [0, 2, 3, 5, 6, 8, 9])):
+        frames = first_frames(named_shards([kitchen.folder / "pictures"], None), most)
+        assert [(frame.label, int(frame.pixels.mean())) for frame in frames] == [(f"n{n}", 20 * n) for n in places]

@@ -18,8 +18,10 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.explain.clip.rule_verdicts import spares_at
+from nemo_vfm.explain.clip.clip_report import Standing
+from nemo_vfm.explain.clip.rule_verdicts import Margin, spares_at
 from nemo_vfm.explain.clip.score_units import _FAMILIES, _UNITS
+from nemo_vfm.explain.clip.write_report import _margin, _standing
 from tests.support import films
 from tests.support.repository import ROOT
 
@@ -99,11 +101,15 @@ def test_a_duplicate_and_its_keeper_name_each_other(kitchen, capsys, run):
 
 
 def test_every_rule_says_of_every_clip_what_the_curation_decided(kitchen, capsys, run):
+    stories = {}
     for row in rows(run):
-        story = json.loads(told(kitchen, capsys, run, row["clip_id"], "--json"))
+        story = stories[row["clip_id"]] = json.loads(told(kitchen, capsys, run, row["clip_id"], "--json"))
         first = next((rule["rule"] for rule in story["rules"] if rule["says"] == "drops"), None)
         assert first == row["rule"] == story["rule"]
         assert [rule["rule"] for rule in story["rules"] if rule["decided"]] == ([row["rule"]] if row["rule"] else [])
+    (run / "curate/vectors.parquet").unlink()  # it is large, and not kept for ever
+    again = {clip: json.loads(told(kitchen, capsys, run, clip, "--json"))["rules"] for clip in stories}
+    assert again == {clip: story["rules"] for clip, story in stories.items()}
 
 
 def test_where_its_bytes_are_is_where_they_are(kitchen, capsys, run):
@@ -217,3 +223,47 @@ def test_a_time_is_counted_by_the_clips_own_rates(kitchen, capsys, run):
     second = next(row for row in table if row["source"] == "a.mp4" and row["first_frame"] == 30)
     found = [json.loads(told(kitchen, capsys, run, f"a.mp4@{at}", "--json"))["clip_id"] for at in (2.4, 2.6, 8.4, 8.6)]
     assert [clip == second["clip_id"] for clip in found] == [False, True, True, False]
+
+
+def test_a_score_is_ranked_among_all_clips_that_did_not_fail(kitchen, capsys, run):
+    table = rows(run)
+    table[0] |= {"decision": "failed", "rule": None, "message": "it broke", "motion": -5.0, "sharpness": 1e9}
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    alive = [row for row in table if row["message"] is None]
+    assert len(alive) == len(table) - 1 >= 3
+    for row in alive:
+        story = json.loads(told(kitchen, capsys, run, row["clip_id"], "--json"))
+        for score in (one for one in story["scores"] if isinstance(one["value"], float)):
+            others = [other[score["name"]] for other in alive if other[score["name"]] is not None]
+            lower, equal = sum(o < score["value"] for o in others), sum(o == score["value"] for o in others)
+            assert (score["among"], score["lower"], score["equal"]) == (len(others), lower, equal), score["name"]
+            assert score["percentile"] == pytest.approx(100 * lower / len(others))
+
+
+@pytest.mark.parametrize(("value", "op", "drops", "says", "text"), [
+    (0.5, "<", True, "drops", "0.5, 1.5 too low; would pass at 0.5"), (3.0, "<", False, "passes", "3, 1 to spare"),
+    (3.0, ">", True, "drops", "3, 1 too high; would pass at 3"), (0.5, ">", False, "passes", "0.5, 1.5 to spare"),
+    (3.0, ">", True, "passes", "3"), (3.0, ">", True, "not asked", "3"),
+    (None, ">", False, "passes", "x was not measured"),
+])  # fmt: skip
+def test_how_far_a_clip_is_from_a_threshold_is_said_on_the_side_where_it_is(value, op, drops, says, text):
+    by = None if value is None else abs(value - 2.0)
+    assert _margin(Margin("x", value, op, 2.0, drops, by, value if drops else None), says) == text
+
+
+@pytest.mark.parametrize(("among", "lower", "equal", "text"), [
+    (10, 0, 1, "lowest of 10"), (10, 9, 1, "highest of 10"), (10, 0, 3, "lowest, as 3 of 10"),
+    (10, 7, 3, "highest, as 3 of 10"), (10, 4, 1, "above 40 % of 10"), (10, 0, 10, "all 10 are equal"),
+    (1, 0, 1, "the only one"), (10, None, 4, "as 4 of 10"), (10, 8, 1, "above 80 % of 10"),
+])  # fmt: skip
+def test_a_rank_is_said_with_its_ties_and_at_both_ends(among, lower, equal, text):
+    assert _standing(Standing("x", 1.0, "", among, lower, equal)) == text
+
+
+@pytest.mark.parametrize(("frame", "nearest"), [(31, 0), (41, 0), (42, 54), (53, 54), (9999, 54)])
+def test_where_no_clip_holds_a_frame_the_nearest_on_either_side_is_named(kitchen, capsys, run, frame, nearest):
+    """Frames 30 to 53 are in no clip."""
+    table = [row for row in rows(run) if row["rule"] != "black"]
+    pq.write_table(pa.Table.from_pylist(table), run / "curate/scores.parquet")
+    (clip,) = [row["clip_id"] for row in table if row["source"] == "a.mp4" and row["first_frame"] == nearest]
+    assert f"the nearest is {clip[:12]} (a.mp4, frames {nearest} to" in refused(kitchen, capsys, run, f"a.mp4:{frame}")

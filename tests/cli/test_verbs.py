@@ -34,6 +34,19 @@ def test_check_hears_a_constructors_objection_and_writes_nothing(kitchen, capsys
     assert sorted(p.name for p in kitchen.folder.iterdir()) == ["r.yaml"]
 
 
+@pytest.mark.parametrize("counts", ["one,2,3", "1,one,3", "1,2,one"])
+def test_check_of_a_sweep_tells_every_combination_and_ends_with_two_where_one_is_wrong(kitchen, capsys, counts):
+    kitchen.write("r.yaml", WIDE)
+    assert kitchen.main("check", "r.yaml", "--sweep", f"count={counts}") == 2
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.startswith("count=")] == [
+        f"count={one}" for one in counts.split(",")
+    ]
+    assert shown.count("r.yaml: ok") == 2
+    assert kitchen.main("check", "r.yaml", "--sweep", f"count={counts}", "--work") == 2
+    assert kitchen.main("check", "r.yaml", "--sweep", "count=1,2,3") == 0
+
+
 def test_check_takes_a_number_of_gpus(kitchen, capsys):
     kitchen.write("r.yaml", WIDE)
     assert kitchen.main("check", "r.yaml", "--gpus", "4096") == 0
@@ -119,6 +132,8 @@ def test_list_filters_by_group_name_and_title(kitchen, capsys):
         assert kitchen.main("list", *words) == 0
         told = capsys.readouterr().out
         assert "deep/x\n" in told and "\nquickstart\n" not in told
+    assert kitchen.main("list", "deep/", "diffusion") == 2, "every word counts"
+    assert "no recipe has 'deep/' and 'diffusion'" in capsys.readouterr().err
     assert kitchen.main("list", "difusion") == 2
     assert "no recipe has 'difusion' in its name or title; did you mean diffusion?" in capsys.readouterr().err
 

@@ -13,7 +13,17 @@ import pytest
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.sections import buckets, captions, copies, funnel, scores
+from nemo_vfm.report.sections import (
+    buckets,
+    captions,
+    contact_sheet,
+    copies,
+    encoded,
+    funnel,
+    scores,
+    survival_curves,
+    worker_throughput,
+)
 from tests.report.conftest import read_page
 from tests.support import fake_run
 
@@ -130,3 +140,71 @@ def test_failed_clips_are_not_called_dropped_in_charts(tmp_path):
     run = RunFolder.open(tmp_path)
     said = text(" ".join(str(one.body) for one in scores.sections(run, Media(run, 0))))
     assert "kept 1" in said and "dropped 1" in said and "failed 2" in said
+
+
+def test_captions_are_shown_of_kept_clips_all_over_the_table(tmp_path):
+    """A caption tells which clip it is of."""
+    decided = ["dropped", "failed", "dropped", "kept", "dropped", "failed", "failed"] * 20
+    table = {"clip_id": [f"{place:032x}" for place in range(140)], "decision": decided, "source": ["a.mp4"] * 140,
+             "caption": [f"number {place}" for place in range(140)]}  # fmt: skip
+    parquet.write_table(pa.table(table), tmp_path / "scores.parquet")
+    said = text(shown(captions, tmp_path, "captions.json", {"by": {"vlm": 140}}))
+    places = [int(number) for number in re.findall(r"number (\d+)", said)]
+    assert len(places) == captions.MAX_CLIPS and {decided[place] for place in places} == {"kept"}
+    assert places[0] < 14 and places[-1] >= 126, "from the beginning to near the end"
+
+
+@pytest.mark.parametrize(("op", "moves"), [("<", "MVHVH"), ("<=", "MVHVH"), (">", "MHVHV"), (">=", "MHVHV")])
+def test_clips_that_stay_are_counted_on_the_side_of_a_threshold_that_its_rule_keeps(tmp_path, op, moves):
+    curve = {"score": "motion", "op": op, "threshold": 1.0, "thresholds": [0.0, 1.0, 2.0], "clips": [4, 2, 0]}
+    counts = {"drops": {"clips": 5}, "drops_first": {"clips": 4}, "drops_alone": {"clips": 3}}
+    told = {"rules": {"slow": {"rule": f"motion {op} 1", "curves": [curve], **counts}}}
+    html = shown(survival_curves, tmp_path, "survival.json", told)
+    assert re.sub(r"[\d. ]", "", re.findall(r' d="([^"]*)"', html)[0]) == moves
+    assert f"slow motion {op} 1 5 4 3" in text(html)
+
+
+def test_work_is_told_with_its_rate_and_the_share_of_time_that_workers_were_busy(tmp_path):
+    steps = [{"step": "split", "workers": 2, "parts": 90, "busy_s": 45.0, "wall_s": 30.0},
+             {"step": "none", "workers": 0, "parts": 0, "busy_s": 0.0, "wall_s": 0.0}]  # fmt: skip
+    html = shown(worker_throughput, tmp_path, "throughput.json", steps)
+    assert "split 2 90 30 s 3 0.5 s none 0 0 0.0 s – –" in text(html)
+    assert re.findall(r"width:([\d.]+)%", html) == ["75.0", "0.0"]
+
+
+def test_clips_that_were_encoded_or_not_are_counted_by_reason_on_one_scale(tmp_path):
+    told = {"clips": 9, "by_bucket": {"wide": 4, "tall": 2}, "unbinned": {"too short": 3}, "failed": {}, "made_of": "x"}
+    html = shown(encoded, tmp_path, "encode.json", told)
+    said = text(html)
+    assert "bucket clips wide 4 tall 2" in said and "fitted no bucket clips too short 3" in said
+    assert re.findall(r"width:([\d.]+)%", html) == ["100.0", "50.0", "75.0"]
+    assert "clips 9" in said and "made of" not in said
+
+
+def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behind_its_keeper(tmp_path):
+    """A clip's caption, source and score are numbered as the clip is."""
+    decided = [("kept", None, None)] * 3 + [("dropped", "slow", None)] * 2 + [("dropped", "alike", f"{1:032x}")] * 2
+    rows = [{"clip_id": f"{place:032x}"[::-1], "decision": decision,
+             "rule": rule, "duplicate_of": original and original[::-1], "caption": f"caption {place}",
+             "source": f"{place}.mp4", "motion": float(place)}
+            for place, (decision, rule, original) in enumerate(decided)]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "scores.parquet")
+    rules = {"slow": {"score": "motion", "op": "<", "threshold": 9.0}}
+    html = shown(contact_sheet, tmp_path, "rules.json", rules)
+    figures = [text(one) for one in re.findall(r'<figure class="clip">.*?</figure>', html, re.DOTALL)]
+    found = [(int(re.findall(r"caption (\d)", one)[0]), int(re.findall(r"(\d).mp4 · \1(?:000)", one)[0]), one)
+             for one in figures]  # fmt: skip
+    assert [place for place, *_ in found] == [0, 1, 2, 3, 4, 1, 5, 1, 6] and all(a == b for a, b, _ in found)
+    facts = {place: one.partition("caption")[0] for place, _, one in found}
+    assert "motion 3 < 9" in facts[3] and "motion 4 < 9" in facts[4] and "alike" in facts[5]
+    assert "kept" in found[5][2] and "kept" not in found[6][2]
+
+
+def test_many_reasons_are_one_row_and_every_bar_begins_where_the_rest_ends(tmp_path):
+    failed = {f"reason {number}": 2 for number in range(20)}
+    clips = {"in": 100, "kept": 40, "dropped": {"slow": 20}, "failed": failed}
+    html = shown(funnel, tmp_path, "ledger.json", {"clips": clips})
+    rows = re.findall(r'<tr class="(?:dropped|failed)".*?</tr>', html, re.DOTALL)
+    spans = [[float(width) for width in re.findall(r"width:([\d.]+)%", row)] for row in rows]
+    assert len(rows) == 1 + funnel.MAX_FAILURES + 1 and "failed: 8 more reasons −16" in text(html)
+    assert [rest + gone for rest, gone in spans] == [100.0, *(rest for rest, _ in spans[:-1])] and spans[-1][0] == 40.0

@@ -62,3 +62,14 @@ def test_a_log_of_many_features_is_cut_and_says_so(tmp_path: Path):
     run = RunFolder.open(tmp_path)
     assert list(log_profile.sections(run, Media(run, 0)))
     assert f"Only the first {log_profile.MAX_ROWS} of {log_profile.MAX_ROWS + 1} rows" in run.take_notes()[0]
+
+
+def test_drift_stands_beside_what_it_would_be_at_random_and_a_table_beside_its_formula(tmp_path: Path):
+    icdf = {"value": [*range(50), 7, *range(39), 8, *range(8), 9]}
+    after = {"occupied": 80.4, "expected_occupied": 79.6, "collided": 3}
+    drift = {"distance": [0.5, 0.25], "hot_set_stays": [0.75], "at_random": {"distance": [0.125], "hot_set_stays": []}}
+    table = {"rows": 97, "icdf": icdf, "after": after, "drift": drift, "reuse": {"mean": {"value": 2}}}
+    (tmp_path / "profile.json").write_text(json.dumps({"features": {"f": {}}, "tables": {"item": table}}))
+    _, page = shown(tmp_path)
+    assert "item 97 80 80 3 7 8 9 2" in page.text
+    assert "distance at random hot set stays at random item 0.25 to 0.50 0.12 0.75 –" in page.text

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a run folder in any state gives one safe page that tells what its files say."""
 
+import base64
 import json
 import re
 from collections.abc import Callable
@@ -10,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from nemo_vfm.core.types.job import LAUNCH, PARTS
 from nemo_vfm.report import page as page_module
 from nemo_vfm.report import run_values as folder_module
+from nemo_vfm.report.head import head
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.page import all_sections, render, write
 from nemo_vfm.report.run_values import RunFolder
@@ -324,3 +327,43 @@ def test_contact_sheets_show_how_ids_begin_for_explain(finished: Path, page: Rea
     shown = page(finished).text
     assert any(f"· {clip[:8]}" in shown for clip in ids) and "nemo-vfm explain RUN ID" in shown
     assert not any(clip[:9] in shown for clip in ids), "eight characters, no more"
+
+
+def test_what_is_embedded_weighs_what_is_counted(folder: Path):
+    for video in sorted((folder / "sample/samples").glob("*.mp4"))[:4]:
+        video.with_suffix(".jpg").write_bytes(next((folder / "curate/thumbnails").glob("*.jpg")).read_bytes())
+    run = RunFolder.open(folder)
+    media = Media(run, 5_000_000)
+    embedded = [media.embed(path) for path in sorted((folder / "sample/samples").glob("*.mp4"))]
+    uris = [uri for one in embedded if one is not None for uri in (one.uri, one.poster) if uri is not None]
+    weights = [len(base64.b64decode(uri.partition(",")[2])) for uri in uris]
+    assert len(weights) == 16 + 4 and media.used_bytes == sum(weights)
+    exact = Media(run, weights[0] + weights[1])
+    first = sorted((folder / "sample/samples").glob("*.mp4"))[0]
+    assert exact.embed(first).poster is not None and exact.used_bytes == exact.budget_bytes  # type: ignore[union-attr]
+    scarce = Media(run, weights[0] + weights[1] - 1)
+    assert scarce.embed(first).poster is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("created", "shown"),
+    [
+        ("2026-11-21T02:40:11+00:00", "2026-11-21 02:40 UTC"), ("2026-11-21T02:40:11Z", "2026-11-21 02:40 UTC"),
+        ("2026-11-21T02:40:11.123456+00:00", "2026-11-21 02:40 UTC"), ("2026-11-21T02:40:11+02:00", "2026-11-21 02:40"),
+        ("2026-11-21T02:40:11", "2026-11-21 02:40"), ("yesterday", "yesterday"),
+    ],
+)  # fmt: skip
+def test_a_time_is_called_utc_only_where_it_is(folder: Path, created: str, shown: str):
+    manifest = json.loads((folder / "manifest.json").read_text())
+    fake_run.write_json(folder / "manifest.json", manifest | {"created": created})
+    assert dict(head(RunFolder.open(folder)).facts)["started"] == shown
+
+
+def test_folders_that_are_no_steps_are_no_steps(folder: Path):
+    before = RunFolder.open(folder).steps
+    for name in (LAUNCH, PARTS, "_replaced", ".hidden"):
+        (folder / name).mkdir()
+        fake_run.write_json(folder / name / "ledger.json", {"files": {"in": 1}})
+    assert RunFolder.open(folder).steps == before
+    (folder / "extra").mkdir()
+    assert [step.name for step in RunFolder.open(folder).steps] == [*(step.name for step in before), "extra"]

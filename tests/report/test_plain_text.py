@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.report.plain_text import clean, exact, figure, number, plain, span
+from nemo_vfm.report.plain_text import clean, exact, figure, number, plain, span, words
 
 
 @given(st.text())
@@ -44,3 +44,11 @@ def test_exact_numbers_keep_what_adds_up():
 
 def test_any_json_value_fits_on_one_line():
     assert plain({"a_b": [1, 2.5, None, True], "c": "x"}) == "a b 1, 2.5, none, yes, c x"
+
+
+@pytest.mark.parametrize(("key", "text"), [
+    ("duration_s", "duration (s)"), ("samples_per_s", "samples per s"), ("width_px", "width (px)"), ("s", "s"),
+    ("mean_fps", "mean (fps)"), ("memory_gb", "memory (gb)"), ("losses", "losses"), ("num_s_tokens", "num s tokens"),
+])  # fmt: skip
+def test_the_unit_at_the_end_of_a_key_is_told_apart(key: str, text: str):
+    assert words(key) == text

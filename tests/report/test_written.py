@@ -47,3 +47,13 @@ def test_texts_alone_are_shown_and_damage_stops_nothing(tmp_path: Path) -> None:
     found = shown(tmp_path)
     text = read_page(f"<div>{found.body}</div>").text
     assert "text 11" in text and "text 12" not in text and not found.cards
+
+
+def test_texts_of_several_trained_models_stand_side_by_side_and_none_is_lost(tmp_path: Path) -> None:
+    for name in ("early", "late_ema", "untrained"):
+        lines(tmp_path / name, [f"by {name}"])
+    (tmp_path / "judged.json").write_text('{"texts": [{"grammatical": true, "wrong": []}]}')
+    text = read_page(f"<div>{shown(tmp_path).body}</div>").text
+    for name in ("early by early", "late ema by late_ema", "untrained by untrained"):
+        assert name in text, name
+    assert "agrees with" not in text, "nobody says which of them was judged"

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.config import check, compose
+from nemo_vfm.config import check, compose, trust_list
 from nemo_vfm.config.tree import Map, Seq, join
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Permissions
@@ -417,3 +417,17 @@ def test_a_scheduler_is_told_the_same(attack):
 
 def test_a_recipe_without_a_network_lists_nothing(attack):
     assert attack(HOLDS, verb="check") == (0, f"{os.path.relpath('r.yaml')}: ok\n")
+
+
+def test_what_was_allowed_for_one_question_is_not_for_the_next(kitchen):
+    """A recipe that is asked several questions remembers its answers."""
+    kitchen.write("r.yaml", f"{HOLDS}copy_to: s3://theirs/x\n")
+    composed = compose("r.yaml")
+    allowed = Permissions.of("s3://theirs")
+    for trust in ((), (ASKS,), ()):
+        for given in (Permissions(), allowed, Permissions()):
+            fresh = compose("r.yaml")
+            remembered, anew = (
+                [str(problem.message) for problem in check(one, trust_list(trust), given)] for one in (composed, fresh)
+            )
+            assert remembered == anew and bool(anew) == (not trust or given is not allowed)

@@ -81,7 +81,7 @@ def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int,
         return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the command line"
     if (largest := _largest_bucket(job)) is not None:
         return *largest, "the largest of the recipe's buckets"
-    if sizes := _LATENTS.search(" ".join(recipe.read_text(encoding="utf-8").split())):
+    if sizes := _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8"))):
         return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the recipe's first lines"
     raise UserError(
         "the recipe does not say how large its videos are; give their latents' frames, rows and columns, such as "

@@ -92,8 +92,16 @@ def _words(arguments: argparse.Namespace) -> list[str]:
     for action in parser._actions:
         value = getattr(arguments, action.dest)
         if action.option_strings and value != action.default:
-            words += [f"{action.option_strings[0]}={one}" for one in (value if isinstance(value, list) else [value])]
+            each = value if isinstance(value, list) else [value]
+            words += [f"{action.option_strings[0]}={_typed(one)}" for one in each]
     return [*words, "--", str(arguments.model)]
+
+
+def _typed(value: object) -> str:
+    """An option's value as it is typed: `_names` and `_weights` read texts with commas."""
+    if isinstance(value, dict):
+        return ",".join(f"{name}={number}" for name, number in value.items())
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedModel", passes: "ModelPasses") -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, listing, mapping, number
+from nemo_vfm.report.plain_text import clean, listing, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
 from nemo_vfm.report.sections.samples import UNTRAINED
@@ -31,7 +31,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     if not steps:
         return
     judged = next((value for _, value in run.each("judged.json")), {})
-    columns = {_label(step): _texts(run, step) for step in steps}
+    trained = sum(step.name not in UNTRAINED for step in steps)
+    columns = {_label(step, trained): _texts(run, step) for step in steps}
     prompts = list(next(iter(columns.values())).items())
     if len(prompts) > MAX_SHOWN:
         run.note(f"The first {MAX_SHOWN} of {len(prompts)} texts are shown.")
@@ -42,8 +43,10 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     yield Section("What was written", fragment(_BODY, {"rows": rows}), lead, names, _cards(judged))
 
 
-def _label(step: Step) -> str:
-    return "untrained" if step.name in UNTRAINED else "trained"
+def _label(step: Step, num_trained: int) -> str:
+    if step.name in UNTRAINED:
+        return "untrained"
+    return "trained" if num_trained == 1 else words(step.name) or "run"
 
 
 def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
@@ -66,7 +69,7 @@ def _reasons(judged: Mapping[str, Any]) -> dict[int, str]:
 def _row(
     index: int, prompt: str, columns: Mapping[str, Mapping[int, tuple[str, str]]], reasons: Mapping[int, str]
 ) -> dict[str, Any]:
-    texts = [(name, found[index][1], reasons.get(index) if name != "untrained" else None)
+    texts = [(name, found[index][1], reasons.get(index) if name == "trained" else None)
              for name, found in columns.items() if index in found]  # fmt: skip
     return {"prompt": prompt, "texts": texts}
 
