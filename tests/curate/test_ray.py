@@ -66,7 +66,7 @@ def outputs(folder):
 
 @pytest.mark.parametrize("whose", ["its own", pytest.param("joins", marks=pytest.mark.soak)])
 def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(films, tmp_path, whose):
-    """Told of tokens after Ray's import, a cluster of its own wanted one that we did not send; told of no port, it died."""
+    """Its own wanted a token that we did not send where Ray was told after its import, and died where told of no port."""
     from tests.support.judges import Brightest
 
     stages = job(films).stages | {"brightest": Brightest()}
