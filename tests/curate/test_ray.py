@@ -66,7 +66,7 @@ def outputs(folder):
 
 @pytest.mark.parametrize("whose", ["its own", pytest.param("joins", marks=pytest.mark.soak)])
 def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(films, tmp_path, whose):
-    """Its own wanted a token that we did not send where Ray was told after its import, and died where told of no port."""
+    """Its own wanted a token that we did not send where Ray was told after its import; told of no port, it died."""
     from tests.support.judges import Brightest
 
     stages = job(films).stages | {"brightest": Brightest()}
