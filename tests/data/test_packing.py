@@ -57,11 +57,11 @@ def test_each_sample_goes_where_it_fits_first_the_longest_before_all(lengths: li
     assert [list(p.samples) for p in pack(lengths, 128)] == first_fit(lengths, 128)
 
 
-def test_ten_thousand_lengths_that_fill_a_pack_each_take_no_look_at_every_pack() -> None:
-    lengths = torch.randint(600, 1000, (10_000,), generator=torch.Generator().manual_seed(0)).tolist()
+def test_many_lengths_that_fill_a_pack_each_take_no_look_at_every_pack() -> None:
+    lengths = torch.randint(600, 1000, (20_000,), generator=torch.Generator().manual_seed(0)).tolist()
     before = time.process_time()
-    assert len(pack(lengths, 1000, lookahead=10_000)) == 10_000
-    assert time.process_time() - before < 1.0, "a look at every pack takes several seconds"
+    assert len(pack(lengths, 1000, lookahead=20_000)) == 20_000
+    assert time.process_time() - before < 5.0, "half a second is usual; a look at every pack takes over ten"
 
 
 @settings(max_examples=50)
