@@ -22,8 +22,7 @@ RECIPE  ?= recipes/quickstart.yaml
 # More words for pytest: make test PYTEST_ARGS='tests/data -x'
 PYTEST_ARGS ?=
 # Processes that share the tests, a file each at a time; 0 runs them in one. Several-rank tests start their own besides.
-# Without a number it is 2, and 3 for test-slow, where many wait for others.
-JOBS ?=
+JOBS ?= 2
 # More words for the faults that are planted: make mutants MUTANTS='--rooms data --count 20'
 MUTANTS ?=
 
@@ -57,13 +56,13 @@ setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 # A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.
 # Two threads of torch in each of two processes wait for each other: a step took 15 s in place of 1.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
 test: $(DEV_STAMP) ## every test but those below; ends with the seconds each folder took
-	@$(PYTEST) -n $(or $(JOBS),2) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
+	@$(PYTEST) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
 
 # In one run: those of a cluster mostly wait, while others compute.
 test-slow: $(DEV_STAMP) ## what takes seconds: most recipes, whole benchmarks, installations, kills; Slurm, Ray and several ranks
-	@$(PYTEST) -n $(or $(JOBS),3) -m '(slow or cluster) and not soak' $(PYTEST_ARGS)
+	@$(PYTEST) -m '(slow or cluster) and not soak' $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)

@@ -12,7 +12,7 @@ from tests.support.benchmarks import figures_of
 FRAMES_OF_A_FILM_KB = 2 * 24 * 128 * 96 * 3 / 1000
 
 
-@pytest.mark.slow  # a whole benchmark
+@pytest.mark.soak  # a whole benchmark
 def test_few_films_are_counted(tmp_path: Path):
     figures = figures_of("curation_memory", "--films", "1,2", "--recipe", "clips", folder=tmp_path)
     assert figures["peak_mb_1"] > 50 and figures["peak_mb_2"] > 50

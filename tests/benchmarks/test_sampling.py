@@ -29,7 +29,7 @@ def untrained(folder: Path) -> Path:
     return folder / "checkpoints"
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # a whole benchmark
 def test_the_table_of_the_step_cache_begins_without_an_error(tmp_path: Path) -> None:
     found = figures_of("step_cache", str(untrained(tmp_path)), "--quick", "--steps", "6", folder=tmp_path)
     assert found["0.0, latent error"] == found["0.0, blocks left out"] == 0

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_optimizer, checkpoint_pieces
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from tests.support.combinations import cases
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -148,7 +149,7 @@ PAIRS = [("shard", "one"), ("one", "shard"), ("shard-tensor", "tensor"), ("tenso
          ("pipeline", "shard3"), ("hybrid", "pipeline"), ("shard3", "shard-tensor")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("source", "target"), PAIRS)
+@pytest.mark.parametrize(("source", "target"), cases(PAIRS, PAIRS[3:]))
 def test_any_layout_goes_on_from_any_other_as_if_never_interrupted(
     tmp_path: Path, reference: dict[int, dict[str, Tensor]], source: str, target: str
 ) -> None:

@@ -18,6 +18,7 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.verify import activation_recorder
 from nemo_vfm.parallel.verify.divergence import DivergenceReport, Side, compare
 from nemo_vfm.parallel.verify.tiny_training import TinyTraining, at, rehearsal_of
+from tests.support.combinations import cases
 from tests.support.layouts import FromBatch
 from tests.support.ranks import on_ranks
 
@@ -51,12 +52,15 @@ def told(alone: list[activation_recorder.Step], a: Side, b: Side, tolerance: flo
     return compare(alone, a, b, heads=HEADS, tolerance=tolerance)
 
 
-@pytest.mark.parametrize(("one", "other"), [
+BOTH: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"tensor": 2}),
     ({"shard": 2}, {"tensor": 2, "sequence": True}),
     ({"context": 2}, {"pipeline": 2, "microbatches": 2}),
     ({"tensor": 2, "sequence": True, "context": 2}, {"shard": 2, "pipeline": 2, "microbatches": 4}),
-], ids=str)  # fmt: skip
+]
+
+
+@pytest.mark.parametrize(("one", "other"), cases(BOTH, BOTH[1:3]), ids=str)
 def test_layouts_that_are_right_agree_at_every_module_and_parameter(alone, rehearsal, one, other):
     found = told(alone, side("A", rehearsal, **one), side("B", rehearsal, **other))
     assert found.parting is None and not found.unknown, found

@@ -23,6 +23,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_gpt_layouts import Awake, Following
+from tests.support.combinations import cases
 from tests.support.cpu_megatron import megatron_on_cpu
 from tests.support.layouts import IN_CHANNELS, Doubling, own, space_time, tiny, wan, whole
 from tests.support.ranks import on_ranks
@@ -45,19 +46,24 @@ MODELS: dict[str, tuple[Any, Any]] = {
     "gpt": (GPT_TIED, Following(False)),
     "gpt packed": (GPT_TIED, Following(True)),
 }
-CASES: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
+OFTEN: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
     (1, [("dit", {}), ("gpt", {"microbatches": 2})]),
     (2, [
-        ("dit", {"replicate": 2}), ("dit", {"shard": 2}), ("dit", {"tensor": 2}), ("dit", SEQUENCE),
-        ("dit", {"context": 2}), ("st_dit", SEQUENCE), ("st_dit", {"context": 2}), ("wan", SEQUENCE),
-        ("gpt", {"tensor": 2}), ("gpt packed", SEQUENCE), ("gpt", {"context": 2}), ("st_dit", PIPELINE),
-        ("wan", PIPELINE), ("gpt", PIPELINE), ("dit", VIRTUAL), ("gpt packed", VIRTUAL),
-        ("dit", {**VIRTUAL, "microbatches": 2}),
+        ("dit", {"shard": 2}), ("dit", SEQUENCE), ("st_dit", {"context": 2}), ("wan", SEQUENCE), ("gpt", {"tensor": 2}),
+        ("gpt packed", SEQUENCE), ("wan", PIPELINE), ("gpt", PIPELINE), ("gpt packed", VIRTUAL),
     ]),
     (4, [
-        ("dit", {"shard": 2, "replicate": 2}), ("dit", {**SEQUENCE, "shard": 2}), ("gpt", {**SEQUENCE, "context": 2}),
-        ("gpt packed", {"context": 2, "shard": 2, "attention": "ulysses"}), ("dit", {**VIRTUAL, **SEQUENCE}),
-        ("gpt", {**PIPELINE, "shard": 2}), ("gpt", {**VIRTUAL, "context": 2}),
+        ("gpt", {**SEQUENCE, "context": 2}), ("gpt packed", {"context": 2, "shard": 2, "attention": "ulysses"}),
+        ("dit", {**VIRTUAL, **SEQUENCE}), ("gpt", {**PIPELINE, "shard": 2}),
+    ]),
+]  # fmt: skip
+OTHERS: list[tuple[int, list[tuple[str, dict[str, Any]]]]] = [
+    (2, [
+        ("dit", {"replicate": 2}), ("dit", {"tensor": 2}), ("dit", {"context": 2}), ("st_dit", SEQUENCE),
+        ("gpt", {"context": 2}), ("st_dit", PIPELINE), ("dit", VIRTUAL), ("dit", {**VIRTUAL, "microbatches": 2}),
+    ]),
+    (4, [
+        ("dit", {"shard": 2, "replicate": 2}), ("dit", {**SEQUENCE, "shard": 2}), ("gpt", {**VIRTUAL, "context": 2}),
         ("dit", {"pipeline": 4, "microbatches": 4}),
     ]),
 ]  # fmt: skip
@@ -84,10 +90,10 @@ def alone(rank: int, names: list[str]) -> dict[str, Any]:
     return {name: trained(TorchEngine(), 0, {}, *MODELS[name]) for name in names}
 
 
-def by_megatron(rank: int, cases: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+def by_megatron(rank: int, models: list[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Each case by this engine."""
     with megatron_on_cpu():
-        return [trained(MegatronEngine(), rank, degrees, *MODELS[name]) for name, degrees in cases]
+        return [trained(MegatronEngine(), rank, degrees, *MODELS[name]) for name, degrees in models]
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +101,14 @@ def one_device() -> dict[str, Any]:
     return on_ranks(1, alone, list(MODELS))[0]
 
 
-@pytest.mark.parametrize(("count", "cases"), CASES, ids=["one rank", "two ranks", "four ranks"])
-def test_every_layout_gives_one_devices_losses_and_norms(one_device: dict[str, Any], count: int, cases: Any) -> None:
-    for found in on_ranks(count, by_megatron, cases):
-        for (name, degrees), one in zip(cases, found, strict=True):
+@pytest.mark.parametrize(
+    ("count", "models"),
+    cases(OFTEN + OTHERS, OFTEN),
+    ids=["one rank", "two ranks", "four ranks", "others on two", "others on four"],
+)
+def test_every_layout_gives_one_devices_losses_and_norms(one_device: dict[str, Any], count: int, models: Any) -> None:
+    for found in on_ranks(count, by_megatron, models):
+        for (name, degrees), one in zip(models, found, strict=True):
             for key in ("loss", "norm"):
                 assert one[key] == pytest.approx(one_device[name][key], rel=1e-5), (name, degrees)
 
@@ -144,7 +154,9 @@ def with_and_without_sums(rank: int, degrees: dict[str, Any]) -> tuple[dict[str,
         return expected, first_gradients(rank, degrees)
 
 
-@pytest.mark.parametrize("degrees", [{"replicate": 2}, {"context": 2}, {"tensor": 2}, SEQUENCE, PIPELINE], ids=str)
+@pytest.mark.parametrize("degrees", cases(
+    [{"replicate": 2}, {"context": 2}, {"tensor": 2}, SEQUENCE, PIPELINE], [{"context": 2}, SEQUENCE, PIPELINE]
+), ids=str)  # fmt: skip
 def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]) -> None:
     expected, found = on_ranks(2, with_and_without_sums, degrees)[0]
     wrong = [name for name, norm in found.items() if abs(norm / expected[name] - 1) > 0.01]

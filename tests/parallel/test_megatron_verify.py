@@ -125,6 +125,7 @@ def under_torchrun(words: list[str]) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.soak  # tests/train/test_ranks.py has the other engine; that this one resumes is tested in its own file
 def test_a_run_that_is_preempted_saves_resumes_and_is_explained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,7 +53,7 @@ LAYOUTS = [
 
 
 #: Each choice once, and what meets in one rank.
-OFTEN = [LAYOUTS[place] for place in (2, 3, 4, 6, 7, 9, 11, 13)]
+OFTEN = [LAYOUTS[place] for place in (2, 3, 6, 7, 9, 13)]
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
 
 @pytest.mark.parametrize("degrees", cases(
     [SEQUENCE, {"shard": 2}, {"context": 2, "replicate": 2}, {"shard": 2, "tensor": 2}, PIPELINE, PIPELINE | SEQUENCE],
-    [SEQUENCE, {"context": 2, "replicate": 2}, PIPELINE | SEQUENCE],
+    [{"context": 2, "replicate": 2}, PIPELINE | SEQUENCE],
 ), ids=str)  # fmt: skip
 def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradients(degrees: dict[str, Any]):
     expected = one_device(cosmos)
@@ -95,7 +95,7 @@ def test_modulations_of_low_rank_and_learned_positions_have_one_devices_gradient
 @pytest.mark.parametrize("degrees", cases(
     [{"tensor": 2}, SEQUENCE, {"shard": 2}, {"context": 2}, {"shard": 2, "tensor": 2}, PIPELINE | SEQUENCE,
      {"context": 2} | SEQUENCE],
-    [{"shard": 2}, PIPELINE | SEQUENCE, {"context": 2} | SEQUENCE],
+    [PIPELINE | SEQUENCE, {"context": 2} | SEQUENCE],
 ), ids=str)  # fmt: skip
 def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
     model: Any, task: Doubling, degrees: dict[str, Any]

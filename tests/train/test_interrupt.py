@@ -85,7 +85,7 @@ def require_equal(folder: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "num_ranks"),
     [
-        pytest.param("data.num_workers=1", 1, id="one", marks=pytest.mark.slow),
+        pytest.param("data.num_workers=1", 1, id="one", marks=pytest.mark.soak),
         pytest.param("parallel.shard=2", 2, id="two", marks=pytest.mark.cluster),
     ],
 )
