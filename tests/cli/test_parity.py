@@ -50,7 +50,7 @@ def test_the_quick_table_of_two_ranks_is_as_it_should_be(capsys: pytest.CaptureF
         assert any(choice in row and " equal " in row for row in rows), choice
 
 
-@pytest.mark.cluster
+@pytest.mark.soak  # tests/parallel/fp8 compares layouts
 def test_in_fp8_every_layout_is_one_device_that_passes_as_many_samples(capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     layouts = [Layout({"tensor": 2, "sequence": True}), Layout({"shard": 2, "microbatches": 2}), Layout({"context": 2})]

@@ -65,6 +65,7 @@ def test_a_recipe_that_is_wrong_is_not_begun_again(three: Slurm, tmp_path: Path)
     assert "the plan is for 3 devices (shard 3), but there are 4" in job.log()
 
 
+@pytest.mark.soak  # quick processes are killed in the next test and in test_restart_on_slurm.py
 def test_a_process_that_is_killed_lets_the_job_begin_again_once_and_end(three: Slurm, tmp_path: Path):
     job = submitted(three, tmp_path / "run", toy(how="is_killed", who=2), TOY)
     assert job.ended() == "COMPLETED", job.story()

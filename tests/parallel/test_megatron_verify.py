@@ -56,6 +56,7 @@ def on_cpu_without_a_sum(rank: int, *arguments: Any) -> Any:
 DIFFERENCES = parity.differences
 
 
+@pytest.mark.soak  # test_megatron_engine.py compares layouts
 def test_parity_finds_its_layouts_equal_and_sees_the_control(
     rehearsal: TinyTraining, monkeypatch: pytest.MonkeyPatch
 ) -> None:

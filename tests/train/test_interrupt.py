@@ -85,8 +85,8 @@ def require_equal(folder: Path, other: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "num_ranks"),
     [
-        pytest.param("data.num_workers=1", 1, id="one", marks=pytest.mark.soak),
-        pytest.param("parallel.shard=2", 2, id="two", marks=pytest.mark.cluster),
+        pytest.param("data.num_workers=1", 1, id="one", marks=pytest.mark.slow),
+        pytest.param("parallel.shard=2", 2, id="two", marks=pytest.mark.soak),
     ],
 )
 def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_that_was_never_interrupted(
