@@ -60,7 +60,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadsc
 test: $(DEV_STAMP) ## every test but those below; ends with the seconds each folder took
 	@$(PYTEST) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
 
-# In one run: those of a cluster mostly wait, while others compute.
+# In one run, so that all tests are collected once.
 test-slow: $(DEV_STAMP) ## what takes seconds: most recipes, whole benchmarks, installations, kills; Slurm, Ray and several ranks
 	@$(PYTEST) -m '(slow or cluster) and not soak' $(PYTEST_ARGS)
 

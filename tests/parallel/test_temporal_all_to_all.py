@@ -13,7 +13,7 @@ from nemo_vfm.parallel.context.collectives import counted
 from nemo_vfm.parallel.context.frame_all_to_all import exchange_bytes
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
-from tests.support.layouts import LONG, Doubling, own, space_time, started, steps
+from tests.support.layouts import LONG, Doubling, one_device, own, space_time, started, steps
 from tests.support.ranks import on_ranks
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -30,7 +30,7 @@ LAYOUTS = [
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
-    return on_ranks(1, steps, {}, None, 2, space_time, Doubling(LONG))[0]
+    return one_device(space_time, Doubling(LONG))
 
 
 def close(found: dict[str, Any], expected: dict[str, Any]) -> bool:
