@@ -2,15 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a model made ready for serving is the function that it was, for every family that is converted."""
 
+import json
 from pathlib import Path
+from typing import NoReturn, cast
 
 import pytest
 import torch
 
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.parallel.engine.serving_ranks import ServingRanks
 from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear
+from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
 from nemo_vfm.serve.continuous.row_counts import joint_rows, prompt_rows
 from nemo_vfm.serve.memory_settings import anonymous_ranges, collapse_pages
 from tests.support.language_models import FAMILIES, scores, words, written
@@ -65,6 +70,68 @@ def test_the_last_vector_of_a_prompt_has_its_scores(tmp_path: Path) -> None:
     assert span is not None
     x_SD = passes.prompt(span, 0, words()[0, :7].tolist())
     torch.testing.assert_close(passes.last_scores(x_SD[-1])[0], passes.scores(x_SD)[-1], rtol=1e-5, atol=1e-5)
+
+
+class ToldRanks:
+    """Two ranks in one process, each with the whole model: what rank 0 says is kept, and heard later."""
+
+    def __init__(self) -> None:
+        self.orders: list[str] = []
+        self.vectors: list[torch.Tensor] = []
+        self.following = False
+
+    def tell(self, order: Json) -> None:
+        self.orders.append(json.dumps(order))
+
+    def hear(self) -> Json:
+        heard: Json = json.loads(self.orders.pop(0))
+        return heard
+
+    def from_first(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.following:
+            self.vectors.append(x.clone())
+            return x
+        told = self.vectors.pop(0)
+        assert told.shape == x.shape
+        return told
+
+    def all_columns(self, scores: torch.Tensor) -> torch.Tensor:
+        return scores
+
+
+@torch.inference_mode()
+def test_who_follows_the_orders_has_the_keys_and_values_of_the_leader_and_leaves_when_told(tmp_path: Path) -> None:
+    written(tmp_path, "qwen 3")
+    model = load_gpt(tmp_path).eval()
+    ranks = ToldRanks()
+    told = cast(ServingRanks, ranks)
+
+    def broken(error: Exception) -> NoReturn:
+        raise error
+
+    leader = LeadingPasses(model, KeyValueRoom(model, 0.001), 8, told, broken)
+    follower = ModelPasses(model, KeyValueRoom(model, 0.001), 8, ranks=told)
+    for passes in (leader, follower):
+        passes.room.pool.zero_()
+    ranks.orders.clear()
+    tokens = words()[0].tolist()
+    first, second = leader.room.spans.take(30), leader.room.spans.take(20)
+    assert first is not None and second is not None
+    x_SD = leader.prompt(first, 0, tokens[:9])
+    leader.last_scores(x_SD[-1])
+    leader.scores(x_SD)
+    leader.decode([(first, 9)], [tokens[9]])
+    leader.rest()
+    leader.joint([(first, 10)], [tokens[10]], second, 0, tokens[20:36])
+    leader.close()
+    leader.prompt(second, 16, tokens[:2])
+    at_the_end = leader.room.pool.clone()
+    at_the_end[:, :, :, second.start + 16 : second.start + 18] = 0  # what was done after the last order
+
+    ranks.following = True
+    follow(follower, told)
+    assert torch.equal(follower.room.pool, at_the_end)
+    assert not ranks.vectors and len(ranks.orders) == 1
 
 
 def test_a_packed_linear_keeps_its_bias() -> None:
