@@ -7,6 +7,8 @@ import math
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.models.recommenders.din import DIN
@@ -60,6 +62,16 @@ def test_a_history_alone_gives_what_it_gives_in_a_batch_and_an_empty_one_zeros(k
         alone = encode(rows.rows(row, row + 1), times[begin:end])
         torch.testing.assert_close(together[row : row + 1], alone)
         assert bool(together[row].any()) == (length > 0)
+
+
+@pytest.mark.parametrize("kind", ["transformer", "hstu"])
+def test_an_encoder_says_what_it_costs(kind):
+    rows = Jagged(torch.randn(15, 4, dtype=torch.float64), torch.tensor([5, 5, 5]))
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        encoders()[kind](rows, torch.arange(15))
+    made = {"transformer": HistoryEncoder(width=4, depth=2, heads=2, hidden=6, longest=5, dropout=0.0),
+            "hstu": HstuLayers(width=4, depth=2, heads=2, longest=5, timed=True, dropout=0.0)}  # fmt: skip
+    assert sum(op.flops for op in made[kind].ops(3, 15)) == counter.get_total_flops()
 
 
 @pytest.mark.parametrize("kind", ["transformer", "hstu"])

@@ -103,7 +103,7 @@ def test_intervals_narrow_with_the_root_of_the_fraction():
 
 @pytest.mark.parametrize(
     ("confidence", "degrees", "expected"),
-    [(0.95, 10, 2.2281), (0.95, 31, 2.0395), (0.99, 31, 2.744)],
+    [(0.95, 10, 2.2281), (0.99, 10, 3.1693), (0.95, 31, 2.0395), (0.99, 31, 2.744)],
 )
 def test_the_quantile_is_that_of_students_tables(confidence, degrees, expected):
     assert student_t(confidence, degrees) == pytest.approx(expected, rel=1e-3)

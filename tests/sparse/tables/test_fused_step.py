@@ -270,3 +270,15 @@ def test_the_state_of_others_is_refused_before_anything_changes():
     with pytest.raises(ValueError, match=r"own.weight is torch.float32 of shape \(4, 6\)"):
         tables.load({**{name: one + 1 for name, one in tables.state().items()}, "own.weight": torch.zeros(4, 6)})
     require_equal(tables.state(), before)
+
+
+@pytest.mark.parametrize("feature", list(ROWS))
+def test_gradients_are_finite_until_one_of_any_feature_is_not(feature):
+    tables = FusedTables(SPECS, RowWiseAdaGrad(0.1), seed=3)
+    assert tables.has_finite_gradients(), "none waits"
+    backward(tables, batch(0))
+    assert tables.has_finite_gradients()
+    (tables.lookup({feature: batch(1)[feature]})[feature].sum() * float("nan")).backward()
+    assert not tables.has_finite_gradients()
+    tables.forget()
+    assert tables.has_finite_gradients()
