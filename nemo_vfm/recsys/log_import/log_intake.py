@@ -12,7 +12,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts, counts_of
 from nemo_vfm.recsys.log_import.row_sampling import RowSampling
-from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition, ReadChunk
+from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition, ReadChunk, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
@@ -68,7 +68,7 @@ class LogIntake:
         Raises:
             DataError: a row is bad and stops, or all of a block are, or a file is damaged.
         """
-        for read in self.source.read(state.position):
+        for read in map(trainable, self.source.read(state.position)):
             self._judge(read)
             counts = counts_of(state.counts.json())
             counts.total += read.num_rows
