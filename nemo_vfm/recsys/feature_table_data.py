@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
@@ -105,6 +106,11 @@ class FeatureTableData(TrainingData):
         self._started = _Started(reader, order, seed, first_batch, rank, num_ranks)
         grouped = {name: [*its] for name, its in reader.groups.items()}
         info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
+
+    def no_samples(self) -> FeatureBatch:
+        """See `HasColumns`."""
+        reader = self._reader()
+        return reader.window(reader.stored([0]), torch.zeros(0, dtype=torch.int64)).batch
 
     def by_number(self) -> "TableBatches":
         """This rank's batches; once it is started."""

@@ -95,8 +95,14 @@ class Profile:
         for chunk in chain([first], chunks):
             measured.add(chunk)
         return ProfileFigures(
-            measured, whole.window_edges(self.windows), self.batch_size, self.min_factor, self.hot_share,
-            self.confidence, seed, self.fraction,
+            measured,
+            whole.window_edges(self.windows),
+            self.batch_size,
+            self.min_factor,
+            self.hot_share,
+            self.confidence,
+            seed,
+            self.fraction,
         ).json()
 
     def _tables_of(self, features: Iterable[str]) -> dict[str, TableRows]:

@@ -118,3 +118,12 @@ class HasBatchSizes(Protocol):
     def batch_sizes(self) -> Mapping[str, int]:
         """`{where it is written: samples of a global batch}`."""
         ...
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """Training data whose batches have parts with names of their own, such as features of a log."""
+
+    def no_samples(self) -> Batch:
+        """A batch without samples that has all parts; before it is started."""
+        ...

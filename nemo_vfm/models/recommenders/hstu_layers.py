@@ -97,7 +97,7 @@ class _Layer(nn.Module):
         self, x_RTD: Tensor, apart_TT: Tensor, buckets_RTT: Tensor | None, seen_TT: Tensor, places: DropoutPlaces
     ) -> Tensor:
         projected = F.silu(self.uvqk(self.input_norm(x_RTD)))
-        u, v, q, k_RTHE = projected.unflatten(2, (4, self.heads, -1)).unbind(2)
+        u, v, q, k_RTHE = projected.view(*x_RTD.shape[:2], 4, self.heads, x_RTD.shape[2] // self.heads).unbind(2)
         bias = self.place_bias[apart_TT]
         if self.time_bias is not None and buckets_RTT is not None:
             bias = bias + self.time_bias[buckets_RTT]

@@ -120,7 +120,9 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     kind = column.type
     if hasattr(column, "dictionary_decode"):
         column, kind = column.dictionary_decode(), kind.value_type
-    if any(is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)):
+    if any(
+        is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    ):
         return _string_hashes(column)
     if types.is_temporal(kind):
         column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())

@@ -109,8 +109,8 @@ def test_a_row_that_is_no_sample_is_named_and_the_others_stay(reason, tmp_path):
 
 
 OTHER_TYPES = [
-    pa.array([0.5] * 3), pa.array([{"a": 1}] * 3), pa.array([[[1]]] * 3), pa.array([{1: "x"}] * 3, pa.map_(pa.int64(), pa.string())),
-    pa.array([{1: {2: 1.0}}] * 3, pa.map_(pa.int64(), MAP)), pa.array([[{1: 1.0}]] * 3, pa.list_(MAP)),
+    pa.array([0.5] * 3), pa.array([{"a": 1}] * 3), pa.array([[[1]]] * 3), pa.array([[{1: 1.0}]] * 3, pa.list_(MAP)),
+    pa.array([{1: "x"}] * 3, pa.map_(pa.int64(), pa.string())), pa.array([{1: {2: 1.0}}] * 3, pa.map_(pa.int64(), MAP)),
 ]  # fmt: skip
 
 
