@@ -40,6 +40,7 @@ class ImportLog:
         source: the log.
         ids: which row of its table an id has; `FrequentIds` counts the ids of the whole log first, and leaves
             `vocabulary.safetensors`. None keeps the log's own ids.
+        raw_features: whose numbers are no ids and stay as they are, such as the times of a history's items.
         groups: features that change together, by name; None takes the source's own.
         windows: features of groups whose rows shift; None takes the source's own.
         memory_bytes: that the samples may take while they are clustered; Python, the file that is being read and a row
@@ -56,6 +57,7 @@ class ImportLog:
         *,
         source: ImportSource,
         ids: IdMap | FrequentIds | None,
+        raw_features: Sequence[str] = (),
         groups: Mapping[str, Sequence[str]] | None = None,
         windows: Sequence[str] | None = None,
         memory_bytes: int = 256 << 20,
@@ -71,7 +73,10 @@ class ImportLog:
                 f"at least {_LEAST_MEMORY:,}"
             )
         schema = source.schema()
-        self.source, self.ids, self.memory_bytes = source, ids, memory_bytes
+        if unknown := [name for name in raw_features if name not in schema.features]:
+            raise ValueError(f"raw_features names {unknown[0]}, and the source has {', '.join(schema.features)}")
+        self.source, self.ids, self.raw_features = source, ids, tuple(raw_features)
+        self.memory_bytes = memory_bytes
         self.schema = replace(
             schema,
             groups=schema.groups if groups is None else groups,
@@ -111,7 +116,8 @@ class ImportLog:
     def _plan(self, run: Run) -> Json:
         """All that the table follows from."""
         settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
-        rules = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        rules += self.raw_features
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
@@ -132,9 +138,15 @@ class ImportLog:
         if not isinstance(self.ids, FrequentIds):
             return self.ids
         if not places.vocabulary.is_file():
-            reading = self._read_from(IntakeState(), LogIntake(self.source, None, None, self.on_bad_row), "count ids")
-            self.ids.vocabulary(chunk for chunk, _ in reading).write(places.vocabulary)
+            reading = self._read_from(IntakeState(), self._intake(None, None), "count ids")
+            self.ids.vocabulary(self._ids_of(chunk) for chunk, _ in reading).write(places.vocabulary)
         return read_vocabulary(places.vocabulary)
+
+    def _ids_of(self, chunk: LogChunk) -> LogChunk:
+        return replace(chunk, features={n: ids for n, ids in chunk.features.items() if n not in self.raw_features})
+
+    def _intake(self, ids: IdMap | None, sampling: RowSampling | None) -> LogIntake:
+        return LogIntake(self.source, ids, sampling, self.on_bad_row, self.raw_features)
 
     def _in_order(
         self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
@@ -142,7 +154,7 @@ class ImportLog:
         """Write samples as they are read. After each part, note a place to go on from that is before its end."""
         done, state = writer.resume(), state_of(_read(places.progress))
         state = state if state.counts.kept <= done else IntakeState()
-        for chunk, after in self._read_from(state, LogIntake(self.source, ids, sampling, self.on_bad_row)):
+        for chunk, after in self._read_from(state, self._intake(ids, sampling)):
             skipped = done - state.counts.kept
             for unwritten in without_first([chunk], max(0, skipped)):
                 writer.add(unwritten)
@@ -156,7 +168,7 @@ class ImportLog:
     ) -> ImportCounts:
         """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
         cut, sort = self.source.sessions() == "cut", SessionSort(places.spill, self.memory_bytes)
-        intake = LogIntake(self.source, ids, None if cut else sampling, self.on_bad_row)
+        intake = self._intake(ids, None if cut else sampling)
         reading = self._read_from(state_of(sort.state()), intake)
         sort.fill((chunk, state.json()) for chunk, state in reading)
         counts = state_of(sort.state()).counts

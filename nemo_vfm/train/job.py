@@ -26,7 +26,13 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
-from nemo_vfm.core.types.training_data import HasColumns, HasVocab, ResumableData, ResumablePhases, TrainingData
+from nemo_vfm.core.types.training_data import (
+    HasColumns,
+    HasVocab,
+    ResumableData,
+    ResumablePhases,
+    TrainingData,
+)
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
@@ -114,6 +120,8 @@ class Train:
                              f"steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
+        if validation is not None:
+            validation.require(data)
         if adapters is not None and start_from is None:
             raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip

@@ -150,6 +150,22 @@ def test_numbers_that_no_training_could_take_are_bad_rows_of_any_source(tmp_path
         [*log.log_chunks()]
 
 
+@pytest.mark.parametrize("ids", [HashedIds(num_rows=5), FrequentIds(num_rows=5, min_count=1)])
+def test_raw_features_keep_their_numbers_and_are_counted_in_no_vocabulary(ids, tmp_path):
+    columns = {"y": [0.0, 1.0], "item": [10**12, 7], "clicked_at": [[3, 10**15], []]}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    log = ParquetLog(
+        paths=[tmp_path / "log.parquet"], session=None, time=None, labels=["y"], features=["item", "clicked_at"]
+    )
+    run(ImportLog(source=log, ids=ids, raw_features=["clicked_at"]), tmp_path / "run")
+    found = table(tmp_path / "run").features
+    assert lists(found["clicked_at"]) == columns["clicked_at"] and int(found["item"].values_N.max()) < 5
+    if isinstance(ids, FrequentIds):
+        assert [*read_vocabulary(tmp_path / "run/vocabulary.safetensors").ids] == ["item"]
+    with pytest.raises(ValueError, match="raw_features names items, and the source has item, clicked_at"):
+        ImportLog(source=log, ids=ids, raw_features=["items"])
+
+
 def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):
     monkeypatch.setattr(import_counts, "MOST_LISTED", 3)
     job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None, on_bad_row="drop")

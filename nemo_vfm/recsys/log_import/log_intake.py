@@ -3,7 +3,7 @@
 """Reads a source from any place on: ids become rows, samples are left out, and what became of each row is counted."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -55,12 +55,14 @@ class LogIntake:
         ids: None leaves ids as they are.
         sampling: None keeps all.
         on_bad_row: what a row does that is no sample.
+        raw_features: whose numbers are no ids and stay as they are.
     """
 
     source: ImportSource
     ids: IdMap | None
     sampling: RowSampling | None
     on_bad_row: OnBadRow
+    raw_features: Sequence[str] = ()
 
     def chunks(self, state: IntakeState) -> Iterator[tuple[LogChunk, IntakeState]]:
         """Samples, and how far the source is read after them.
@@ -90,4 +92,9 @@ class LogIntake:
     def _with_rows(self, chunk: LogChunk) -> LogChunk:
         if self.ids is None:
             return chunk
-        return replace(chunk, features={name: self.ids.table_rows(name, ids) for name, ids in chunk.features.items()})
+        mapped = {
+            name: self.ids.table_rows(name, ids)
+            for name, ids in chunk.features.items()
+            if name not in self.raw_features
+        }
+        return replace(chunk, features={**chunk.features, **mapped})

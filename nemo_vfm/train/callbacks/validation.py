@@ -4,14 +4,17 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import torch
 from safetensors.torch import load, save
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.storage.files import write_json
+from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import Contribution, HasValidationMetrics, ModelInputs, ReportsPerplexity
+from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
 from nemo_vfm.parallel.ranks.consensus import everyone_says, everyone_sends
 from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.validation_batches import evaluated, speaks_for_slice
@@ -28,20 +31,36 @@ class Validate:
     Args:
         every_steps: optimizer steps between measurements; there is always one at the end.
         noise_edges: borders of the noise bins; a loss of diffusion is mostly a matter of how much noise there was.
+        window: `next` measures, whenever a window of time is trained, the next one, before that is trained on, in place
+            of held-out batches every so many steps; the data must come in windows of time. Samples that share a batch
+            with the last ones of the window before are left out.
     """
 
     def __init__(
-        self, *, every_steps: int = 1000, noise_edges: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    ) -> None:
+        self, *, every_steps: int = 1000, noise_edges: Sequence[float] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+        window: Literal["next"] | None = None,
+    ) -> None:  # fmt: skip
         if every_steps < 1 or list(noise_edges) != sorted(noise_edges) or len(noise_edges) < 2:
             raise ValueError(f"every_steps ({every_steps}) must be at least 1, noise_edges ({noise_edges}) must rise")
-        self.every_steps, self.noise_edges = every_steps, tuple(noise_edges)
+        self.every_steps, self.noise_edges, self.window = every_steps, tuple(noise_edges), window
+
+    def require(self, data: TrainingData) -> None:
+        """Refuse data without the windows that are to be measured.
+
+        Raises:
+            ValueError: it has none.
+        """
+        if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):
+            raise ValueError(
+                f"validation.window={self.window} measures windows of time, and {type(data).__name__} has none; a "
+                "feature table has them with data.order=time and data.time_window"
+            )
 
     def on_step(self, fit: TrainState) -> None:
         """Measure where due, with the averaged weights if there are any."""
-        if not fit.due(self.every_steps):
+        if (batches := self._due(fit)) is None:
             return
-        found, counted = _of_this_rank(fit)
+        found, counted = _of_this_rank(fit, batches)
         measured = _of_all(found)
         if not measured:
             return
@@ -56,6 +75,15 @@ class Validate:
         if isinstance(fit.task, HasValidationMetrics):
             _add_metrics(fit, fit.task, counted)
 
+    def _due(self, fit: TrainState) -> Iterable[Batch] | None:
+        """What is measured after this step; None where nothing is."""
+        if self.window is None:
+            return fit.data.val_dataloader() if fit.due(self.every_steps) else None
+        data, last = fit.data, fit.step - 1
+        assert isinstance(data, HasTimeWindows), "see require"
+        ends = fit.finished or fit.ended_early or data.ends_time_window(last)
+        return data.rest_of_time_window(last) if ends else None
+
     def _by_noise(self, losses: torch.Tensor, weights: torch.Tensor, noise: torch.Tensor) -> dict[str, float]:
         bins = torch.bucketize(noise, torch.tensor(self.noise_edges[1:-1]))
         spans = list(zip(self.noise_edges, self.noise_edges[1:], strict=False))
@@ -65,11 +93,13 @@ class Validate:
         }
 
 
-def _of_this_rank(fit: TrainState) -> tuple[dict[int, Measured], list[Contribution]]:
+def _of_this_rank(
+    fit: TrainState, batches: Iterable[Batch]
+) -> tuple[dict[int, Measured], list[Contribution]]:  # fmt: skip
     """What the batches of this rank's slice measure, by number, and what they count for the task's metrics."""
     found: dict[int, Measured] = {}
     counted: list[Contribution] = []
-    for number, losses_B, prepared in evaluated(fit):
+    for number, losses_B, prepared in evaluated(fit, batches):
         if not isinstance(fit.task, HasValidationMetrics):
             found[number] = _measured(losses_B, prepared)
         else:
