@@ -121,7 +121,7 @@ class Train:
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
         if validation is not None:
-            validation.require(data)
+            validation.require(data, task)
         if adapters is not None and start_from is None:
             raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip

@@ -8,6 +8,7 @@ all row groups. Shape letters: B samples of a row group, M samples that are trai
 
 import bisect
 import itertools
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -80,8 +81,10 @@ class TimeOrder:
             inside_M = self._inside(window.number, time_M, place_M).nonzero().squeeze(1)
             if len(inside_M):
                 row_M = place_M[inside_M] - self._borders_B[number]
-                found = self._reader.window(self._reader.stored([number]), row_M)
-                parts.append(found.batch.rows(0, len(row_M)))  # without the unique rows of other samples
+                stored = self._reader.stored([number])
+                found = self._reader.window(stored, row_M)
+                batch = found.batch.rows(0, len(row_M))  # without the unique rows of other samples
+                parts.append(replace(batch, session_B=stored.samples.session_B[row_M]))
                 times.append(time_M[inside_M])
                 faults |= {size + place: fault for place, fault in found.faults.items()}
                 size += len(row_M)

@@ -180,4 +180,4 @@ def test_windows_are_asked_only_of_data_that_has_them(folder):
     given = training(folder)
     given.data.time_window = None
     with pytest.raises(ValueError, match=r"FeatureTableData has none; a feature table has them with data.order=time"):
-        Validate(window="next").require(given.data)
+        Validate(window="next").require(given.data, given.task)
