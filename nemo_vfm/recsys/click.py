@@ -119,13 +119,17 @@ class Click:
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
         for name, label_B in prepared.targets.items():
             own |= {
-                self._named("label", name): label_B,
+                self.label_column(name): label_B,
                 self._named("score", name): prepared.tags[_tag(name)].sigmoid(),
             }
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
         if taken := sorted(own.keys() & others.keys()):
             raise UserError(f"the label {taken[0]!r} of the data has the name of a column of predictions; rename it")
         return own | others
+
+    def label_column(self, label: str) -> str:
+        """The name of a label's own column of predictions."""
+        return self._named("label", label)
 
     def contribution(self, prepared: ModelInputs) -> Contribution:
         """See `HasValidationMetrics`: of each label its samples by their scores."""

@@ -5,7 +5,9 @@
 Shape letter: M samples.
 """
 
+import bisect
 import copy
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -145,13 +147,20 @@ class FeatureTableData(TrainingData):
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`: in the order of the table; the last batch may be smaller."""
+        return [] if self.held_out is None else self.held_out_batches()
+
+    def held_out_batches(self) -> "OrderedBatches":
+        """Those of `val_dataloader`, by number."""
         opened = self._open()
         if isinstance(self.held_out, HeldOutTable):
             reader = self._reader(self.held_out.folder)
-            return _HeldOut(reader, _first_rows(reader.table, self.held_out.samples), self.batch_size)
-        if self.held_out is None:
-            return []
-        return _HeldOut(opened.reader, lambda number: ~opened.rows.of(number), self.batch_size)
+            return OrderedBatches(reader, _first_rows(reader.table, self.held_out.samples), self.batch_size)
+        return OrderedBatches(opened.reader, lambda number: ~opened.rows.of(number), self.batch_size)
+
+    def all_samples(self) -> "OrderedBatches":
+        """Every sample of the table, held out or not, in its order; it need not be started."""
+        reader = self._reader(self.folder)
+        return OrderedBatches(reader, _first_rows(reader.table, None), self.batch_size)
 
     def has_time_windows(self) -> bool:
         """See `HasTimeWindows`."""
@@ -327,31 +336,51 @@ class TableBatches:
         return self._reader.window(stored, self._order.arranged(window, kept_M, stored.samples.session_B))
 
 
-class _HeldOut:
-    """The same batches at every iteration.
+class OrderedBatches:
+    """Batches in the order of the table, by number; the last one may be smaller.
 
     Args:
-        held_out: whether each sample of a row group is.
+        reader: reads row groups, of which the last two stay in memory.
+        chosen: whether each sample of a row group is in them.
+        batch_size: samples of a batch.
     """
 
-    def __init__(self, reader: WindowReader, held_out: Callable[[int], Tensor], batch_size: int) -> None:
-        self._reader, self._held_out, self._batch_size = reader, held_out, batch_size
+    def __init__(self, reader: WindowReader, chosen: Callable[[int], Tensor], batch_size: int) -> None:
+        self._reader, self._chosen, self._batch_size = reader, chosen, batch_size
+        sizes = (int(chosen(number).sum()) for number in range(len(reader.table.row_groups) - 1))
+        self._ends = list(itertools.accumulate(sizes))
+        self._of_row_group = functools.lru_cache(maxsize=2)(self._read)
 
-    def __iter__(self) -> Iterator[Batch]:
-        index, rest = 0, list[FeatureBatch]()
-        for number in range(len(self._reader.table.row_groups) - 1):
-            rows_M = self._held_out(number).nonzero().squeeze(1)
-            if len(rows_M):
-                rest.append(self._of_row_group(number, rows_M))
-            while sum(map(len, rest)) >= self._batch_size:
-                whole = joined(rest, index)
-                yield whole.rows(0, self._batch_size)
-                index, rest = index + 1, [whole.rows(self._batch_size, len(whole))]
-        if sum(map(len, rest)):
-            yield joined(rest, index)
+    @property
+    def digest(self) -> str:
+        """Of the table."""
+        return self._reader.table.digest
 
-    def _of_row_group(self, number: int, rows_M: Tensor) -> FeatureBatch:
-        stored = self._reader.stored([number])
+    @property
+    def dense(self) -> Sequence[str]:
+        """What the columns of `dense_BF` are."""
+        return self._reader.dense
+
+    def __len__(self) -> int:
+        return -(-(self._ends or [0])[-1] // self._batch_size)
+
+    def __getitem__(self, index: int) -> FeatureBatch:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} batches, and {index} was asked for")
+        first, end = index * self._batch_size, min((index + 1) * self._batch_size, self._ends[-1])
+        parts, number = [], bisect.bisect_right(self._ends, first)
+        while first < end:
+            begin = self._ends[number] - len(self._of_row_group(number))
+            last = min(end, self._ends[number])
+            parts += [self._of_row_group(number).rows(first - begin, last - begin)] if last > first else []
+            first, number = last, number + 1
+        return joined(parts, index)
+
+    def __iter__(self) -> Iterator[FeatureBatch]:
+        return map(self.__getitem__, range(len(self)))
+
+    def _read(self, number: int) -> FeatureBatch:
+        rows_M, stored = self._chosen(number).nonzero().squeeze(1), self._reader.stored([number])
         found = self._reader.window(stored, rows_M).batch
         return replace(found, session_B=stored.samples.session_B[rows_M])  # predictions have it as a column
 
