@@ -125,6 +125,8 @@ class FeatureTableData(TrainingData):
             _chosen("held_out", [self.held_out.feature], reader.table.schema.features)
         rows = TrainedRows(reader.table, None if isinstance(self.held_out, HeldOutTable) else self.held_out, seed)
         order = self._order(reader, rows)
+        if isinstance(self.held_out, HeldOutTable):
+            _require_same_ids(reader.table, self._reader(self.held_out.folder).table)
         self._started = _Started(reader, rows, order, seed, first_batch, rank, num_ranks)
         grouped = {name: [*its] for name, its in reader.groups.items()}
         info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
@@ -391,6 +393,14 @@ def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Ten
         warn(f"{table.folder} has {table.num_rows:,} samples, all of which are held out: {samples:,} were asked for")
     borders, most = table.row_groups, samples or table.num_rows
     return lambda number: torch.arange(borders[number], borders[number + 1]) < most
+
+
+def _require_same_ids(one: FeatureTable, other: FeatureTable) -> None:
+    if one.manifest.ids != other.manifest.ids:
+        raise UserError(
+            f"the ids of {other.folder} have other rows than those of {one.folder}, so a model of the one says nothing "
+            "of the other. Import it by KnownIds with the other's run folder as vocabulary, or with equal HashedIds"
+        )
 
 
 def _chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:
