@@ -39,7 +39,7 @@ class ScoreCounts:
     """Samples of a log by their scores, all that the measures need. Each is NaN where it is not defined.
 
     Args:
-        score_K: the distinct scores in rising order, float32; where they were rounded, in units of the step.
+        score_K: the distinct scores in rising order, float64; where they were rounded, in units of the step.
         sums_K4: over the samples of each score, by their weights, float64: labels, 1 - labels, predicted
             probabilities, and log losses in natural units.
     """
@@ -66,7 +66,7 @@ class ScoreCounts:
         loss_N = binary_cross_entropy_with_logits(logit_N, label_N, reduction="none")
         sums_N4 = torch.stack([label_N, 1 - label_N, logit_N.sigmoid(), loss_N], 1) * weight_N[:, None]
         ranked_N = logit_N if step is None else (logit_N.clamp(-MAX_LOGIT, MAX_LOGIT) / step).round()
-        return _added(ranked_N.float(), sums_N4)
+        return _added(ranked_N, sums_N4)
 
     @staticmethod
     def merged(parts: "Sequence[ScoreCounts]") -> "ScoreCounts":

@@ -18,6 +18,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Contribution, ModelInputs, ValidationMetrics
 from nemo_vfm.metrics.ranking import ScoreCounts, expected_calibration_error
+from nemo_vfm.models.recommenders.feature_vectors import feature_rows
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 
 
@@ -118,7 +119,7 @@ class Click:
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
         for name, label_B in prepared.targets.items():
             own |= {
-                self._named("label", name): label_B,
+                self.label_column(name): label_B,
                 self._named("score", name): prepared.tags[_tag(name)].sigmoid(),
             }
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
@@ -126,11 +127,31 @@ class Click:
             raise UserError(f"the label {taken[0]!r} of the data has the name of a column of predictions; rename it")
         return own | others
 
+    def label_column(self, label: str) -> str:
+        """The name of a label's own column of predictions."""
+        return self._named("label", label)
+
     def contribution(self, prepared: ModelInputs) -> Contribution:
         """See `HasValidationMetrics`: of each label its samples by their scores."""
         counts = {name: ScoreCounts.of(prepared.tags[_tag(name)], label_B, prepared.weight_B, step=self.score_step)
                   for name, label_B in prepared.targets.items()}  # fmt: skip
         return _tensors(counts)
+
+    def grouped(self, prepared: ModelInputs, group: str) -> dict[str, dict[str, Tensor]]:
+        """See `RanksGroups`: by `session`, or by a feature with at most one id, without which a sample counts nowhere.
+
+        Raises:
+            UserError: the batch has no sessions.
+            DataError: it has no such feature, or a sample has several ids of it.
+        """
+        batch = prepared.inputs["batch"]
+        assert isinstance(batch, FeatureBatch)
+        group_B, has_B = _groups(batch, group)
+        shared = {"group": group_B, "weight": prepared.weight_B * has_B}
+        return {
+            self._named("", name): {**shared, "score": prepared.tags[_tag(name)], "label": label_B}
+            for name, label_B in prepared.targets.items()
+        }
 
     def merged(self, parts: Sequence[Contribution]) -> Contribution:
         """See `HasValidationMetrics`."""
@@ -156,6 +177,21 @@ class Click:
 
     def _named(self, what: str, label: str) -> str:
         return what if len(self.labels) == 1 else f"{what}_{label}"
+
+
+def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
+    """The group of each sample, and whether it has one."""
+    if name == "session":
+        if batch.session_B is None:
+            raise UserError("samples are to be ranked by session, and these batches do not say of which they are")
+        return batch.session_B, torch.ones_like(batch.session_B)
+    rows, group = feature_rows(batch, name)
+    if len(several := (rows.lengths_B > 1).nonzero()):
+        count = int(rows.lengths_B[several[0]])
+        raise DataError(f"samples are to be ranked by {name}, and one has {count} ids of it; name a feature with one")
+    has = rows.lengths_B == 1
+    ids = torch.zeros_like(rows.lengths_B).masked_scatter_(has, rows.values_N)
+    return (ids, has) if group is None else (ids[batch.groups[group].inverse_B], has[batch.groups[group].inverse_B])
 
 
 def _measured(counts: ScoreCounts) -> dict[str, float]:

@@ -27,7 +27,7 @@ _COLUMNS = ("id", "label", "score", "teacher")
 
 
 class CompareScores:
-    """Writes `predictions.parquet` (id, label, score, teacher, logistic) and `comparison.json`.
+    """Writes `predictions.parquet`, all columns of the training's and `logistic`, and `comparison.json`.
 
     An AUC is expected under the teacher's probabilities, which is less noisy than that of the clicks.
 
@@ -67,7 +67,7 @@ class CompareScores:
             raise UserError(
                 f"{self.predictions} has no column {lacking[0]}; train on the table of a log with a teacher"
             )
-        return found.select(_COLUMNS)
+        return found
 
     def _logistic(self, ids_B: Tensor) -> Tensor:
         """The probability of each of these samples."""

@@ -18,9 +18,10 @@ FOLDER = "batches"
 
 
 class ExportBatches:
-    """Writes the features of the first global batches, a file `batches/NNNNNN.safetensors` each.
+    """Writes the first global batches, a file `batches/NNNNNN.safetensors` each, with all that a training needs.
 
-    What a file holds says `nemo_vfm.sparse.feature_files`.
+    Features and groups are as `nemo_vfm.sparse.feature_files` says; below `samples/` are `dense` (B, F), `label/NAME`,
+    `ids` and `weight`.
 
     Args:
         data: of a recommender; it begins as training with the seed of this run would.
@@ -57,7 +58,7 @@ class ExportBatches:
 def _begin(run: Run, folder: Path) -> None:
     """Take away the batches of other settings than this run has; how many there are to be does not matter."""
     settings = {name: value for name, value in run.settings.items() if name != "num_batches"}
-    plan, path = {"settings": settings, "seed": run.seed, "before": run.before}, run.folder / "plan.json"
+    plan, path = {"format": 2, "settings": settings, "seed": run.seed, "before": run.before}, run.folder / "plan.json"
     if path.is_file() and read_json(path) != plan:
         warn(f"{folder} holds batches of other settings; they are written again")
         shutil.rmtree(folder, ignore_errors=True)
@@ -74,4 +75,6 @@ def _write(folder: Path, batch: object) -> None:
             f"the data gives {type(batch).__name__}, which has no features; give data of a recommender, such as "
             "nemo_vfm.recsys.feature_table_data.FeatureTableData"
         )
-    write_features(_file(folder, batch.index), batch.features, batch.groups)
+    labels = {f"label/{name}": label_B for name, label_B in batch.labels.items()}
+    samples = {"ids": batch.ids_B, "weight": batch.weight_B, "dense": batch.dense_BF, **labels}
+    write_features(_file(folder, batch.index), batch.features, batch.groups, samples)

@@ -5,13 +5,16 @@
 Shape letter: M samples.
 """
 
+import bisect
 import copy
+import functools
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Self
 
+import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
@@ -21,12 +24,14 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
-from nemo_vfm.data.batching.faults import Faults
+from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
-from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId, held_out
+from nemo_vfm.recsys.feature_table.held_out import HeldOutFrom, HeldOutShare, HeldOutTable, TrainedRows
+from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, joined
+from nemo_vfm.recsys.feature_table.time_order import TimeOrder
 from nemo_vfm.recsys.feature_table.window_cache import WindowCache
 from nemo_vfm.sparse.dedup_groups import choose_groups
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -41,7 +46,7 @@ class FeatureTableData(TrainingData):
         folder: that `FeatureTableWriter` wrote.
         batch_size: samples of a global batch, over all ranks.
         order: `clustered` keeps the samples of sessions together, so that groups have few unique rows, and shuffles
-            blocks of sessions; `shuffled` draws samples at random; `log` takes them as they lie.
+            blocks of sessions; `shuffled` draws samples at random; `log` takes them as they lie; `time` by their times.
         groups: which features batches hold once a unique row: `stored` are the groups of the table; `auto` measures
             which are worth it on the first row group; `none` repeats all rows; or names and their features.
         dense, labels, features: which to read; None reads all.
@@ -49,6 +54,12 @@ class FeatureTableData(TrainingData):
         out_of_range: such an id stops the run, or its sample keeps its place with weight 0.
         max_bad_in_a_row: so many such samples one after another stop the run anyway.
         val_fraction: share of the sessions that is held out, at least 0 and below 1.
+        held_out: in place of `val_fraction`, what is held out: a share of the sessions or users, all from a time on,
+            or another table.
+        time_window: with `order: time`, how long a window of time lasts, in the unit of the table's times: validation
+            by `window: next` measures each one before it is trained on. None has no windows.
+        item_times: features with the time of each item of a history, in the same unit; an item that is newer than its
+            sample stops the run.
         window_groups: row groups that are read at once and shuffled with each other. Memory grows with it: with
             `num_workers` three such windows are held.
         block_rows: about how many samples are in a block of sessions.
@@ -70,6 +81,9 @@ class FeatureTableData(TrainingData):
         out_of_range: OutOfRange = "stop",
         max_bad_in_a_row: int = 1000,
         val_fraction: float = 0.0,
+        held_out: HeldOutShare | HeldOutFrom | HeldOutTable | None = None,
+        time_window: int | None = None,
+        item_times: Sequence[str] = (),
         window_groups: int = 4,
         block_rows: int = 256,
         num_workers: int = 0,
@@ -80,10 +94,16 @@ class FeatureTableData(TrainingData):
                 f"batch_size ({batch_size}), window_groups ({window_groups}) and block_rows ({block_rows}) must be at "
                 f"least 1, num_workers ({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
             )
+        if val_fraction and held_out is not None:
+            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both say what is held out; give one")
+        if time_window is not None and (order != "time" or time_window < 1):
+            raise ValueError(f"time_window ({time_window}) must be at least 1, and is for order: time, not {order}")
         self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups
         self.dense, self.labels, self.features = dense, labels, features
         self.num_rows, self.out_of_range = dict(num_rows or {}), out_of_range
-        self.val_fraction, self.window_groups, self.block_rows = val_fraction, window_groups, block_rows
+        self.held_out = HeldOutShare(fraction=val_fraction) if val_fraction else held_out
+        self.time_window, self.item_times = time_window, tuple(item_times)
+        self.window_groups, self.block_rows = window_groups, block_rows
         self.num_workers, self.verify = num_workers, verify
         self.faults = Faults(max_in_a_row=max_bad_in_a_row)
         self._begins = self._before = 0
@@ -100,19 +120,27 @@ class FeatureTableData(TrainingData):
         if self.batch_size % num_ranks:
             raise UserError(f"batch_size {self.batch_size} is not divisible by {num_ranks} ranks")
         assert first_batch >= self._begins, f"batch {first_batch} is before the first, {self._begins}"
-        reader = self._reader()
-        order = self._order(reader.table, seed)
-        self._started = _Started(reader, order, seed, first_batch, rank, num_ranks)
+        reader = self._reader(self.folder)
+        if isinstance(self.held_out, HeldOutShare) and self.held_out.feature is not None:
+            _chosen("held_out", [self.held_out.feature], reader.table.schema.features)
+        rows = TrainedRows(reader.table, None if isinstance(self.held_out, HeldOutTable) else self.held_out, seed)
+        order = self._order(reader, rows)
+        if isinstance(self.held_out, HeldOutTable):
+            _require_same_ids(reader.table, self._reader(self.held_out.folder).table)
+        self._started = _Started(reader, rows, order, seed, first_batch, rank, num_ranks)
         grouped = {name: [*its] for name, its in reader.groups.items()}
         info(f"{self.folder}: {order.num_samples:,} samples to train on, groups stored once: {grouped or 'none'}")
+
+    def no_samples(self) -> FeatureBatch:
+        """See `HasColumns`."""
+        reader = self._reader(self.folder)
+        return reader.window(reader.stored([0]), torch.zeros(0, dtype=torch.int64)).batch
 
     def by_number(self) -> "TableBatches":
         """This rank's batches; once it is started."""
         opened, share = self._open(), self.batch_size // self._open().num_ranks
-        return TableBatches(
-            opened.reader, opened.order, opened.seed, self.val_fraction, batch_size=self.batch_size, share=share,
-            first=self._before - self._begins * self.batch_size + opened.rank * share, ahead=self.num_workers > 0,
-        )  # fmt: skip
+        first = self._place(0) + opened.rank * share
+        return TableBatches(opened, batch_size=self.batch_size, share=share, first=first, ahead=self.num_workers > 0)
 
     def train_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.train_dataloader`."""
@@ -121,10 +149,37 @@ class FeatureTableData(TrainingData):
 
     def val_dataloader(self) -> Iterable[Batch]:
         """See `TrainingData.val_dataloader`: in the order of the table; the last batch may be smaller."""
-        if not self.val_fraction:
-            return []
+        return [] if self.held_out is None else self.held_out_batches()
+
+    def held_out_batches(self) -> "OrderedBatches":
+        """Those of `val_dataloader`, by number."""
         opened = self._open()
-        return _HeldOut(opened.reader, opened.seed, self.val_fraction, self.batch_size)
+        if isinstance(self.held_out, HeldOutTable):
+            reader = self._reader(self.held_out.folder)
+            return OrderedBatches(reader, _first_rows(reader.table, self.held_out.samples), self.batch_size)
+        return OrderedBatches(opened.reader, lambda number: ~opened.rows.of(number), self.batch_size)
+
+    def all_samples(self) -> "OrderedBatches":
+        """Every sample of the table, held out or not, in its order; it need not be started."""
+        reader = self._reader(self.folder)
+        return OrderedBatches(reader, _first_rows(reader.table, None), self.batch_size)
+
+    def has_time_windows(self) -> bool:
+        """See `HasTimeWindows`."""
+        return self.time_window is not None
+
+    def ends_time_window(self, index: int) -> bool:
+        """See `HasTimeWindows`."""
+        order, begin = self._by_time(), self._place(index)
+        return begin < order.num_samples and order.window_end(begin) <= self._place(index + 1)
+
+    def rest_of_time_window(self, index: int) -> Iterable[Batch]:
+        """See `HasTimeWindows`: a later epoch trains on samples that were trained on, and has none."""
+        order, begin = self._by_time(), self._place(index + 1)
+        end = order.window_end(begin) if begin < order.num_samples else begin
+        rest = TableBatches(self._open(), batch_size=self.batch_size, share=self.batch_size, first=0, ahead=False)
+        for number, first in enumerate(range(begin, end, self.batch_size)):
+            yield joined([batch for batch, _ in rest.pieces(first, min(self.batch_size, end - first))], number)
 
     def batches_per_epoch(self) -> float:
         """See `TrainingData.batches_per_epoch`."""
@@ -145,9 +200,12 @@ class FeatureTableData(TrainingData):
     def position(self, index: int) -> dict[str, ReadPosition]:
         """See `ResumableData`; all samples are one part."""
         opened = self._open()
-        how = (opened.seed, self.order, self.val_fraction, self.window_groups, self.block_rows)
+        kept = None if isinstance(self.held_out, HeldOutTable) else self.held_out
+        how: tuple[object, ...] = (kept, opened.seed, self.order, self.window_groups, self.block_rows)
+        if self.order == "time":
+            how = (kept, opened.seed if isinstance(kept, HeldOutShare) else None, self.order)
         digest = sha256_text(f"{opened.reader.table.digest} {how}")[:16]
-        place = self._before + (index - self._begins) * self.batch_size
+        place = self._place(index)
         return {_ROWS: ReadPosition(place, opened.order.num_samples, digest)}
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
@@ -166,8 +224,17 @@ class FeatureTableData(TrainingData):
         found.batch_size, found._started = batching["batch_size"], None
         return found
 
-    def _reader(self) -> WindowReader:
-        table = FeatureTable(local(self.folder, "the folder of the feature table"), cached_row_groups=0)
+    def _place(self, index: int) -> int:
+        """Samples before global batch `index`."""
+        return self._before + (index - self._begins) * self.batch_size
+
+    def _by_time(self) -> TimeOrder:
+        order = self._open().order
+        assert isinstance(order, TimeOrder), f"windows of time were asked for, and the order is {self.order}"
+        return order
+
+    def _reader(self, folder: Path) -> WindowReader:
+        table = FeatureTable(local(folder, "the folder of the feature table"), cached_row_groups=0)
         if self.verify:
             table.verify()
         schema = table.schema
@@ -175,9 +242,11 @@ class FeatureTableData(TrainingData):
             kind: _chosen(kind, getattr(self, kind), getattr(schema, kind)) for kind in ("dense", "labels", "features")
         }
         _chosen("num_rows", [*self.num_rows], schema.features)
+        times = _chosen("item_times", self.item_times, chosen["features"])
         groups = self._groups(table, chosen["features"])
         return WindowReader(
-            table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range
+            table, chosen["dense"], chosen["labels"], chosen["features"], groups, self.num_rows, self.out_of_range,
+            times,
         )  # fmt: skip
 
     def _groups(self, table: FeatureTable, features: Sequence[str]) -> Mapping[str, Sequence[str]]:
@@ -193,17 +262,16 @@ class FeatureTableData(TrainingData):
             _chosen(f"groups.{name}", its, features)
         return self.groups
 
-    def _order(self, table: FeatureTable, seed: int) -> RowOrder:
-        borders = table.row_groups
-        sizes = [borders[n + 1] - borders[n] for n in range(len(borders) - 1)]
-        if self.val_fraction:
-            sizes = [int((~held_out(table.sessions(n), seed, self.val_fraction)).sum()) for n in range(len(sizes))]
+    def _order(self, reader: WindowReader, rows: TrainedRows) -> RowOrder | TimeOrder:
+        sizes = [int(rows.of(number).sum()) for number in range(len(reader.table.row_groups) - 1)]
         if not sum(sizes):
-            raise UserError(f"all samples of {self.folder} are held out; lower val_fraction {self.val_fraction:g}")
-        if self.val_fraction and sum(sizes) == table.num_rows:
-            warn(f"no session of {self.folder} is held out; raise val_fraction {self.val_fraction:g}")
+            raise UserError(f"all samples of {self.folder} are held out; hold out fewer, by val_fraction or held_out")
+        if rows.held_out is not None and sum(sizes) == reader.table.num_rows:
+            warn(f"no sample of {self.folder} is held out; hold out more, by val_fraction or held_out")
+        if self.order == "time":
+            return TimeOrder(reader, rows, window_groups=self.window_groups, time_window=self.time_window)
         return RowOrder(
-            sizes, seed=seed, order=self.order, window_groups=self.window_groups, block_rows=self.block_rows
+            sizes, seed=rows.seed, order=self.order, window_groups=self.window_groups, block_rows=self.block_rows
         )
 
     def _open(self) -> "_Started":
@@ -217,7 +285,8 @@ class _Started:
     """What follows from the table, the seed and the rank."""
 
     reader: WindowReader
-    order: RowOrder
+    rows: TrainedRows
+    order: RowOrder | TimeOrder
     seed: int
     first_batch: int
     rank: int
@@ -228,28 +297,26 @@ class TableBatches:
     """Global batch g, or this rank's slice of it, by its number.
 
     Args:
-        reader: reads windows.
-        order: which samples.
-        seed: of what is held out.
-        val_fraction: see `FeatureTableData`.
+        opened: the table and the order of its samples.
         batch_size: samples of a global batch.
         share: samples of this rank's slice.
         first: where this rank's slice of batch 0 begins, or would.
         ahead: whether the next window is read while one is used.
     """
 
-    def __init__(
-        self, reader: WindowReader, order: RowOrder, seed: int, val_fraction: float, *, batch_size: int, share: int,
-        first: int, ahead: bool,
-    ) -> None:  # fmt: skip
-        self._reader, self._order, self._seed, self._val_fraction = reader, order, seed, val_fraction
+    def __init__(self, opened: _Started, *, batch_size: int, share: int, first: int, ahead: bool) -> None:
+        self._reader, self._rows, self._order = opened.reader, opened.rows, opened.order
         self._batch_size, self._share, self._first = batch_size, share, first
-        self._windows = WindowCache(self._read, order.following if ahead else None)
+        self._windows = WindowCache(self._read, opened.order.following if ahead else None)
 
     def __getitem__(self, index: int) -> Loaded:
-        spans = self._order.spans(self._first + index * self._batch_size, self._share)
-        parts = [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
-        return joined([batch for batch, _ in parts], index), list(itertools.chain(*(faults for _, faults in parts)))
+        pieces = self.pieces(self._first + index * self._batch_size, self._share)
+        return joined([batch for batch, _ in pieces], index), list(itertools.chain(*(faults for _, faults in pieces)))
+
+    def pieces(self, first: int, count: int) -> list[tuple[FeatureBatch, list[Fault | None]]]:
+        """Samples first .. first + count since the start of training, window by window, and what is wrong with each."""
+        spans = self._order.spans(first, count)
+        return [self._windows.get(window).rows(begin, end) for window, begin, end in spans]
 
     def is_light(self) -> bool:
         """See `ByNumber.is_light`: threads read ahead, since batches are cut of what is in memory."""
@@ -263,38 +330,77 @@ class TableBatches:
         return round(8 * (values + columns) * self._share)
 
     def _read(self, window: WindowId) -> TableWindow:
-        stored = self._reader.stored(self._order.row_groups(window))
-        session_B = stored.samples.session_B
-        kept_M = _kept(session_B, self._seed, self._val_fraction, is_held_out=False)
-        return self._reader.window(stored, self._order.arranged(window, kept_M, session_B))
+        if isinstance(self._order, TimeOrder):
+            return self._order.read(window)
+        groups = self._order.row_groups(window)
+        stored = self._reader.stored(groups)
+        kept_M = torch.cat([self._rows.of(group) for group in groups]).nonzero().squeeze(1)
+        return self._reader.window(stored, self._order.arranged(window, kept_M, stored.samples.session_B))
 
 
-class _HeldOut:
-    """The same batches at every iteration."""
+class OrderedBatches:
+    """Batches in the order of the table, by number; the last one may be smaller.
 
-    def __init__(self, reader: WindowReader, seed: int, val_fraction: float, batch_size: int) -> None:
-        self._reader, self._seed, self._val_fraction, self._batch_size = reader, seed, val_fraction, batch_size
+    Args:
+        reader: reads row groups, of which the last two stay in memory.
+        chosen: whether each sample of a row group is in them.
+        batch_size: samples of a batch.
+    """
 
-    def __iter__(self) -> Iterator[Batch]:
-        index, rest = 0, list[FeatureBatch]()
-        for number in range(len(self._reader.table.row_groups) - 1):
-            rest.append(self._of_row_group(number))
-            while sum(map(len, rest)) >= self._batch_size:
-                whole = joined(rest, index)
-                yield whole.rows(0, self._batch_size)
-                index, rest = index + 1, [whole.rows(self._batch_size, len(whole))]
-        if sum(map(len, rest)):
-            yield joined(rest, index)
+    def __init__(self, reader: WindowReader, chosen: Callable[[int], Tensor], batch_size: int) -> None:
+        self._reader, self._chosen, self._batch_size = reader, chosen, batch_size
+        sizes = (int(chosen(number).sum()) for number in range(len(reader.table.row_groups) - 1))
+        self._ends = list(itertools.accumulate(sizes))
+        self._of_row_group = functools.lru_cache(maxsize=2)(self._read)
 
-    def _of_row_group(self, number: int) -> FeatureBatch:
-        stored = self._reader.stored([number])
-        rows_M = _kept(stored.samples.session_B, self._seed, self._val_fraction, is_held_out=True)
+    @property
+    def digest(self) -> str:
+        """Of the table."""
+        return self._reader.table.digest
+
+    @property
+    def dense(self) -> Sequence[str]:
+        """What the columns of `dense_BF` are."""
+        return self._reader.dense
+
+    def __len__(self) -> int:
+        return -(-(self._ends or [0])[-1] // self._batch_size)
+
+    def __getitem__(self, index: int) -> FeatureBatch:
+        if not 0 <= index < len(self):
+            raise IndexError(f"there are {len(self)} batches, and {index} was asked for")
+        first, end = index * self._batch_size, min((index + 1) * self._batch_size, self._ends[-1])
+        parts, number = [], bisect.bisect_right(self._ends, first)
+        while first < end:
+            begin = self._ends[number] - len(self._of_row_group(number))
+            last = min(end, self._ends[number])
+            parts += [self._of_row_group(number).rows(first - begin, last - begin)] if last > first else []
+            first, number = last, number + 1
+        return joined(parts, index)
+
+    def __iter__(self) -> Iterator[FeatureBatch]:
+        return map(self.__getitem__, range(len(self)))
+
+    def _read(self, number: int) -> FeatureBatch:
+        rows_M, stored = self._chosen(number).nonzero().squeeze(1), self._reader.stored([number])
         found = self._reader.window(stored, rows_M).batch
         return replace(found, session_B=stored.samples.session_B[rows_M])  # predictions have it as a column
 
 
-def _kept(session_B: Tensor, seed: int, fraction: float, *, is_held_out: bool) -> Tensor:
-    return (held_out(session_B, seed, fraction) == is_held_out).nonzero().squeeze(1)
+def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Tensor]:
+    """Whether each sample of a row group is among the first ones."""
+    if samples is not None and samples > table.num_rows:
+        warn(f"{table.folder} has {table.num_rows:,} samples, all of which are held out: {samples:,} were asked for")
+    borders, most = table.row_groups, samples or table.num_rows
+    return lambda number: torch.arange(borders[number], borders[number + 1]) < most
+
+
+def _require_same_ids(one: FeatureTable, other: FeatureTable) -> None:
+    if one.manifest.ids != other.manifest.ids:
+        raise UserError(
+            f"the ids of {other.folder} have other rows than those of {one.folder}, so a model of the one says nothing "
+            "of the other. Import it by KnownIds with the other's run folder as vocabulary, or with equal HashedIds"
+        )
 
 
 def _chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.feature_table.clustering import SessionSort, without_first
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
-from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
-from nemo_vfm.recsys.log_import.hashed_ids import IdMap
+from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, Vocabulary, read_vocabulary
+from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts
+from nemo_vfm.recsys.log_import.known_ids import VOCABULARY, KnownIds
 from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
 from nemo_vfm.recsys.log_import.row_sampling import KeepBy, RowSampling
 from nemo_vfm.recsys.sources.log_reading import ImportSource
@@ -39,7 +40,8 @@ class ImportLog:
     Args:
         source: the log.
         ids: which row of its table an id has; `FrequentIds` counts the ids of the whole log first, and leaves
-            `vocabulary.safetensors`. None keeps the log's own ids.
+            `vocabulary.safetensors`, which `KnownIds` takes for another log. None keeps the log's own ids.
+        raw_features: whose numbers are no ids and stay as they are, such as the times of a history's items.
         groups: features that change together, by name; None takes the source's own.
         windows: features of groups whose rows shift; None takes the source's own.
         memory_bytes: that the samples may take while they are clustered; Python, the file that is being read and a row
@@ -55,7 +57,8 @@ class ImportLog:
         self,
         *,
         source: ImportSource,
-        ids: IdMap | FrequentIds | None,
+        ids: IdMap | FrequentIds | KnownIds | None,
+        raw_features: Sequence[str] = (),
         groups: Mapping[str, Sequence[str]] | None = None,
         windows: Sequence[str] | None = None,
         memory_bytes: int = 256 << 20,
@@ -71,7 +74,10 @@ class ImportLog:
                 f"at least {_LEAST_MEMORY:,}"
             )
         schema = source.schema()
-        self.source, self.ids, self.memory_bytes = source, ids, memory_bytes
+        if unknown := [name for name in raw_features if name not in schema.features]:
+            raise ValueError(f"raw_features names {unknown[0]}, and the source has {', '.join(schema.features)}")
+        self.source, self.ids, self.raw_features = source, ids, tuple(raw_features)
+        self.memory_bytes = memory_bytes
         self.schema = replace(
             schema,
             groups=schema.groups if groups is None else groups,
@@ -94,24 +100,26 @@ class ImportLog:
             places.remove_state()
             return self._outcome(places, did_nothing=True)
         self._begin(places, plan)
-        writer = self._writer(places.table)
+        ids = self._id_map(places)
+        writer = self._writer(places.table, _digest(ids))
         sampling = None if self.keep_fraction == 1 else RowSampling(self.keep_fraction, self.keep_by, run.seed)
         write = self._in_order if self.source.sessions() == "none" else self._clustered
-        counts = write(places, writer, self._id_map(places), sampling)
+        counts = write(places, writer, ids, sampling)
         self._account(places, counts)
         writer.finish()
         places.remove_state()
         return self._outcome(places, did_nothing=False)
 
-    def _writer(self, folder: Path) -> FeatureTableWriter:
+    def _writer(self, folder: Path, ids: str = "") -> FeatureTableWriter:
         return FeatureTableWriter(
-            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group
+            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group, ids=ids
         )
 
     def _plan(self, run: Run) -> Json:
         """All that the table follows from."""
         settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
-        rules = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
+        rules += [*self.raw_features, *([self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else [])]
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}
@@ -129,12 +137,19 @@ class ImportLog:
 
     def _id_map(self, places: "_Places") -> IdMap | None:
         """Where ids are counted first, that is done once; killed before its end, it begins anew."""
-        if not isinstance(self.ids, FrequentIds):
+        if not isinstance(self.ids, FrequentIds | KnownIds):
             return self.ids
         if not places.vocabulary.is_file():
-            reading = self._read_from(IntakeState(), LogIntake(self.source, None, None, self.on_bad_row), "count ids")
-            self.ids.vocabulary(chunk for chunk, _ in reading).write(places.vocabulary)
+            reading = self._read_from(IntakeState(), self._intake(None, None), "count ids")
+            chunks = (self._ids_of(chunk) for chunk, _ in reading)
+            self.ids.vocabulary(chunks).write(places.vocabulary)
         return read_vocabulary(places.vocabulary)
+
+    def _ids_of(self, chunk: LogChunk) -> LogChunk:
+        return replace(chunk, features={n: ids for n, ids in chunk.features.items() if n not in self.raw_features})
+
+    def _intake(self, ids: IdMap | None, sampling: RowSampling | None) -> LogIntake:
+        return LogIntake(self.source, ids, sampling, self.on_bad_row, self.raw_features)
 
     def _in_order(
         self, places: "_Places", writer: FeatureTableWriter, ids: IdMap | None, sampling: RowSampling | None
@@ -142,7 +157,7 @@ class ImportLog:
         """Write samples as they are read. After each part, note a place to go on from that is before its end."""
         done, state = writer.resume(), state_of(_read(places.progress))
         state = state if state.counts.kept <= done else IntakeState()
-        for chunk, after in self._read_from(state, LogIntake(self.source, ids, sampling, self.on_bad_row)):
+        for chunk, after in self._read_from(state, self._intake(ids, sampling)):
             skipped = done - state.counts.kept
             for unwritten in without_first([chunk], max(0, skipped)):
                 writer.add(unwritten)
@@ -156,7 +171,7 @@ class ImportLog:
     ) -> ImportCounts:
         """Sort samples by way of the disk. Where the source cuts sessions, they are drawn after that."""
         cut, sort = self.source.sessions() == "cut", SessionSort(places.spill, self.memory_bytes)
-        intake = LogIntake(self.source, ids, None if cut else sampling, self.on_bad_row)
+        intake = self._intake(ids, None if cut else sampling)
         reading = self._read_from(state_of(sort.state()), intake)
         sort.fill((chunk, state.json()) for chunk, state in reading)
         counts = state_of(sort.state()).counts
@@ -229,7 +244,7 @@ class _Places:
 
     @property
     def vocabulary(self) -> Path:
-        return self.folder / "vocabulary.safetensors"
+        return self.folder / VOCABULARY
 
     @property
     def bad_rows(self) -> Path:
@@ -247,6 +262,13 @@ class _Places:
         shutil.rmtree(self.spill, ignore_errors=True)
         for path in (self.progress, self.table / UNFINISHED):
             path.unlink(missing_ok=True)
+
+
+def _digest(ids: IdMap | None) -> str:
+    """A hash of which ids have which rows; empty where the map does not say."""
+    if isinstance(ids, HashedIds):
+        return sha256_text(f"hashed {ids.num_rows} {sorted(ids.num_rows_of.items())}")
+    return ids.digest if isinstance(ids, Vocabulary) else ""
 
 
 def _read(path: Path) -> Json:

@@ -89,13 +89,20 @@ class Profile:
                 f"a fraction of {self.fraction} holds none of the sessions of {whole.samples:,} samples; raise it."
             )
         measured = LogMeasurements(
-            list(first.features), self._tables_of(first.features), whole.window_edges(self.windows),
-            fraction=self.fraction, max_ids=self.max_ids, max_values=self.max_values, seed=seed,
+            list(first.features), self._tables_of(first.features), fraction=self.fraction, max_ids=self.max_ids,
+            max_values=self.max_values, seed=seed,
         )  # fmt: skip
         for chunk in chain([first], chunks):
             measured.add(chunk)
         return ProfileFigures(
-            measured, self.batch_size, self.min_factor, self.hot_share, self.confidence, seed, self.fraction
+            measured,
+            whole.window_edges(self.windows),
+            self.batch_size,
+            self.min_factor,
+            self.hot_share,
+            self.confidence,
+            seed,
+            self.fraction,
         ).json()
 
     def _tables_of(self, features: Iterable[str]) -> dict[str, TableRows]:

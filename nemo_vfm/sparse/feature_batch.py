@@ -68,6 +68,16 @@ class FeatureBatch:
             None if self.session_B is None else self.session_B[begin:end],
         )  # fmt: skip
 
+    def select(self, rows_M: Tensor) -> "FeatureBatch":
+        """These samples, in this order; groups keep all of their unique rows."""
+        return FeatureBatch(
+            self.index, self.ids_B[rows_M], self.weight_B[rows_M], self.dense_BF[rows_M],
+            {name: label[rows_M] for name, label in self.labels.items()},
+            {name: feature.select(rows_M) for name, feature in self.features.items()},
+            {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in self.groups.items()},
+            None if self.session_B is None else self.session_B[rows_M],
+        )  # fmt: skip
+
     def to(self, device: torch.device | str) -> "FeatureBatch":
         """See `Batch.to`."""
         return FeatureBatch(

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes and reads the features of a batch as one safetensors file.
+"""Writes and reads a batch of features as one safetensors file.
 
 A file holds `GROUP/FEATURE/values` and `/lengths` of the unique rows, `GROUP/inverse` of the samples, and
-`plain/FEATURE/values` and `/lengths` of features with a row a sample; `/weights` beside them where there are any.
+`plain/FEATURE/values` and `/lengths` of features with a row a sample; `/weights` beside them where there are any. What
+else there is of the samples is below `samples/`: `dense`, `label/NAME`, `ids`, `weight`.
 """
 
 from collections.abc import Mapping
@@ -16,21 +17,29 @@ from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.sparse.deduped_group import DedupedGroup
 from nemo_vfm.sparse.jagged import Jagged
 
-_PLAIN = "plain"
+_PLAIN, SAMPLES = "plain", "samples"
 _PARTS = ("values", "lengths", "weights")
 
 
-def write_features(path: Path, features: Mapping[str, Jagged], groups: Mapping[str, DedupedGroup]) -> None:
+def write_features(
+    path: Path, features: Mapping[str, Jagged], groups: Mapping[str, DedupedGroup],
+    samples: Mapping[str, Tensor] | None = None,
+) -> None:  # fmt: skip
     """Write a file that is whole or absent.
 
+    Args:
+        samples: what else is known of each, by its name below `samples/`.
+
     Raises:
-        ValueError: the name of a group is empty, `plain` or has a slash.
+        ValueError: the name of a group is empty, `plain` or `samples`, or has a slash.
     """
     from safetensors.torch import save_file
 
-    if wrong := [name for name in groups if name in ("", _PLAIN) or "/" in name]:
-        raise ValueError(f"a group cannot be called {wrong[0]!r}: its name is a folder of the file, beside 'plain'")
-    tensors = _tensors(_PLAIN, features)
+    if wrong := [name for name in groups if name in ("", _PLAIN, SAMPLES) or "/" in name]:
+        raise ValueError(
+            f"a group cannot be called {wrong[0]!r}: its name is a folder of the file, beside 'plain' and 'samples'"
+        )
+    tensors = _tensors(_PLAIN, features) | {f"{SAMPLES}/{name}": tensor for name, tensor in (samples or {}).items()}
     for name, group in groups.items():
         tensors |= {**_tensors(name, group.features), f"{name}/inverse": group.inverse_B}
     with atomic_path(path) as temporary:
@@ -39,12 +48,12 @@ def write_features(path: Path, features: Mapping[str, Jagged], groups: Mapping[s
 
 
 def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup]]:
-    """Plain features and groups, in the order of their names.
+    """Plain features and groups, in the order of their names; not what is below `samples/`.
 
     Raises:
         DataError: the file is cut or no safetensors file, a part is missing or has another name, or rows are not valid.
     """
-    tensors = _read(path)
+    tensors = {name: tensor for name, tensor in _read(path).items() if not name.startswith(f"{SAMPLES}/")}
     try:
         features, groups = _features(tensors, _PLAIN), {}
         for name in sorted({name.split("/")[0] for name in tensors} - {_PLAIN}):

@@ -21,11 +21,18 @@ from nemo_vfm.core.optional import GIVEN, needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.uri import Address, Place
+from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
-from nemo_vfm.core.types.training_data import HasVocab, ResumableData, ResumablePhases, TrainingData
+from nemo_vfm.core.types.training_data import (
+    HasColumns,
+    HasVocab,
+    ResumableData,
+    ResumablePhases,
+    TrainingData,
+)
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
@@ -36,6 +43,7 @@ from nemo_vfm.parallel.engine.engine import Engine, EngineInputs, Params
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.static_memory import on_meta
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.parallel.ranks.gather import GatherGroup
 from nemo_vfm.sparse.tables.fused_tables import count_rows
@@ -112,6 +120,8 @@ class Train:
                              f"steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
             raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
+        if validation is not None:
+            validation.require(data, task)
         if adapters is not None and start_from is None:
             raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip
@@ -223,6 +233,7 @@ class Train:
         return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
 
     def _start(self, run: Run) -> TrainState:
+        self._require_columns()
         saved, engine = self._newest(run), copy.deepcopy(self.engine)
         model = engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
@@ -277,6 +288,14 @@ class Train:
             fit.data, fit.reading = resumed(self.data, reading_of(state), fit.step, fit.run.seed)
         if fit.data is not self.data:
             fit.data.start(**here)
+
+    def _require_columns(self) -> None:
+        """Find a label or feature that the data lacks before tables of many GB are drawn, not with the first batch."""
+        if isinstance(self.data, HasColumns):
+            columns, model = self.data.no_samples(), on_meta(self.model)
+            self.task.prepare(columns, seed=0, training=True)
+            if isinstance(model, RequiresColumns):
+                model.require_columns(columns)
 
     def _require_words(self, model: nn.Module) -> None:
         """A token beyond the model's table is, on a GPU, an assertion that names neither."""

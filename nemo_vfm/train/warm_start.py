@@ -20,10 +20,14 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.ranks.gather import Gather
+from nemo_vfm.parallel.tables.grown_tables import grown_tables, take_table_state
 
 
 class WarmStart:
     """Begins with the weights of another run. A run that has a checkpoint of its own goes on from that instead.
+
+    An embedding table may have more rows than there: the old ones are taken, and the new ones begin as the seed says.
+    The optimizer state of rows that are taken is taken, too, where the table's optimizer is the same.
 
     Args:
         path: a run folder, a step's folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint;
@@ -58,6 +62,7 @@ class WarmStart:
             chosen, saved = found.name, found.saved
             group = self.weights or ("ema" if "ema" in saved.groups else "model")
             new = self._put(model, weights_of(saved, group), chosen, ranks)
+            take_table_state(model, saved.groups.get("tables", {}), ranks)
         sha256 = saved.sha256[group]
         if ranks.rank() == 0:
             _say(f"the {group} weights of {chosen}", sha256, new)
@@ -83,7 +88,10 @@ class WarmStart:
         own = {name: tensor for name, tensor in model.state_dict().items() if not is_adapter(name)}
         here, there = everywhere(own, ranks), shapes_of(given)
         self._require_known(here.keys() | there.keys(), chosen)
+        old_rows = grown_tables(model, here, there)
+        own |= {name: own[name][:rows] for name, rows in old_rows.items()}
         unfit = [name for name in sorted(here.keys() | there.keys()) if here.get(name) != there.get(name)]
+        unfit = [name for name in unfit if name not in old_rows]
         new = [name for name in unfit if any(_below(name, prefix) for prefix in self.may_differ)]
         if rest := [name for name in unfit if name not in new]:
             differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))

@@ -73,6 +73,17 @@ def test_a_question_that_cannot_be_answered_is_told_what_is_missing(words, said,
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.parametrize("sizes", [(), ("--latents", "4,4,4")])
+def test_a_model_without_blocks_is_never_asked_for_videos_and_plan_says_what_each_gpu_keeps(sizes, kitchen, capsys):
+    recipe = str(ROOT / "recipes/recommendation/dlrm_teacher.yaml")
+    assert kitchen.main("plan", recipe, "--gpus", "4", *sizes) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.startswith("DLRM declares no blocks") and "tables 4.2 MiB" in said and "videos" not in said
+    assert kitchen.main("check", recipe, "--gpus", "4", *sizes) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "tables 4.2 MiB" in said and "DLRM declares no blocks" in said and "videos" not in said
+
+
 LARGE = ["model.width=2048", "model.depth=20", "model.heads=16", "data.batch_size=8"]
 
 

@@ -59,6 +59,15 @@ def test_every_measure_is_that_of_sums_over_all_pairs_and_samples(samples: Sampl
     assert counts.weight == float(samples[2].sum())
 
 
+def test_scores_that_differ_in_float64_alone_are_ranked_apart_and_so_are_fine_steps():
+    score_N, label_N = (
+        torch.tensor([0.1, 0.1 + 1e-12, 30.0, 30.0 + 1e-9], dtype=torch.float64),
+        torch.tensor([0.0, 1, 0, 1]),
+    )
+    assert auc(score_N, label_N) == 0.75 and auc(-score_N, label_N) == 0.25
+    assert ScoreCounts.of(score_N[2:], label_N[2:], step=1e-9).auc() == 1
+
+
 @pytest.mark.parametrize("step", [None, 0.25])
 def test_however_a_log_is_cut_and_ordered_its_parts_add_up_to_the_whole(step: float | None) -> None:
     samples = drawn(6, 400, weighted=True)

@@ -35,16 +35,17 @@ def predictions(log: Path, folder: Path, **changed: object) -> Path:
     """Of every third sample, in another order than the table's; the teacher's own scores."""
     chunk = FeatureTable(log / "table").read(0, 400).select(torch.arange(399, -1, -3))
     columns = {"id": chunk.ids_B.numpy(), "label": chunk.labels["click"].numpy(),
-               "score": chunk.labels["teacher"].numpy(), "teacher": chunk.labels["teacher"].numpy()}  # fmt: skip
+               "score": chunk.labels["teacher"].numpy(), "teacher": chunk.labels["teacher"].numpy(),
+               "session": chunk.session_B.numpy()}  # fmt: skip
     path = folder / "predictions.parquet"
     pq.write_table(pa.table({**columns, **changed}), path)
     return path
 
 
-def test_each_sample_gets_the_score_that_logistic_regression_gives_it(log: Path, tmp_path: Path) -> None:
+def test_each_sample_keeps_its_columns_and_gets_the_score_of_logistic_regression(log: Path, tmp_path: Path) -> None:
     CompareScores(log=log, predictions=predictions(log, tmp_path)).run(Run(tmp_path / "run", seed=5))
     found = pq.read_table(tmp_path / "run" / "predictions.parquet")
-    assert found.column_names == ["id", "label", "score", "teacher", "logistic"]
+    assert found.column_names == ["id", "label", "score", "teacher", "session", "logistic"]
     table, model = FeatureTable(log / "table").read(0, 400), LogisticModel.load(log / "logistic.safetensors")
     score_B = model.score(table.features, table.dense["x"][:, None]).sigmoid()
     expected = dict(zip(table.ids_B.tolist(), score_B.tolist(), strict=True))

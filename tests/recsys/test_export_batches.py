@@ -5,6 +5,8 @@
 import itertools
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
@@ -51,6 +53,11 @@ def test_files_hold_the_batches_of_training(table, tmp_path):
         for name, group in groups.items():
             assert group.inverse_B.equal(batch.groups[name].inverse_B)
             assert all(equal_rows(rows, batch.groups[name].features[one]) for one, rows in group.features.items())
+        samples = {name: one for name, one in load_file(file).items() if name.startswith("samples/")}
+        assert samples.keys() == {f"samples/{name}" for name in ("ids", "weight", "dense", "label/click", "label/like")}
+        for name, expected in (("ids", batch.ids_B), ("weight", batch.weight_B), ("dense", batch.dense_BF),
+                               ("label/click", batch.labels["click"])):  # fmt: skip
+            assert torch.equal(samples[f"samples/{name}"], expected)
 
 
 def test_an_interrupted_export_goes_on_to_the_same_bytes(table, tmp_path):

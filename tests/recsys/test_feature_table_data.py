@@ -5,17 +5,25 @@
 import dataclasses
 import itertools
 import shutil
+from functools import partial
 
 import pytest
 import torch
 
+from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.training_data import HasBatchSizes, ResumableData
+from nemo_vfm.models.recommenders.dlrm import DLRM
+from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.train.job import Train
 from tests.support.session_chunk import SCHEMA, equal_rows, session_chunk
+from tests.support.small_recommenders import small
 
 CHUNK = session_chunk(160, seed=1)
 SESSION_OF = dict(zip(CHUNK.ids_B.tolist(), CHUNK.session_B.tolist(), strict=True))
@@ -82,6 +90,7 @@ def test_every_sample_comes_once_an_epoch_and_no_session_is_on_both_sides(folder
 def test_held_out_batches_are_the_same_at_each_call(folder):
     data = started(folder, val_fraction=0.3)
     once, again = [*data.val_dataloader()], [*data.val_dataloader()]
+    assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
     assert all(batch.session_B.tolist() == [SESSION_OF[n] for n in batch.ids_B.tolist()] for batch in once)
     assert len(once) > 2 and all(map(equal_batches, *[[b.expanded() for b in found] for found in (once, again)]))
     assert {len(batch) for batch in once[:-1]} == {32} and [b.index for b in once] == [*range(len(once))]
@@ -215,3 +224,34 @@ def test_only_what_is_named_is_read(folder):
 def test_what_cannot_be_is_refused_by_name(folder, options, message):
     with pytest.raises((UserError, ValueError), match=message):
         started(folder, **options)
+
+
+LACKING = [
+    ({"rows": {"items": 9}}, {}, {}, "no feature 'items', which the model reads: did you mean 'item'"),
+    ({"dense": 2}, {}, {}, "the batch has 1 dense features, and the model reads 2"),
+    ({}, {}, {"buy": 1.0}, "the data has no label 'buy'"),
+    ({"deduplicated": {"users": "pool"}}, {}, {}, "the group 'users': did you mean 'user'"),
+    ({}, {"features": ["country"]}, {}, "no feature 'item'"),
+]
+
+
+@pytest.mark.parametrize(("of_model", "of_data", "labels", "message"), LACKING)
+def test_what_model_or_task_read_and_the_table_lacks_is_named_before_a_row_is_drawn(
+    folder, tmp_path, of_model, of_data, labels, message
+):
+    made = []
+    given = {"dense": 1, "bottom": [8], "num_labels": 1, "rows": {"item": 99}} | of_model
+
+    def model():
+        found = small(DLRM, **given)
+        made.extend([] if next(found.parameters()).is_meta else [found])
+        return found
+
+    data = FeatureTableData(folder=folder, batch_size=32, **of_data)
+    training = Train(
+        model=model, data=data, task=Click(labels=labels or {"click": 1.0}), duration=Duration.parse("1 steps"),
+        optimizer=partial(torch.optim.SGD, lr=0.1), checkpoint=SaveCheckpoints(every_steps=1),
+    )  # fmt: skip
+    with pytest.raises((DataError, UserError), match=message):
+        training.run(Run(tmp_path))
+    assert not made

@@ -3,6 +3,7 @@
 """Tests that every row of a log is accounted for, and that kills, memory and blocks change no byte of the table."""
 
 import json
+import math
 import random
 import shutil
 import subprocess
@@ -12,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
@@ -29,6 +32,7 @@ from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
 from nemo_vfm.recsys.sources.log_reading import LogPosition
+from nemo_vfm.recsys.sources.parquet_log import ParquetLog
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from tests.support.criteo_files import write_criteo
@@ -127,6 +131,39 @@ def test_rows_are_down_sampled_and_failed_by_name(whole):
     )
     bad = [json.loads(line) for line in (whole["criteo"] / "bad_rows.jsonl").read_text().splitlines()]
     assert [row["line"] for row in bad] == [1, 1701, 1702, 4000] and bad[0]["file"].endswith("criteo.tsv")
+
+
+def test_numbers_that_no_training_could_take_are_bad_rows_of_any_source(tmp_path):
+    one = {"y": [0.0, 7.0, 1.0, -0.5, 0.25], "d": [0.5, 1.0, math.inf, 1e300, math.nan], "f": [*range(5)]}
+    pq.write_table(pa.table(one), tmp_path / "log.parquet")
+    log = ParquetLog(
+        paths=[tmp_path / "log.parquet"], session=None, time=None, labels=["y"], features=["f"], dense=["d"]
+    )
+    with pytest.raises(DataError, match=r"log.parquet, line 2: the label y is not in 0..1"):
+        run(ImportLog(source=log, ids=None), tmp_path / "stopped")
+    run(ImportLog(source=log, ids=FrequentIds(num_rows=9, min_count=1), on_bad_row="drop"), tmp_path / "run")
+    listed = [json.loads(line) for line in (tmp_path / "run/bad_rows.jsonl").read_text().splitlines()]
+    reasons = {row["line"]: row["reason"] for row in listed}
+    label, number = "the label y is not in 0..1", "d is infinite, or beyond float32"
+    assert reasons == {2: label, 3: number, 4: label} and table(tmp_path / "run").ids_B.tolist() == [0, 4]
+    with pytest.raises(DataError, match=r"line 2: the label y is not in 0..1"):
+        [*log.log_chunks()]
+
+
+@pytest.mark.parametrize("ids", [HashedIds(num_rows=5), FrequentIds(num_rows=5, min_count=1)])
+def test_raw_features_keep_their_numbers_and_are_counted_in_no_vocabulary(ids, tmp_path):
+    columns = {"y": [0.0, 1.0], "item": [10**12, 7], "clicked_at": [[3, 10**15], []]}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
+    log = ParquetLog(
+        paths=[tmp_path / "log.parquet"], session=None, time=None, labels=["y"], features=["item", "clicked_at"]
+    )
+    run(ImportLog(source=log, ids=ids, raw_features=["clicked_at"]), tmp_path / "run")
+    found = table(tmp_path / "run").features
+    assert lists(found["clicked_at"]) == columns["clicked_at"] and int(found["item"].values_N.max()) < 5
+    if isinstance(ids, FrequentIds):
+        assert [*read_vocabulary(tmp_path / "run/vocabulary.safetensors").ids] == ["item"]
+    with pytest.raises(ValueError, match="raw_features names items, and the source has item, clicked_at"):
+        ImportLog(source=log, ids=ids, raw_features=["items"])
 
 
 def test_all_bad_rows_are_counted_and_the_first_of_them_listed(logs, tmp_path, monkeypatch):

@@ -85,7 +85,8 @@ def job(labels: dict[str, float], *, replicate: int = 1, held_out: int = HELD_OU
         "model": partial(Line, len(labels)), "data": ClickLog(held_out), "task": Click(labels=labels),
         "optimizer": partial(torch.optim.SGD, lr=0.3), "parallel": ParallelPlan(replicate=replicate),
         "checkpoint": SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False),
-        "validation": Validate(every_steps=4), "callbacks": {"predictions": WritePredictions()},
+        "validation": Validate(every_steps=4, group="session", top_k=[1, 2]),
+        "callbacks": {"predictions": WritePredictions()},
         "precision": Precision("fp32"),
     }  # fmt: skip
     return Train(duration=Duration.parse("8 steps"), **(given | settings))  # type: ignore[arg-type]

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that held-out samples are ranked, scored and written as a whole, alike on any number of ranks."""
 
+import itertools
 import json
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,17 +13,23 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.metrics.grouped_ranking import GroupedScores
 from nemo_vfm.metrics.ranking import ScoreCounts, auc
 from nemo_vfm.recsys.click import Click
+from nemo_vfm.sparse.deduped_group import DedupedGroup
+from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.train.callbacks import validation
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
+from nemo_vfm.train.callbacks.stream_metrics import StreamMetrics
+from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
 from tests.support import click_log
 from tests.support.click_log import BATCH, HELD_OUT, job, trained
 from tests.support.ranks import on_ranks
+from tests.support.toy import ToyTask
 from tests.train.test_job import lines, train
 
 ONE, TWO = {"click": 1.0}, {"click": 1.0, "like": 0.5}
@@ -63,6 +72,63 @@ def test_metrics_of_each_label_are_those_of_all_held_out_samples(two: Path) -> N
         assert sum(one["weight"] for one in kept["reliability"]) == counts.weight
         summed += TWO[name] * counts.log_loss() * counts.weight
     assert last["val_loss"] == pytest.approx(summed / details["labels"]["click"]["weight"], rel=1e-5)
+
+
+def test_samples_of_a_session_are_ranked_among_each_other_over_all_batches(two: Path) -> None:
+    logits, labels, weight = by_hand(two)
+    batches = click_log.ClickLog().val_dataloader()
+    session = torch.cat([batch.session_B for batch in batches])
+    assert any(int(one.session_B[-1]) == int(other.session_B[0]) for one, other in itertools.pairwise(batches))
+    kept = json.loads((two / "validation.json").read_text())["groups"]
+    for column, name in enumerate(TWO):
+        samples = GroupedScores.of(session, logits[:, column], labels[:, column], weight)
+        for what, value in samples.measures([1, 2]).items():
+            assert kept[f"{what}_{name}"] == pytest.approx(value, rel=1e-6), what
+            if not what.startswith("groups"):
+                assert lines(two)[-1][f"val_{what}_{name}"] == kept[f"{what}_{name}"]
+    assert kept["groups_click"] > kept["groups_with_auc_click"] > 5
+
+
+def test_groups_are_a_feature_of_one_id_or_sessions_that_are_known(two: Path) -> None:
+    batch = click_log.batch(0)
+    rows = Jagged(torch.arange(BATCH - 2) // 2, torch.tensor([1] * (BATCH - 2) + [0, 0]))
+    grouped = DedupedGroup({"user": Jagged(torch.tensor([8, 9]), torch.ones(2).long())}, torch.arange(BATCH) // 9)
+    batch = replace(batch, features={"item": rows, "bag": Jagged(torch.arange(2), torch.tensor([2] + [0] * 15))},
+                    groups={"user": grouped})  # fmt: skip
+    task = Click(labels=ONE)
+    prepared = task.prepare(batch, seed=0, training=False)
+    prepared.tags.update(task.scores(torch.zeros(BATCH, 1), prepared))
+    item, user = (task.grouped(prepared, name)[""] for name in ("item", "user"))
+    assert item["group"].tolist() == [*rows.values_N.tolist(), 0, 0] and user["group"].tolist() == [8] * 9 + [9] * 7
+    assert item["weight"].tolist() == [*batch.weight_B.tolist()[:-2], 0, 0]
+    with pytest.raises(DataError, match="one has 2 ids of it"):
+        task.grouped(prepared, "bag")
+    with pytest.raises(DataError, match="no feature 'users', which the model reads: did you mean 'user'"):
+        task.grouped(prepared, "users")
+    batch.session_B = None
+    with pytest.raises(UserError, match="do not say of which they are"):
+        task.grouped(prepared, "session")
+    with pytest.raises(ValueError, match=r"validation.group=user ranks samples, and ToyTask gives no scores"):
+        job(ONE, task=ToyTask(), validation=Validate(group="user"))
+
+
+def test_the_stream_is_measured_by_the_weights_before_each_step(tmp_path: Path) -> None:
+    settings = {"validation": None, "callbacks": {"stream": StreamMetrics(window_steps=1)}}
+    for name, rate in (("still", 0.0), ("moving", 50.0)):
+        job(ONE, optimizer=partial(torch.optim.SGD, lr=rate), **settings).run(Run(tmp_path / name, seed=1))
+    first = load_file(tmp_path / "still/checkpoints/step-00000008/model.safetensors")
+    logits = {
+        step: click_log.batch(step - 1).dense_BF @ first["line.weight"][0] + first["line.bias"] for step in (1, 8)
+    }
+    for name, step in (("still", 1), ("still", 8), ("moving", 1)):
+        batch, line = click_log.batch(step - 1), lines(tmp_path / name)[step - 1]
+        counts = ScoreCounts.of(logits[step], batch.labels["click"], batch.weight_B)
+        assert line["stream_auc"] == pytest.approx(counts.auc(), abs=0.02)
+        assert line["stream_calibration"] == pytest.approx(counts.calibration(), rel=1e-5)
+        assert line["stream_normalised_entropy"] == pytest.approx(counts.normalised_entropy(), rel=1e-5)
+    assert lines(tmp_path / "moving")[7]["stream_calibration"] != lines(tmp_path / "still")[7]["stream_calibration"]
+    with pytest.raises(UserError, match="gives no scores of training samples"):
+        job(ONE, task=ToyTask(), validation=None, callbacks=settings["callbacks"]).run(Run(tmp_path / "toy", seed=1))
 
 
 def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_with_the_metrics(two: Path) -> None:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from nemo_vfm.cli.planning.layout_words import binary
 from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
 from nemo_vfm.cli.tiny_recipe import built_training
 from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, Node
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.training_data import HasBatchSizes
+from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -102,6 +104,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
     if not isinstance(job.engine, TorchEngine):
         raise UserError(f"only TorchEngine layouts can be planned, and this recipe uses {type(job.engine).__name__}")
     model = on_meta(job.model)
+    _require_blocks(job, model, arguments.gpus)
     sample = sample_of(job, model, recipe, latents=arguments.latents, tokens=arguments.tokens)
     phase, own, written, batch, steps = _phase(job, arguments.gpus, arguments.phase, sample.tokens)
     known = facts(model, sample.inputs, job.optimizer)
@@ -128,6 +131,21 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
         checkpoint_bytes=each * learned + known.kept.by(torch.float32, learned),
     )  # fmt: skip
+
+
+def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
+    """Before anybody is asked how large samples are.
+
+    Raises:
+        UserError: the model is not made of blocks that layouts could share.
+    """
+    if not isinstance(model, Cuttable):
+        kept = job.plan_for(gpus).state_bytes
+        raise UserError(
+            f"{type(model).__name__} declares no blocks that GPUs could share, so there are no layouts to compare: "
+            f"each GPU keeps all of it ({', '.join(f'{name} {binary(size)}' for name, size in kept.items())}), and "
+            "parallel.replicate shares the batches"
+        )
 
 
 def own_choice(parse_request: PlanRequest) -> Choice:

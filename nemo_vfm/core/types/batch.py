@@ -41,3 +41,16 @@ class Batch(Protocol):
     def to(self, device: "torch.device | str") -> "Batch":
         """The same batch with every tensor on `device`."""
         ...
+
+
+@runtime_checkable
+class RequiresColumns(Protocol):
+    """A model that reads parts of a batch by their names."""
+
+    def require_columns(self, batch: Any) -> None:
+        """Check that a batch has all that the model reads; one without samples will do.
+
+        Raises:
+            DataError: it lacks something.
+        """
+        ...

@@ -145,3 +145,19 @@ class HasValidationMetrics(ScoresSamples, Protocol):
     def validation_metrics(self, merged: Contribution) -> ValidationMetrics:
         """The metrics of all samples that were counted."""
         ...
+
+
+@runtime_checkable
+class RanksGroups(ScoresSamples, Protocol):
+    """A task whose samples are of users or sessions, so that each one's can be ranked among each other."""
+
+    def grouped(self, prepared: ModelInputs, group: str) -> "Mapping[str, Mapping[str, Tensor]]":
+        """`group`, `score`, `label` and `weight` of each sample, (B,) each, once `tags` has the scores.
+
+        Returns:
+            by the suffix of a metric's name, such as that of a label; empty where there is one label only.
+
+        Raises:
+            UserError: the samples have no such group.
+        """
+        ...

@@ -118,3 +118,29 @@ class HasBatchSizes(Protocol):
     def batch_sizes(self) -> Mapping[str, int]:
         """`{where it is written: samples of a global batch}`."""
         ...
+
+
+@runtime_checkable
+class HasColumns(Protocol):
+    """Training data whose batches have parts with names of their own, such as features of a log."""
+
+    def no_samples(self) -> Batch:
+        """A batch without samples that has all parts; before it is started."""
+        ...
+
+
+@runtime_checkable
+class HasTimeWindows(Protocol):
+    """Training data in order of time, cut into windows, each of which may be measured before it is trained on."""
+
+    def has_time_windows(self) -> bool:
+        """Whether it is; known from the recipe alone."""
+        ...
+
+    def ends_time_window(self, index: int) -> bool:
+        """Whether global batch `index` has the last sample of a window; once it is started."""
+        ...
+
+    def rest_of_time_window(self, index: int) -> Iterable[Batch]:
+        """The samples that follow global batch `index`, up to the end of a window; none after the last window."""
+        ...

@@ -31,8 +31,8 @@ class DCNv2(nn.Module):
     x_0 = [bottom(dense), vectors of all features]; logits = top(cross(x_0)).
 
     Args:
-        dense: F, at least 1.
-        bottom: widths of the bottom perceptron's layers, each with a ReLU; the last is `width`.
+        dense: F; 0 leaves the bottom perceptron and its vector out.
+        bottom: widths of the bottom perceptron's layers, each with a ReLU; the last is `width`. Empty where F is 0.
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         cross_layers: how many.
         cross_rank: of each cross layer's matrix.
@@ -61,14 +61,18 @@ class DCNv2(nn.Module):
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DCNv2 has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        num_vectors = 1 + len(features_of(specs.values()))
+        num_vectors = (dense > 0) + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.bottom = Perceptron(dense_size(dense, missing), bottom)
+        self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
         self.cross = CrossLayers(width * num_vectors, cross_layers, cross_rank)
         self.top = Perceptron(self.cross.size, top, num_labels)
         draw_weights(self, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
+
+    def require_columns(self, batch: FeatureBatch) -> None:
+        """See `RequiresColumns`."""
+        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least.
@@ -77,14 +81,15 @@ class DCNv2(nn.Module):
             DataError: the batch lacks a feature, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        x_BD = self.bottom(self.input.dense_numbers(batch, dtype))
-        x_BX = torch.cat([x_BD.to(dtype), *self.input.bags(self.tables, batch, dtype)], dim=1)
+        dense_BF = self.input.dense_numbers(batch, dtype)
+        bottom = [self.bottom(dense_BF).to(dtype)] if self.bottom else []
+        x_BX = torch.cat([*bottom, *self.input.bags(self.tables, batch, dtype)], dim=1)
         return logits_of(self.top(self.cross(x_BX)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass."""
         samples = inputs["dense_BF"][0]
         return [
-            *self.input.ops(self.tables, inputs, self.bottom, self.top),
+            *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
             Op("linear", self.cross.flops(samples), "cross layers"),
         ]

@@ -32,13 +32,15 @@ def require_bottom(bottom: Sequence[int], dense: int, width: int, missing: str) 
     """Check the settings of a perceptron over dense numbers whose output stands among the vectors of features.
 
     Raises:
-        ValueError: there are no dense features or layers, the last layer is not `width` wide, or see `require_dense`.
+        ValueError: the last layer is not `width` wide, there are layers without dense features, or see `require_dense`.
     """
     require_dense(dense, missing)
-    if not dense or not bottom or bottom[-1] != width:
+    if not dense and bottom:
+        raise ValueError(f"there are no dense features for a bottom perceptron {list(bottom)}; set bottom to []")
+    if dense and (not bottom or bottom[-1] != width):
         raise ValueError(
             f"the bottom perceptron {list(bottom)} of {dense} dense features must give a vector of width {width}, "
-            "like a table; the last of bottom is width, and dense is above 0"
+            "like a table; the last of bottom is width"
         )
 
 

@@ -30,8 +30,8 @@ class DLRM(nn.Module):
     x = bottom(dense); z = (x_i . x_j for i > j) of x and the vectors of all features; logits = top([x, z]).
 
     Args:
-        dense: F, at least 1.
-        bottom: widths of the bottom perceptron's layers, each with a ReLU; the last is `width`.
+        dense: F; 0 leaves the bottom perceptron and its vector out.
+        bottom: widths of the bottom perceptron's layers, each with a ReLU; the last is `width`. Empty where F is 0.
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
@@ -60,14 +60,18 @@ class DLRM(nn.Module):
         self.input = FeatureInput(dense, missing, dict(deduplicated or {}))
         require_stages(self.input.deduplicated, "pool", "DLRM has no attention")
         specs = chosen_tables(rows, width, dtype, tables)
-        num_vectors = 1 + len(features_of(specs.values()))
+        num_vectors = (dense > 0) + len(features_of(specs.values()))
         self.tables = FusedTables(specs, table_optimizer, seed=torch.initial_seed())
-        self.bottom = Perceptron(dense_size(dense, missing), bottom)
+        self.bottom = Perceptron(dense_size(dense, missing), bottom) if dense else None
         self.num_pairs = num_pairs(num_vectors, self_interaction)
-        self.top = Perceptron(width + self.num_pairs, top, num_labels)
+        self.top = Perceptron((width if dense else 0) + self.num_pairs, top, num_labels)
         draw_weights(self, torch.initial_seed())
 
     initial_weight = staticmethod(first_weight)
+
+    def require_columns(self, batch: FeatureBatch) -> None:
+        """See `RequiresColumns`."""
+        self.input.require_columns(self.tables, batch)
 
     def forward(self, batch: FeatureBatch) -> Tensor:
         """Logits (B, L), in fp32 at least.
@@ -76,16 +80,18 @@ class DLRM(nn.Module):
             DataError: the batch lacks a feature, or a dense number is missing and must not.
         """
         dtype = next(self.top.parameters()).dtype
-        x_BD = self.bottom(self.input.dense_numbers(batch, dtype))
-        vectors_BVD = torch.stack([x_BD.to(dtype), *self.input.bags(self.tables, batch, dtype)], dim=1)
-        pairs_BP = dot_interaction(vectors_BVD, self.self_interaction)
-        return logits_of(self.top(torch.cat([x_BD, pairs_BP], dim=1)))
+        dense_BF = self.input.dense_numbers(batch, dtype)
+        bottom = [self.bottom(dense_BF)] if self.bottom else []
+        vectors = [*(x_BD.to(dtype) for x_BD in bottom), *self.input.bags(self.tables, batch, dtype)]
+        pairs_BP = dot_interaction(torch.stack(vectors, dim=1), self.self_interaction)
+        return logits_of(self.top(torch.cat([*bottom, pairs_BP], dim=1)))
 
     def ops(self, inputs: Mapping[str, tuple[int, ...]]) -> list[Op]:
         """The arithmetic of one forward pass; all pairs are counted, as the product computes them."""
         samples = inputs["dense_BF"][0]
-        vectors = 1 + len(features_of(self.tables.tables.values()))
+        specs = self.tables.tables.values()
+        vectors, width = (self.bottom is not None) + len(features_of(specs)), next(iter(specs)).width
         return [
-            *self.input.ops(self.tables, inputs, self.bottom, self.top),
-            Op("attention", 2.0 * samples * vectors**2 * self.bottom.sizes[-1], "dot interaction"),
+            *self.input.ops(self.tables, inputs, *([self.bottom] if self.bottom else []), self.top),
+            Op("attention", 2.0 * samples * vectors**2 * width, "dot interaction"),
         ]

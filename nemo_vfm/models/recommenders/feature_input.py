@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.recommenders.dense_input import Missing, dense_input, require_dense
-from nemo_vfm.models.recommenders.feature_vectors import Stage, look_up
+from nemo_vfm.models.recommenders.feature_vectors import Stage, feature_rows, look_up, require_groups
 from nemo_vfm.models.recommenders.history_rows import HistoryRows, history_rows
 from nemo_vfm.models.recommenders.perceptron import Perceptron
 from nemo_vfm.models.recommenders.ranking_ops import ids_read, lookup_ops
@@ -68,6 +68,17 @@ class FeatureInput:
 
     def __post_init__(self) -> None:
         require_dense(self.dense, self.missing)
+
+    def require_columns(self, tables: FusedTables, batch: FeatureBatch) -> None:
+        """Check that a batch has what the model reads; a batch without samples will do.
+
+        Raises:
+            DataError: it lacks a feature or a group, or has another number of dense features.
+        """
+        for name in (*features_of(tables.tables.values()), *([self.times] if self.times else [])):
+            feature_rows(batch, name)
+        require_groups(batch, self.deduplicated)
+        self.dense_numbers(batch, batch.dense_BF.dtype)
 
     def dense_numbers(self, batch: FeatureBatch, dtype: torch.dtype) -> Tensor:
         """(B, X), see `dense_input`."""

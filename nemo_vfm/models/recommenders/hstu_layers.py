@@ -97,11 +97,11 @@ class _Layer(nn.Module):
         self, x_RTD: Tensor, apart_TT: Tensor, buckets_RTT: Tensor | None, seen_TT: Tensor, places: DropoutPlaces
     ) -> Tensor:
         projected = F.silu(self.uvqk(self.input_norm(x_RTD)))
-        u, v, q, k_RTHE = projected.view(*x_RTD.shape[:2], 4, self.heads, -1).unbind(2)
+        u, v, q, k_RTHE = projected.view(*x_RTD.shape[:2], 4, self.heads, x_RTD.shape[2] // self.heads).unbind(2)
         bias = self.place_bias[apart_TT]
         if self.time_bias is not None and buckets_RTT is not None:
             bias = bias + self.time_bias[buckets_RTT]
-        scores_RHTT = q.transpose(1, 2) @ k_RTHE.permute(0, 2, 3, 1) + bias.view(-1, 1, *bias.shape[-2:])
+        scores_RHTT = q.transpose(1, 2) @ k_RTHE.permute(0, 2, 3, 1) + bias.unsqueeze(-3)
         weights_RHTT = F.silu(scores_RHTT).masked_fill(~seen_TT, 0) / self.longest
         looked_RTD = (weights_RHTT.to(v.dtype) @ v.transpose(1, 2)).transpose(1, 2).flatten(2)
         gated_RTD = self.output_norm(looked_RTD) * u.flatten(2)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Holds what engines do alike around their own arithmetic: samples into losses, clipping, evaluation, checkpoints."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -68,6 +68,8 @@ class MeshEngine:
         self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
         self.mesh: Mesh | None = None
         self._pipeline: Pipeline | None = None
+        #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
+        self.on_scores: Callable[[ModelInputs], None] | None = None
 
     def start(self, parts: EngineInputs) -> nn.Module:
         """See `Engine.start`."""
@@ -103,8 +105,10 @@ class MeshEngine:
         prepared = self._prepared(batch, training=training)
         with self.parts.precision.autocast():
             output = self.model(**prepared.inputs)
-        if not training and isinstance(self.parts.task, ScoresSamples):
-            prepared.tags.update(self.parts.task.scores(output.float(), prepared))
+        if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
+            prepared.tags.update(self.parts.task.scores(output.detach().float(), prepared))
+            if training and self.on_scores is not None:
+                self.on_scores(prepared)
         return prepared, self.parts.task.losses(output.float(), prepared)
 
     def _clipped(self, norm: float) -> float:

@@ -10,7 +10,7 @@ Shape letters: B samples, M samples that are kept.
 
 import bisect
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,8 +20,9 @@ from nemo_vfm.core.seed import derive, generator
 from nemo_vfm.data.tokens.memo import Memo
 from nemo_vfm.sparse.row_fingerprint import mix64_
 
-#: `clustered` keeps blocks of sessions together and shuffles blocks; `shuffled` draws samples; `log` leaves all.
-Order = Literal["clustered", "shuffled", "log"]
+#: `clustered` keeps blocks of sessions together and shuffles blocks; `shuffled` draws samples; `log` leaves all; `time`
+#: is that of `TimeOrder`.
+Order = Literal["clustered", "shuffled", "log", "time"]
 
 
 class WindowId(NamedTuple):
@@ -50,16 +51,7 @@ class RowOrder:
 
     def spans(self, first: int, count: int) -> list[tuple[WindowId, int, int]]:
         """Samples first .. first + count since the start of training, as windows and ranges of their samples."""
-        found = []
-        while count:
-            epoch, place = divmod(first, self.num_samples)
-            borders = self._epochs.get(epoch, self._epoch).borders
-            number = bisect.bisect_right(borders, place) - 1
-            begin = place - borders[number]
-            taken = min(count, borders[number + 1] - place)
-            found.append((WindowId(epoch, number), begin, begin + taken))
-            first, count = first + taken, count - taken
-        return found
+        return spans(first, count, self.num_samples, lambda epoch: self._epochs.get(epoch, self._epoch).borders)
 
     def row_groups(self, window: WindowId) -> tuple[int, ...]:
         """The row groups of a window."""
@@ -101,6 +93,27 @@ class RowOrder:
 class _Epoch(NamedTuple):
     windows: list[tuple[int, ...]]  #: the row groups of each
     borders: list[int]  #: where each begins, and the last one ends
+
+
+def spans(
+    first: int, count: int, num_samples: int, borders_of: Callable[[int], Sequence[int]]
+) -> list[tuple[WindowId, int, int]]:
+    """Samples first .. first + count of endless epochs, as windows and ranges of their samples.
+
+    Args:
+        num_samples: of an epoch.
+        borders_of: where each window of an epoch begins, and the last one ends.
+    """
+    found = []
+    while count:
+        epoch, place = divmod(first, num_samples)
+        borders = borders_of(epoch)
+        number = bisect.bisect_right(borders, place) - 1
+        begin = place - borders[number]
+        taken = min(count, borders[number + 1] - place)
+        found.append((WindowId(epoch, number), begin, begin + taken))
+        first, count = first + taken, count - taken
+    return found
 
 
 def held_out(session_B: Tensor, seed: int, fraction: float) -> Tensor:

@@ -102,14 +102,14 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
     return StoredRows(samples, inverses, found)
 
 
-def read_sessions(folder: Path, part: Part, number: int) -> Tensor:
-    """The session of each sample of a row group, int64.
+def read_numbers(folder: Path, part: Part, number: int, column: str) -> Tensor:
+    """One of `NUMBERS` of each sample of a row group, int64.
 
     Raises:
         DataError: see `read_row_group`.
     """
     path = folder / part_path(part.name, SAMPLES)
-    return _Columns(path, number, ["session"], part.row_groups[number]).numbers("session")
+    return _Columns(path, number, [column], part.row_groups[number]).numbers(column)
 
 
 def _lists(names: Sequence[str], manifest: TableManifest) -> list[str]:

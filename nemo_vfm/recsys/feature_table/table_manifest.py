@@ -60,6 +60,7 @@ class TableManifest:
         column_bytes: compressed, of each column of the files of samples (under "") and of each group; empty in a table
             that was written before they were counted.
         parts: in the order of the samples.
+        ids: a hash of which ids have which rows; empty where nobody said. Tables of two are not of one model.
     """
 
     schema: TableSchema
@@ -71,6 +72,7 @@ class TableManifest:
     encodings: Mapping[str, Mapping[str, str]]
     column_bytes: Mapping[str, Mapping[str, int]]
     parts: tuple[Part, ...]
+    ids: str = ""
 
     @property
     def num_rows(self) -> int:
@@ -89,7 +91,7 @@ class TableManifest:
             "format": FORMAT, "rows": self.num_rows, "sessions": self.sessions, "clustered": self.clustered,
             "schema": asdict(self.schema), "weighted": list(self.weighted), "values": values,
             "unique_rows": dict(self.unique_rows), "encodings": dict(self.encodings),
-            "column_bytes": dict(self.column_bytes), "parts": parts,
+            "column_bytes": dict(self.column_bytes), "parts": parts, **({"ids": self.ids} if self.ids else {}),
         }  # fmt: skip
 
 
@@ -137,7 +139,7 @@ def _parsed(content: Json) -> TableManifest:
         TableSchema(**content["schema"]), content["clustered"] is True, tuple(content["weighted"]),
         int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
         dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
-        tuple(map(_part, content["parts"])),
+        tuple(map(_part, content["parts"])), str(content.get("ids", "")),
     )  # fmt: skip
     if manifest.num_rows != content["rows"]:
         raise ValueError(f"its parts have {manifest.num_rows:,} rows, and it says {content['rows']:,}")

@@ -12,12 +12,13 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from nemo_vfm.core.storage.files import sha256_file
-from nemo_vfm.recsys.feature_table.stored_rows import StoredRows, read_row_group, read_sessions
+from nemo_vfm.recsys.feature_table.stored_rows import StoredRows, read_numbers, read_row_group
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, Part, TableManifest, read_manifest, require_files
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
@@ -73,14 +74,14 @@ class FeatureTable:
         """The sha256 of the manifest, and so of all there is."""
         return sha256_file(self.folder / NAME)
 
-    def sessions(self, row_group: int) -> Tensor:
-        """The session of each sample of a row group; nothing else is read.
+    def numbers(self, row_group: int, column: Literal["session", "time"]) -> Tensor:
+        """The session or time of each sample of a row group; nothing else is read.
 
         Raises:
             DataError: a file is damaged.
         """
         part, number = self._place(row_group)
-        return read_sessions(self.folder, part, number)
+        return read_numbers(self.folder, part, number, column)
 
     def verify(self) -> None:
         """Read all files and compare them with the hashes in the manifest.

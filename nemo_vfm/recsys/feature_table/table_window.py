@@ -58,6 +58,7 @@ class WindowReader:
         groups: groups of features that batches hold deduplicated, by name.
         num_rows: of features, the rows of their tables; ids of the others are not checked.
         out_of_range: see `OutOfRange`.
+        item_times: features with the times of items, none of which may be after its sample's.
     """
 
     table: FeatureTable
@@ -67,6 +68,7 @@ class WindowReader:
     groups: Mapping[str, Sequence[str]]
     num_rows: Mapping[str, int]
     out_of_range: OutOfRange
+    item_times: Sequence[str] = ()
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
@@ -76,7 +78,7 @@ class WindowReader:
         """These samples, in this order.
 
         Raises:
-            DataError: an id is no row of its table, and `out_of_range` is `stop`.
+            DataError: an id is no row of its table, and `out_of_range` is `stop`; or an item is newer than its sample.
         """
         stored, groups = self._with_groups(stored)
         samples = stored.samples
@@ -86,7 +88,25 @@ class WindowReader:
             {name: _selected(rows, rows_M) for name, rows in samples.features.items()},
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
         )  # fmt: skip
+        self._require_past(batch, samples.time_B[rows_M])
         return self._checked(batch)
+
+    def _require_past(self, batch: FeatureBatch, time_M: Tensor) -> None:
+        for name in self.item_times:
+            group = next((group for group in batch.groups.values() if name in group.features), None)
+            rows = batch.features[name] if group is None else group.features[name]
+            owner_N = torch.repeat_interleave(torch.arange(len(rows)), rows.lengths_B)
+            newest = torch.full((len(rows),), torch.iinfo(torch.int64).min).scatter_reduce_(
+                0, owner_N, rows.values_N, "amax"
+            )
+            newest_M = newest if group is None else newest[group.inverse_B]
+            if len(late := (newest_M > time_M).nonzero()):
+                row = int(late[0])
+                raise DataError(
+                    f"sample {int(batch.ids_B[row])} of {self.table.folder} is of the time {int(time_M[row])}, and its "
+                    f"{name} has an item of {int(newest_M[row])}: a history must end before its sample, else a model "
+                    "learns from what it is to predict"
+                )
 
     def _dense(self, samples: LogChunk) -> Tensor:
         if not self.dense:

@@ -5,6 +5,7 @@
 Shape letters: N values, V ids of a vocabulary.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
-from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.storage.files import atomic_path, sha256_text
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -53,21 +54,32 @@ class FrequentIds:
 
     def vocabulary(self, chunks: Iterable[LogChunk]) -> "Vocabulary":
         """Count the ids of all samples, and give them rows."""
-        counts: dict[str, IdCounts] = {}
-        for chunk in chunks:
-            for name, ids in chunk.features.items():
-                counts.setdefault(name, IdCounts(self.counted_ids)).add(ids.values_N.numpy())
+        counts = counts_of_features(chunks, self.counted_ids)
         return Vocabulary({name: self._ids(name, found) for name, found in counts.items()})
 
     def _ids(self, name: str, found: "IdCounts") -> _Ids:
-        ids, counts = found.totals()
-        if found.missed:
-            warn(
-                f"{name} has more than {self.counted_ids:,} different ids; counts may be too low by {found.missed:,}. "
-                "A larger counted_ids helps"
-            )
-        order = np.lexsort((ids, -counts))[: self.num_rows_of.get(name, self.num_rows) - 1]
-        return ids[order[counts[order] >= self.min_count]]
+        return frequent(name, found, self.min_count)[: self.num_rows_of.get(name, self.num_rows) - 1]
+
+
+def frequent(name: str, found: "IdCounts", min_count: int) -> _Ids:
+    """The ids that were counted at least so often, the most frequent first; of equally frequent ones, the smaller."""
+    ids, counts = found.totals()
+    if found.missed:
+        warn(
+            f"{name} has more than {found.limit:,} different ids; counts may be too low by {found.missed:,}. A larger "
+            "counted_ids helps"
+        )
+    order = np.lexsort((ids, -counts))
+    return ids[order[counts[order] >= min_count]]
+
+
+def counts_of_features(chunks: Iterable[LogChunk], counted_ids: int) -> "dict[str, IdCounts]":
+    """How often each id of each feature comes."""
+    counts: dict[str, IdCounts] = {}
+    for chunk in chunks:
+        for name, ids in chunk.features.items():
+            counts.setdefault(name, IdCounts(counted_ids)).add(ids.values_N.numpy())
+    return counts
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,6 +93,12 @@ class Vocabulary:
     ids: Mapping[str, _Ids]
     _sorted: dict[str, tuple[_Ids, _Ids]] = field(default_factory=dict)
 
+    @property
+    def digest(self) -> str:
+        """A hash of all ids in their order: two tables with the same one have the same rows for the same ids."""
+        each = (f"{name} {hashlib.sha256(self.ids[name].tobytes()).hexdigest()}" for name in sorted(self.ids))
+        return sha256_text("\n".join(each))
+
     def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
         known, rows = self._table(feature)
@@ -91,6 +109,11 @@ class Vocabulary:
 
     def _table(self, feature: str) -> tuple[_Ids, _Ids]:
         """Ids in ascending order and their rows; in front one id that is not looked for, with row 0."""
+        if feature not in self.ids:
+            have = ", ".join(self.ids)
+            raise UserError(
+                f"the vocabulary has no ids of {feature}; it has {have}. KnownIds with grow: true adds them"
+            )
         if feature not in self._sorted:
             order = np.argsort(self.ids[feature])
             self._sorted[feature] = np.append(0, self.ids[feature][order]), np.append(0, order + 1)
@@ -116,7 +139,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         return Vocabulary(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} cannot be read: {error}. Delete it, and ids are counted again.") from error
+        raise DataError(f"{path} cannot be read: {error}. Delete it, and ids are counted again") from error
 
 
 class IdCounts:
@@ -130,7 +153,7 @@ class IdCounts:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self.missed = limit, 0
+        self.limit, self.missed = limit, 0
         self._ids: list[_Ids] = []
         self._counts: list[_Ids] = []
 
@@ -139,7 +162,7 @@ class IdCounts:
         ids, counts = np.unique(ids_N, return_counts=True)
         self._ids.append(ids)
         self._counts.append(counts)
-        if sum(map(len, self._ids)) > 2 * self._limit:
+        if sum(map(len, self._ids)) > 2 * self.limit:
             self._forget(*self.totals())
 
     def totals(self) -> tuple[_Ids, _Ids]:
@@ -151,8 +174,8 @@ class IdCounts:
         return ids, counts
 
     def _forget(self, ids: _Ids, counts: _Ids) -> None:
-        if len(ids) <= self._limit:
+        if len(ids) <= self.limit:
             return
-        lowest = int(np.partition(counts, len(counts) - self._limit - 1)[len(counts) - self._limit - 1])
+        lowest = int(np.partition(counts, len(counts) - self.limit - 1)[len(counts) - self.limit - 1])
         kept = counts > lowest
         self._ids, self._counts, self.missed = [ids[kept]], [counts[kept]], self.missed + lowest

@@ -3,7 +3,7 @@
 """Reads a source from any place on: ids become rows, samples are left out, and what became of each row is counted."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -12,7 +12,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts, counts_of
 from nemo_vfm.recsys.log_import.row_sampling import RowSampling
-from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition, ReadChunk
+from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition, ReadChunk, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 
 #: A block in which so many rows are bad and none is good stops the import: the file is of another kind.
@@ -55,12 +55,14 @@ class LogIntake:
         ids: None leaves ids as they are.
         sampling: None keeps all.
         on_bad_row: what a row does that is no sample.
+        raw_features: whose numbers are no ids and stay as they are.
     """
 
     source: ImportSource
     ids: IdMap | None
     sampling: RowSampling | None
     on_bad_row: OnBadRow
+    raw_features: Sequence[str] = ()
 
     def chunks(self, state: IntakeState) -> Iterator[tuple[LogChunk, IntakeState]]:
         """Samples, and how far the source is read after them.
@@ -68,7 +70,7 @@ class LogIntake:
         Raises:
             DataError: a row is bad and stops, or all of a block are, or a file is damaged.
         """
-        for read in self.source.read(state.position):
+        for read in map(trainable, self.source.read(state.position)):
             self._judge(read)
             counts = counts_of(state.counts.json())
             counts.total += read.num_rows
@@ -90,4 +92,9 @@ class LogIntake:
     def _with_rows(self, chunk: LogChunk) -> LogChunk:
         if self.ids is None:
             return chunk
-        return replace(chunk, features={name: self.ids.table_rows(name, ids) for name, ids in chunk.features.items()})
+        mapped = {
+            name: self.ids.table_rows(name, ids)
+            for name, ids in chunk.features.items()
+            if name not in self.raw_features
+        }
+        return replace(chunk, features={**chunk.features, **mapped})

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the sampled sessions of a log chunk by chunk, in memory that does not grow with the log.
 
-Shape letters: R rows, W time windows, N ids.
+Shape letters: R rows, N ids.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,10 +11,9 @@ import numpy as np
 import torch
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.recsys.profiling.log_outline import windows_of
 from nemo_vfm.recsys.profiling.session_sample import SessionReservoir
 from nemo_vfm.recsys.profiling.session_sums import SessionSums
-from nemo_vfm.recsys.profiling.table_counts import Counts, add_counts
+from nemo_vfm.recsys.profiling.table_counts import Counts
 from nemo_vfm.recsys.profiling.table_rows import TableRows
 from nemo_vfm.recsys.profiling.value_sketch import ValueSketch
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -26,7 +25,6 @@ class LogMeasurements:
     Args:
         features: their names.
         tables: of some features, the rows that their ids look up.
-        edges: of the time windows.
         fraction: of the sessions of the log, that are given to it.
         max_ids: distinct ids a feature that are counted exactly.
         max_values: ids and samples of the sessions that are kept.
@@ -37,17 +35,17 @@ class LogMeasurements:
     """
 
     def __init__(
-        self, features: Sequence[str], tables: Mapping[str, TableRows], edges: list[int], *, fraction: float,
-        max_ids: int, max_values: int, seed: int,
+        self, features: Sequence[str], tables: Mapping[str, TableRows], *, fraction: float, max_ids: int,
+        max_values: int, seed: int,
     ) -> None:  # fmt: skip
         if unknown := sorted(tables.keys() - set(features)):
             raise UserError(f"tables: the log has no feature {unknown[0]}; it has {', '.join(features)}")
-        self.tables, self.edges = tables, edges
+        self.tables = tables
         self.sums = SessionSums(features, seed)
         self.sessions = ValueSketch(max_ids)
         self.ids = {name: ValueSketch(max_ids) for name in features}
         self.lengths: dict[str, Counts] = {name: np.zeros(0, np.int64) for name in features}
-        self.counts_WR = {name: np.zeros((len(edges) - 1, table.rows), np.int64) for name, table in tables.items()}
+        self.counts_R = {name: np.zeros(table.rows, np.int64) for name, table in tables.items()}
         self.kept = SessionReservoir(fraction, max_values, seed)
 
     def add(self, chunk: LogChunk) -> None:
@@ -55,13 +53,11 @@ class LogMeasurements:
         self.sums.add(chunk)
         self.sessions.add(torch.unique_consecutive(chunk.session_B))
         self.kept.add(chunk)
-        window_B = windows_of(chunk.time_B, self.edges)
         for name, feature in chunk.features.items():
             self.ids[name].add(feature.values_N)
             self.lengths[name] = _added(self.lengths[name], np.bincount(feature.lengths_B.numpy()))
             if name in self.tables:
-                row_N = self.tables[name].of(feature.values_N, name)
-                add_counts(self.counts_WR[name], row_N, window_B.repeat_interleave(feature.lengths_B))
+                np.add.at(self.counts_R[name], self.tables[name].of(feature.values_N, name).numpy(), 1)
 
 
 def _added(one: Counts, other: Counts) -> Counts:

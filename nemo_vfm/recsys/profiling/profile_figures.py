@@ -19,6 +19,7 @@ from nemo_vfm.recsys.profiling.batch_statistics import measured_factor, num_batc
 from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
 from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
 from nemo_vfm.recsys.profiling.log_measurements import LogMeasurements
+from nemo_vfm.recsys.profiling.log_outline import windows_of
 from nemo_vfm.recsys.profiling.session_sample import session_uniform
 from nemo_vfm.recsys.profiling.session_sums import (
     CHANGES,
@@ -52,6 +53,7 @@ class ProfileFigures:
 
     Args:
         measured: of the sampled sessions.
+        edges: of the time windows.
         batch_size: samples of the batches in which reuse and dedupe factors are measured.
         min_factor: see `choose_groups`.
         hot_share: see `drift`.
@@ -61,6 +63,7 @@ class ProfileFigures:
     """
 
     measured: LogMeasurements
+    edges: list[int]
     batch_size: int
     min_factor: float
     hot_share: float
@@ -138,8 +141,8 @@ class ProfileFigures:
         }
 
     def _table(self, name: str) -> dict[str, Json]:
-        table, ids, counts_WR = self.measured.tables[name], self.measured.ids[name], self.measured.counts_WR[name]
-        feature, counts_R = self._log.features[name], counts_WR.sum(0)
+        table, ids, counts_R = self.measured.tables[name], self.measured.ids[name], self.measured.counts_R[name]
+        feature = self._log.features[name]
         lookups = Jagged(table.of(feature.values_N, name), feature.lengths_B)
         accesses, occupied = int(counts_R.sum()), int((counts_R > 0).sum())
         return {
@@ -152,17 +155,24 @@ class ProfileFigures:
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
             "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, self._kept_share),
             "reuse": reuse(lookups, self.batch_size, self._kept),
-            "drift": self._drift(lookups, counts_WR),
+            "drift": self._drift(lookups, table.rows),
         }  # fmt: skip
 
-    def _drift(self, lookups: Jagged, counts_WR: Counts) -> dict[str, Json]:
-        """Between the windows, and between as many random shares of the kept sessions: what there is without drift."""
-        windows = len(counts_WR)
-        chosen_B = (session_uniform(self._log.session_B, self.seed, "random windows") * windows).long()
-        at_random_WR = np.zeros_like(counts_WR)
-        add_counts(at_random_WR, lookups.values_N, chosen_B.repeat_interleave(lookups.lengths_B))
-        return {"accesses": counts_WR.sum(1).tolist(), **drift(counts_WR, self.hot_share),
-                "at_random": drift(at_random_WR, self.hot_share)}  # fmt: skip
+    def _drift(self, lookups: Jagged, rows: int) -> dict[str, Json]:
+        """Between the windows, and between random shares of the same sessions: what there is without drift.
+
+        Both are of the kept sessions alone, and a share has about as many samples as its window: fewer lookups lie
+        further apart by chance.
+        """
+        window_B = windows_of(self._log.time_B, self.edges)
+        ends_W = torch.bincount(window_B, minlength=len(self.edges) - 1).cumsum(0) / len(window_B)
+        uniform_B = session_uniform(self._log.session_B, self.seed, "random windows")
+        shares_B = torch.bucketize(uniform_B, ends_W[:-1].double(), right=True)
+        by_time, at_random = (np.zeros((len(ends_W), rows), np.int64) for _ in range(2))
+        for counts_WR, one_B in ((by_time, window_B), (at_random, shares_B)):
+            add_counts(counts_WR, lookups.values_N, one_B.repeat_interleave(lookups.lengths_B))
+        return {"accesses": by_time.sum(1).tolist(), **drift(by_time, self.hot_share),
+                "at_random": drift(at_random, self.hot_share)}  # fmt: skip
 
 
 def _bins(counts: Counts) -> list[int]:

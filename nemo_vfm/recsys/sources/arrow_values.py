@@ -61,22 +61,31 @@ class ArrowRows:
         return torch.from_numpy(found)
 
     def ids(self, name: str) -> Jagged:
-        """Ids, alone or in lists, integers or hashes of strings; an empty row for null.
+        """Ids, alone or in lists, integers or hashes of strings; an empty row for null. Those of a map have weights.
 
         Raises:
             UserError: the column is of another type.
         """
+        import pyarrow.types as types
+
         column = self._column(name)
-        valid_L = ~_nulls(column)
-        if not hasattr(column, "flatten") or not hasattr(column, "value_lengths"):
-            values = _integers(column.drop_null(), self._said(name, column))
+        said, valid_L = self._said(name, column), ~_nulls(column)
+        if not hasattr(column, "value_lengths"):
+            values = _integers(column.drop_null(), said)
             return Jagged(torch.from_numpy(values), torch.from_numpy(valid_L.astype(np.int64)))
+        column = _pairs(column, said) if types.is_map(column.type) else column
         lengths = column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-        values = column.flatten()
+        values, weights = column.flatten(), None
+        owners = np.repeat(np.arange(len(lengths)), lengths)
+        if types.is_map(self._column(name).type):
+            values, weights = values.field(0), values.field(1).to_numpy(zero_copy_only=False)
+            self.rows.refuse(np.unique(owners[~np.isfinite(weights)]), f"{name} has a weight that is null or infinite")
         if values.null_count:
-            owners = np.repeat(np.arange(len(lengths)), lengths)
             self.rows.refuse(np.unique(owners[_nulls(values)]), f"{name} has a null in its list")
-        return Jagged(torch.from_numpy(_integers(values, self._said(name, column))), torch.from_numpy(lengths))
+        return Jagged(
+            torch.from_numpy(_integers(values, said)), torch.from_numpy(lengths),
+            None if weights is None else torch.tensor(weights),
+        )  # fmt: skip
 
     def _column(self, name: str) -> Any:
         column = self.batch.column(name)
@@ -91,6 +100,17 @@ def _nulls(column: Any) -> NDArray[np.bool_]:
     return found
 
 
+def _pairs(column: Any, said: str) -> Any:
+    """A map as lists of pairs: Arrow measures and flattens no maps."""
+    import pyarrow as pa
+    import pyarrow.types as types
+
+    keys, numbers = column.type.key_type, column.type.item_type
+    if not (types.is_integer(numbers) or types.is_floating(numbers)):
+        raise UserError(f"{said}, and a map of ids to numbers was expected")
+    return column.cast(pa.list_(pa.struct([("id", keys), ("weight", pa.float32())])), safe=False)
+
+
 def _integers(column: Any, said: str) -> NDArray[np.int64]:
     """0 for null; an unsigned number beyond int64 is the number with the same bits."""
     import pyarrow as pa
@@ -100,7 +120,9 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     kind = column.type
     if hasattr(column, "dictionary_decode"):
         column, kind = column.dictionary_decode(), kind.value_type
-    if types.is_string(kind) or types.is_large_string(kind) or types.is_binary(kind):
+    if any(
+        is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
+    ):
         return _string_hashes(column)
     if types.is_temporal(kind):
         column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())

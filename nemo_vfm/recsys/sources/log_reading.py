@@ -6,11 +6,12 @@ Shape letters: B samples.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
@@ -113,13 +114,34 @@ class ImportSource(Protocol):
         ...
 
 
+def trainable(read: ReadChunk) -> ReadChunk:
+    """The same rows; those whose numbers no training could take are bad ones, whatever source they are from."""
+    chunk = read.chunk
+    wrong = [
+        *((f"the label {name} is not in 0..1", (one < 0) | (one > 1)) for name, one in chunk.labels.items()),
+        *((f"{name} is infinite, or beyond float32", one.isinf()) for name, one in chunk.dense.items()),
+    ]
+    reasons: dict[int, str] = {}
+    for reason, wrong_B in wrong:
+        for row in wrong_B.nonzero().squeeze(1).tolist():
+            reasons.setdefault(row, reason)
+    if not reasons:
+        return read
+    bad = [BadRow(read.file, int(read.lines_B[row]), reason) for row, reason in reasons.items()]
+    good = np.delete(np.arange(len(chunk)), [*reasons])
+    return replace(
+        read, chunk=chunk.select(torch.from_numpy(good)), lines_B=read.lines_B[good],
+        bad=tuple(sorted([*read.bad, *bad], key=lambda row: row.line)),
+    )  # fmt: skip
+
+
 def samples(source: ImportSource) -> Iterator[LogChunk]:
     """The samples of a source that has no bad row.
 
     Raises:
         DataError: a row is bad.
     """
-    for read in source.read(LogPosition()):
+    for read in map(trainable, source.read(LogPosition())):
         if read.bad:
             raise DataError(f"{read.bad[0]}. ImportLog with on_bad_row: drop leaves such rows out and counts them.")
         yield read.chunk

@@ -10,6 +10,8 @@ import yaml
 from nemo_vfm.models.recommenders.cross_layers import CrossLayers
 from nemo_vfm.models.recommenders.dcn_v2 import DCNv2
 from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
+from tests.support.session_batches import session_batch
+from tests.support.small_recommenders import small
 
 CONF = Path(__file__).parents[3] / "conf" / "model"
 
@@ -44,3 +46,11 @@ def test_mlperfs_model_has_its_rows_and_products():
     assert sum(op.flops for op in ops) == 2 * (13 * 512 + 512 * 256 + 256 * 128 + 3 * 2 * 3456 * 512
                                                + 3456 * 1024 + 1024**2 + 1024 * 512 + 512 * 256 + 256)  # fmt: skip
     assert sum(op.bytes for op in ops) == 214 * 128 * 4
+
+
+def test_a_model_without_dense_numbers_takes_them_out_of_its_first_vector_and_its_cost():
+    bare = small(DCNv2, dense=0, bottom=[])
+    batch = session_batch(dense=0)
+    assert bare(batch).shape == (len(batch), 2) and bare.cross.size == small(DCNv2).cross.size - 8
+    inputs = {"dense_BF": (5, 0)}
+    assert sum(op.flops for op in bare.ops(inputs)) < sum(op.flops for op in small(DCNv2).ops({"dense_BF": (5, 3)}))

@@ -78,3 +78,13 @@ def test_every_model_takes_batches_that_are_made_up_for_it(kind: type[nn.Module]
     assert sizes is not None and sizes.dense == 3 and sizes.rows.items() >= ROWS.items()
     batch = made_up_batch(sizes, 0, range(8), torch.ones(8), seed=1)
     assert model(batch).shape == (8, 2) and len({*batch.features["item"].lengths_B.tolist()}) > 1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_batch_without_samples_has_no_logits_and_gradients_of_zero(case):
+    model = CASES[case]()
+    for batch in (none := session_batch().rows(0, 0), none.expanded()):
+        logits = model(batch)
+        assert logits.shape == (0, 2)
+        logits.sum().backward()
+    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)

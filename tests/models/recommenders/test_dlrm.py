@@ -23,17 +23,19 @@ def test_the_interaction_is_the_dot_product_of_every_pair_once(own):
     torch.testing.assert_close(dot_interaction(x, own), torch.stack(pairs, 1))
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_the_logits_are_those_of_the_definition(own):
-    dlrm, batch = model(self_interaction=own), session_batch().expanded()
+@pytest.mark.parametrize(("own", "dense"), [(False, 3), (True, 3), (False, 0), (True, 0)])
+def test_the_logits_are_those_of_the_definition_with_and_without_dense_numbers(own, dense):
+    dlrm = model(self_interaction=own, **({} if dense else {"dense": 0, "bottom": []}))
+    batch = session_batch(dense=dense).expanded()
     weights = dlrm.state_dict()
     rows = {name: weights[f"tables.{name}.weight"] for name in ROWS}
     for sample in range(len(batch)):
         x = batch.dense_BF[sample]
-        for layer in range(2):
+        for layer in range(2 if dense else 0):
             x = (weights[f"bottom.layers.{layer}.weight"] @ x + weights[f"bottom.layers.{layer}.bias"]).relu()
-        vectors = [x, *(rows[name][batch.features[name].rows(sample, sample + 1).values_N].sum(0) for name in ROWS)]
-        pairs = [vectors[i] @ vectors[j] for i in range(5) for j in range(i + own)]
+        vectors = [rows[name][batch.features[name].rows(sample, sample + 1).values_N].sum(0) for name in ROWS]
+        vectors = [x, *vectors] if dense else vectors
+        pairs = [vectors[i] @ vectors[j] for i in range(len(vectors)) for j in range(i + own)]
         y = torch.cat([x, torch.stack(pairs)])
         y = (weights["top.layers.0.weight"] @ y + weights["top.layers.0.bias"]).relu()
         y = weights["top.layers.1.weight"] @ y + weights["top.layers.1.bias"]
@@ -68,7 +70,7 @@ def test_a_missing_number_is_refused_with_its_place_or_becomes_a_zero_with_an_in
 
 @pytest.mark.parametrize(("given", "words"), [
     ({"bottom": [16, 9]}, "the last of bottom is width"),
-    ({"dense": 0}, "dense is above 0"),
+    ({"dense": 0}, "no dense features for a bottom perceptron .16, 8.; set bottom to"),
     ({"rows": None}, "give rows .* one of them"),
     ({"deduplicated": {"user": "attend"}}, "DLRM has no attention; use 'pool'"),
     ({"deduplicated": {"user": "polo"}}, "deduplicated.user is 'polo'; it can be lookup, pool, attend"),

@@ -4,6 +4,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -154,3 +155,18 @@ def test_only_what_drifts_is_further_apart_than_random_shares_of_the_sessions(pr
     for name, table in profile["tables"].items():
         beyond = max(table["drift"]["distance"]) > 1.5 * max(table["drift"]["at_random"]["distance"])
         assert beyond == (name == "item")
+
+
+@pytest.mark.parametrize("max_values", [8_000, 1 << 24])
+def test_without_drift_windows_are_as_far_apart_as_random_shares_however_uneven_and_however_few_are_kept(
+    max_values, tmp_path
+):
+    log = session_log(3000, 2, drifting=False)
+    uneven = replace(log, time_B=log.ids_B**3)
+    job = Profile(source=LogInMemory(uneven, 5000), fraction=1, tables=TABLES, windows=4, max_values=max_values)
+    job.run(Run(tmp_path))
+    found = load_profile(tmp_path / "profile.json")
+    assert (found["kept"]["fraction"] < 1) == (max_values == 8_000)
+    for name in ("item", "user"):
+        drift = found["tables"][name]["drift"]
+        assert drift["distance"] == pytest.approx(drift["at_random"]["distance"], rel=0.3)

@@ -38,6 +38,7 @@ def source(tmp_path, *tables: pa.Table, row_group_size: int | None = None, **set
     return ParquetLog(paths=paths, **{**NAMES, **settings})
 
 
+MAP = pa.map_(pa.int64(), pa.float64())
 X = hash_of("x")
 FEATURES = [
     (pa.array([1, None, 3], pa.int32()), [[1], [], [3]]),
@@ -67,23 +68,34 @@ def test_sessions_times_labels_and_numbers_of_many_types(tmp_path):
             y=pa.array([True, False, True]),
             d=pa.array([1, None, 3]),
         ),
-        table(t=pa.array([5, 6, 7], pa.timestamp("us")), d=pa.array([math.nan, math.inf, -1.0], pa.float32())),
+        table(t=pa.array([5, 6, 7], pa.timestamp("us")), d=pa.array([math.nan, 1e38, -1.0], pa.float32())),
     ]
     chunk = LogChunk.cat([*source(tmp_path, *tables).log_chunks()])
     assert chunk.ids_B.tolist() == [*range(6)]
     assert chunk.session_B.tolist() == [hash_of("u"), hash_of("v"), hash_of("u"), 0, 1, 2]
     assert chunk.time_B.tolist() == [10, 10, 10, 5, 6, 7] and chunk.labels["y"].tolist() == [1, 0, 1, 1, 1, 1]
-    assert str(chunk.dense["d"].tolist()) == "[1.0, nan, 3.0, nan, inf, -1.0]"
+    assert chunk.dense["d"].tolist() == pytest.approx([1, math.nan, 3, math.nan, 1e38, -1], nan_ok=True)
     logs = LogChunk.cat([*source(tmp_path, *tables, log1p=True).log_chunks()]).dense["d"].tolist()
-    assert logs[::2] == pytest.approx([math.log(2), math.log(4), math.inf]) and logs[5] == 0
+    assert logs[::2] == pytest.approx([math.log(2), math.log(4), 38 * math.log(10)]) and logs[5] == 0
     alone = LogChunk.cat([*source(tmp_path, *tables, session=None, time=None).log_chunks()])
     assert alone.session_B.tolist() == alone.time_B.tolist() == alone.ids_B.tolist()
+
+
+def test_a_map_becomes_ids_with_weights_in_any_part_of_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(parquet_log, "_BATCH_ROWS", 2)
+    rows = [{3: 0.5, 1: 2.0}, None, {}, {7: 1.0}]
+    of_texts = pa.array([{"x": number} for number in range(4)], pa.map_(pa.string(), pa.int32()))
+    whole = table(4, f=pa.array(rows, MAP), g=of_texts)
+    found = LogChunk.cat([*source(tmp_path, whole, features=["f", "g"]).log_chunks()]).features
+    assert lists(found["f"]) == [[*(row or {})] for row in rows] and lists(found["g"]) == [[X]] * 4
+    assert found["f"].weights_N.tolist() == [0.5, 2.0, 1.0] and found["g"].weights_N.tolist() == [0, 1, 2, 3]
 
 
 BAD = {
     "s is null": {"s": pa.array([1, None, 3])}, "t is null": {"t": pa.array([1, None, 3])},
     "y is null or NaN": {"y": pa.array([0.0, math.nan, 1.0])},
     "f has a null in its list": {"f": pa.array([[1], [2, None, None], []])},
+    "f has a weight that is null or infinite": {"f": pa.array([{1: 1.0}, {2: None}, None], MAP)},
 }  # fmt: skip
 
 
@@ -96,7 +108,13 @@ def test_a_row_that_is_no_sample_is_named_and_the_others_stay(reason, tmp_path):
     assert not reads[0].bad and reads[1].end.row == 4
 
 
-@pytest.mark.parametrize("column", [pa.array([0.5] * 3), pa.array([{"a": 1}] * 3), pa.array([[[1]]] * 3)])
+OTHER_TYPES = [
+    pa.array([0.5] * 3), pa.array([{"a": 1}] * 3), pa.array([[[1]]] * 3), pa.array([[{1: 1.0}]] * 3, pa.list_(MAP)),
+    pa.array([{1: "x"}] * 3, pa.map_(pa.int64(), pa.string())), pa.array([{1: {2: 1.0}}] * 3, pa.map_(pa.int64(), MAP)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("column", OTHER_TYPES, ids=lambda one: str(one.type))
 @pytest.mark.parametrize("name", ["s", "t", "f", "y"])
 def test_a_column_of_another_type_is_refused_with_its_file_and_type(name, column, tmp_path):
     if name == "y" and column.type == pa.float64():

@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Scores the samples of a feature table with a trained ranker."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import nn
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.device import device
+from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.log import bar, info, warn
+from nemo_vfm.core.precision import Precision
+from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
+from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
+from nemo_vfm.parallel.engine.engine import EngineInputs, Params
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.mesh import join
+from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.ranks.consensus import everyone_says, first_says
+from nemo_vfm.recsys.click import Click
+from nemo_vfm.recsys.feature_table_data import FeatureTableData, OrderedBatches
+from nemo_vfm.sparse.feature_batch import FeatureBatch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAME = "predictions.parquet"
+
+
+class ScoreTable:
+    """Writes `predictions.parquet`: `id`, `session`, labels that the table has, a score a label, and what is kept.
+
+    Each rank scores parts of some batches, which are joined in the order of the table. Killed and started again, a run
+    goes on with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
+    scores of held-out samples are those that the training measured, to the bit, with its batch size.
+
+    Args:
+        model: builds the model; the same node as in training.
+        checkpoint: a run folder, a folder of checkpoints (the newest whole one is taken), or a checkpoint.
+        task: the training's; its labels say what the scores are of. The table may lack labels.
+        data: the table. Samples with ids that are no rows are left out, where `out_of_range: weight_0` lets them pass.
+        samples: `all` of the table, or those that training holds out, with the seed of this run.
+        keep: dense numbers and features that become columns, too; a feature's are lists of ids.
+        weights: which of its weights; None takes the averaged ones (ema) where there are some.
+        precision: of the arithmetic; the training's gives its bits.
+        ranks: devices that share the work, each with the whole model.
+        part_batches: batches of a part.
+    """
+
+    def __init__(
+        self, *, model: Factory[[], nn.Module], checkpoint: Place, task: Click, data: FeatureTableData,
+        samples: Literal["all", "held_out"] = "all", keep: Sequence[str] = (),
+        weights: Literal["ema", "model"] | None = None, precision: Precision = Precision(), ranks: int = 1,
+        part_batches: int = 64,
+    ) -> None:  # fmt: skip
+        if min(ranks, part_batches) < 1:
+            raise ValueError(f"ranks ({ranks}) and part_batches ({part_batches}) must be at least 1")
+        self.model: Factory[[], nn.Module] = model
+        self.checkpoint, self.task, self.data, self.samples = place(checkpoint), task, data, samples
+        self.keep, self.weights, self.precision = tuple(keep), weights, precision
+        self.ranks, self.part_batches = ranks, part_batches
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.ranks
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        ParallelPlan(replicate=self.ranks).require(num_ranks)
+
+    def run(self, run: Run) -> Outcome:
+        """Score what is not scored yet.
+
+        Raises:
+            UserError: there is no checkpoint, or it is of another model; or the table lacks what the model reads.
+            NothingKept: there are no samples.
+        """
+        if self.ranks > 1:
+            join(ParallelPlan(replicate=self.ranks), device())
+        batches = self._batches(run.seed)
+        if not len(batches):
+            raise NothingKept(f"{self.data.folder} holds no samples out, so there is nothing to score")
+        engine, sha256 = self._engine(run.seed)
+        plan: Json = {
+            "weights": sha256, "table": batches.digest, "seed": run.seed, "samples": self.samples,
+            "keep": [*self.keep], "labels": [*self.task.labels],
+            "batches": [len(batches), self.data.batch_size, self.part_batches],
+        }  # fmt: skip
+        done = first_says(_begin(run.folder, plan) if ranks.is_first() else "")
+        if not done:
+            self._score(run.folder, engine, batches)
+            everyone_says("scored its parts")
+            if ranks.is_first():
+                _join(run.folder, -(-len(batches) // self.part_batches))
+            everyone_says("joined them")
+        return _outcome(run.folder, did_nothing=bool(done))
+
+    def _batches(self, seed: int) -> OrderedBatches:
+        if self.samples == "all":
+            return self.data.all_samples()
+        self.data.start(seed=seed, first_batch=0)
+        return self.data.held_out_batches()
+
+    def _engine(self, seed: int) -> tuple[TorchEngine, str]:
+        """With the weights, and their hash. A training evaluates by the same engine, so the bits are the same."""
+        engine = TorchEngine()
+        parts = EngineInputs(self.model, self.task, _unused, self.precision, seed, ParallelPlan())
+        model = engine.start(parts)
+        with opened(self.checkpoint, joined()) as found:
+            group = self.weights or ("ema" if "ema" in found.saved.groups else "model")
+            fill(model.state_dict(), weights_of(found.saved, group), joined())
+            info(f"scores with the {group} weights of {found.name}")
+            return engine, found.saved.sha256[group]
+
+    def _score(self, folder: Path, engine: TorchEngine, batches: OrderedBatches) -> None:
+        """The parts of this rank that are not there."""
+        import pyarrow.parquet as pq
+
+        parts = range(ranks.rank(), -(-len(batches) // self.part_batches), self.ranks)
+        missing = [part for part in parts if not _part(folder, part).is_file()]
+        with bar("score", len(missing) * self.part_batches, 0, "batches") as line:
+            for part in missing:
+                numbers = range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
+                writer = None
+                with atomic_path(_part(folder, part)) as path:
+                    for number in numbers:
+                        table = self._table(engine, batches[number], batches.dense)
+                        writer = writer or pq.ParquetWriter(path, table.schema)
+                        writer.write_table(table, row_group_size=max(1, len(table)))
+                        line.advance(1)
+                    assert writer is not None
+                    writer.close()
+
+    def _table(self, engine: TorchEngine, batch: FeatureBatch, dense: Sequence[str]) -> "pa.Table":
+        """Of the samples whose ids are rows."""
+        import pyarrow as pa
+
+        unknown = {name: torch.full((len(batch),), torch.nan) for name in self.task.labels if name not in batch.labels}
+        sound_M = batch.weight_B.nonzero().squeeze(1)
+        _, prepared = engine.evaluate(replace(batch, labels={**batch.labels, **unknown}))
+        found = self.task.columns(prepared)
+        absent = {self.task.label_column(name) for name in unknown}
+        found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}
+        columns = {name: pa.array(column.numpy()) for name, column in found.items()}
+        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
+        if taken := sorted(columns.keys() & kept.keys()):
+            raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
+        return pa.table({**columns, **kept})
+
+
+def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "dict[str, pa.Array]":
+    import pyarrow as pa
+
+    found = {}
+    for name in names:
+        if name in dense:
+            found[name] = pa.array(batch.dense_BF[:, dense.index(name)].numpy())
+        elif name in batch.features:
+            rows = batch.features[name]
+            found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
+        else:
+            raise UserError(f"keep names {name}, and the table has {', '.join([*dense, *batch.features])}")
+    return found
+
+
+def _unused(parameters: Params) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.0)
+
+
+def _part(folder: Path, number: int) -> Path:
+    return folder / f".scores-{number:06d}.parquet"
+
+
+def _begin(folder: Path, plan: Json) -> str:
+    """Not empty where all is scored. Parts of another table or other weights are taken away."""
+    path = folder / "plan.json"
+    before = read_json(path) if path.is_file() else None
+    if before == plan and (folder / NAME).is_file():
+        return "done"
+    if before != plan:
+        if before is not None:
+            warn(f"the scores in {folder} are of other weights, settings or samples; they are made again")
+        for old in [*folder.glob(".scores-*.parquet"), folder / NAME]:
+            old.unlink(missing_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, plan)
+    return ""
+
+
+def _join(folder: Path, parts: int) -> None:
+    """One file of all parts, a batch at a time; then the parts go."""
+    import pyarrow.parquet as pq
+
+    paths = [_part(folder, number) for number in range(parts)]
+    with atomic_path(folder / NAME) as temporary, pq.ParquetWriter(temporary, pq.read_schema(paths[0])) as writer:
+        for file in map(pq.ParquetFile, paths):
+            for group in range(file.num_row_groups):
+                writer.write_table(file.read_row_group(group))
+    for path in paths:
+        path.unlink()
+
+
+def _outcome(folder: Path, *, did_nothing: bool) -> Outcome:
+    import pyarrow.parquet as pq
+
+    rows = pq.ParquetFile(folder / NAME).metadata.num_rows
+    return Outcome(f"{rows:,} samples scored in {folder / NAME}", {"samples": rows}, did_nothing)
