@@ -239,7 +239,7 @@ def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, J
     known = {name: draft.more[name] for name in ("generator",) if name in draft.more}
     known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
     return {
-        "messages": [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
+        draft.column(): [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
         **facts, **licence, **known,
     }  # fmt: skip

@@ -92,6 +92,11 @@ class Draft:
     more: Mapping[str, Json] = field(default_factory=dict)
     earlier: Sequence[Answer] = ()
 
+    def column(self) -> str:
+        """What the row calls its messages: beside two answers to choose from they are a `prompt`, as trainers ask."""
+        is_pair = all(is_conversation(self.more.get(name)) for name in ("chosen", "rejected"))
+        return "prompt" if is_pair and "prompt" not in self.more else "messages"
+
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
@@ -146,6 +151,13 @@ def answered(answers: Answers) -> list[str]:
         if isinstance(one, NoAnswer):
             raise RowFailed(one.reason)
     return [str(one) for one in answers]
+
+
+def is_conversation(value: Json) -> bool:
+    """Whether it is a list of messages."""
+    return isinstance(value, list) and bool(value) and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in value
+    )  # fmt: skip
 
 
 def said(role: str, text: str) -> dict[str, Json]:

@@ -120,7 +120,7 @@ def test_rows_of_topics_are_on_all_of_them(tmp_path: Path, recipe: str, turns: i
         Run(tmp_path)
     )
     found = rows(tmp_path)
-    assert {len(row["messages"]) for row in found} == {turns}
+    assert {len(row["prompt" if recipe == "preferences" else "messages"]) for row in found} == {turns}
     assert len({row["parents"]["topic"] for row in found}) >= 5, "rows are on all topics, or nearly"
     assert recipe != "math" or len({row["parents"]["level"] for row in found}) == 3
 
