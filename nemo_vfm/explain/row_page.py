@@ -75,6 +75,8 @@ def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]
     for number, asked in enumerate(row["asked"], start=1):
         answer = answers.get(asked["key"])
         paper.line(f"\nanswer {number}: prompt {asked['prompt']}", "bold")
+        if answer is not None and answer.get("thought"):
+            _write_lines(paper, f"thought: {answer['thought']}")
         _write_lines(paper, "no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}")
 
 

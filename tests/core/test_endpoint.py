@@ -194,6 +194,34 @@ def test_how_an_answer_ended_is_told(server, finish, refusal, ending):
     assert chat(server).say(ASK).ending == ending
 
 
+@pytest.mark.parametrize(
+    ("message", "thought", "text"),
+    [({"content": "<think>\n1. Hm\n</think>\n\na cat"}, "1. Hm", "a cat"),
+     ({"content": "Hm.</think>a cat"}, "Hm.", "a cat"),
+     ({"content": "a cat", "reasoning_content": "Hm."}, "Hm.", "a cat"),
+     ({"content": "a cat", "reasoning": "Hm."}, "Hm.", "a cat"),
+     ({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a cat"}]}, "", "a cat"),
+     ({"content": "a cat", "reasoning_content": None}, "", "a cat")],
+)  # fmt: skip
+def test_what_a_model_thinks_is_apart_from_what_it_says(server, message, thought, text):
+    server.reply = lambda _: answer("", choices=[{"finish_reason": "stop", "message": message}])
+    said = chat(server).say(ASK)
+    assert (said.thought, said.text, said.ending) == (thought, text, "success")
+
+
+@pytest.mark.parametrize("message", [{"content": "<think>Hm"}, {"content": None, "reasoning_content": "Hm"},
+                                     {"content": "", "reasoning": "Hm"}])  # fmt: skip
+def test_a_thought_that_a_limit_cut_is_no_answer_and_the_limit_is_named(server, message):
+    for finish, said in (
+        ("length", "still thinking when its limit of tokens .* raise max_tokens"),
+        ("stop", "nothing"),
+    ):
+        server.reply = lambda _, finish=finish: answer("", choices=[{"finish_reason": finish, "message": message}])
+        with pytest.raises(EndpointError, match=said) as found:
+            chat(server).say(ASK)
+        assert isinstance(found.value, EndpointFault) == (finish == "stop"), "asked again where that may help"
+
+
 def test_surrogates_and_numbers_out_of_range_in_an_answer_do_no_harm(server):
     usage = {"prompt_tokens": 10**30, "completion_tokens": "7"}
     server.reply = lambda _: answer("a \ud800 cat", usage=usage)

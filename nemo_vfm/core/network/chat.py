@@ -9,9 +9,12 @@ from typing import Literal
 from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.http_connection import one_line
 from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
 
 _ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
+#: Where services put thoughts that they have split off themselves.
+_THOUGHTS = ("reasoning_content", "reasoning")
 Ending = Literal["success", "truncated", "blocked"]
 
 
@@ -20,13 +23,14 @@ class Said:
     """One answer of a model.
 
     Args:
-        text: what it said; empty where it is blocked.
+        text: what it said, without what it thought; empty where it is blocked.
         ending: success, truncated (a limit of tokens) or blocked (it declined, or a filter did).
         model: as the service calls what answered.
         revision: as the service calls the state of it; empty where it does not say.
         tokens_in: of the question, 0 where the service does not count.
         tokens_out: of the answer.
         seconds: until it was there.
+        thought: of a reasoning model, which nobody is shown but whoever reads rows or the journal.
     """
 
     text: str
@@ -36,6 +40,7 @@ class Said:
     tokens_in: int
     tokens_out: int
     seconds: float
+    thought: str = ""
 
 
 class Chat:
@@ -130,7 +135,7 @@ def said_in(body: Json, seconds: float) -> Said:
 
     Raises:
         EndpointFault: it says nothing.
-        EndpointError: it has another schema.
+        EndpointError: it has another schema, or a limit of tokens has cut it before it said anything.
     """
     try:
         return _said(body, seconds)
@@ -150,18 +155,33 @@ def _said(body: Json, seconds: float) -> Said:
             ending = "blocked"
     if refusal:
         ending = "blocked"
-    text = "" if ending == "blocked" else _text(message["content"])
-    if ending != "blocked" and not text.strip():
-        raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
-    return said_by(body, text, ending, seconds)
+    given = next((str(message[name]) for name in _THOUGHTS if message.get(name)), "")
+    content = "" if ending == "blocked" or (given and message["content"] is None) else _text(message["content"])
+    thought, text = split_thought(content)
+    require_said(text, thought or given, ending)
+    return said_by(body, text, ending, seconds, thought or given)
 
 
-def said_by(body: Json, text: str, ending: Ending, seconds: float) -> Said:
+def require_said(text: str, thought: str, ending: Ending) -> None:
+    """Refuse an answer that says nothing.
+
+    Raises:
+        EndpointFault: asked again, the model may say something.
+        EndpointError: its limit of tokens was too low for its thought.
+    """
+    if text.strip() or ending == "blocked":
+        return
+    if thought and ending == "truncated":
+        raise EndpointError("the model was still thinking when its limit of tokens ended the answer; raise max_tokens")
+    raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
+
+
+def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str = "") -> Said:
     """A text that was found in an answer's body, with what the body says of model and tokens."""
     usage = body.get("usage") or {}
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
-        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds,
+        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds, thought,
     )  # fmt: skip
 
 

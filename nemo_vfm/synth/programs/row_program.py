@@ -49,16 +49,18 @@ class Answer(str):
     Attributes:
         asked: the prompt with its version, who was asked, and the key of the answer in the journal.
         truncated: whether a limit of tokens cut it.
+        thought: of a reasoning model, which is no part of the text.
     """
 
     asked: Mapping[str, str]
     truncated: bool
+    thought: str
 
     @classmethod
-    def of(cls, text: str, asked: Mapping[str, str], truncated: bool) -> "Answer":
+    def of(cls, text: str, asked: Mapping[str, str], truncated: bool, thought: str) -> "Answer":
         """The text, with that."""
         answer = cls(text)
-        answer.asked, answer.truncated = asked, truncated
+        answer.asked, answer.truncated, answer.thought = asked, truncated, thought
         return answer
 
 
