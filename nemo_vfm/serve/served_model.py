@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.thought import ThoughtSplit
+from nemo_vfm.core.network.thought import ThoughtSplit, opens_thought
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
@@ -74,4 +74,4 @@ class ServedModel:
 
     def thought_split(self, prompt: Sequence[int]) -> ThoughtSplit:
         """What splits the thought from the answer to a prompt, whose template may have begun the thought itself."""
-        return ThoughtSplit(is_open=self.decode(prompt[-_TAG_TOKENS:]).rstrip().endswith("<think>"))
+        return ThoughtSplit(is_open=opens_thought(self.decode(prompt[-_TAG_TOKENS:])))

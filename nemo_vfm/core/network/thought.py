@@ -10,12 +10,17 @@ _BEGIN, _END = "<think>", "</think>"
 def split_thought(text: str) -> tuple[str, str]:
     """(what the model thinks, what it says).
 
-    A thought stands at the beginning; tags further back are part of what is said. Many chat templates write <think>
-    themselves, so that an answer begins inside of the thought and has its end alone. One that was cut has no end.
+    A thought stands at the beginning; tags further back are part of what is said. Behind a template that writes <think>
+    itself, an answer has the end of a thought alone. A thought that was cut has no end.
     """
     end, begin = text.find(_END), text.find(_BEGIN)
     thought, said = ThoughtSplit(is_open=end >= 0 and (begin < 0 or end < begin)).whole(text)
     return thought.strip(), said
+
+
+def opens_thought(prompt_end: str) -> bool:
+    """Whether a chat template has begun the model's thought already: some end with <think>."""
+    return prompt_end.rstrip().endswith(_BEGIN)
 
 
 class ThoughtSplit:
