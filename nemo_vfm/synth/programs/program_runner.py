@@ -89,18 +89,33 @@ class ProgramRunner:
         prompts: by name.
         seed: chooses other answers to the same questions.
 
-    `uses` counts answers by role, and `failed` questions without one by reason.
+    `uses` counts answers by role, and `failures` questions without one by role and reason.
     """
 
     def __init__(self, asker: Asker | BatchAsker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
         self._asker, self._prompts, self._seed = asker, prompts, seed
         self.uses: dict[str, Use] = {}
-        self.failed: Counter[str] = Counter()
+        self.failures: dict[str, Counter[str]] = {}
         self._paid: set[str] = set()
 
     def count(self) -> int:
         """All answers."""
         return sum(use.asked + use.recalled for use in self.uses.values())
+
+    def failed(self) -> Counter[str]:
+        """Questions without an answer, by reason."""
+        return sum(self.failures.values(), Counter())
+
+    def silent_model(self) -> str:
+        """Which model has answered no question at all, and what it most often said instead; empty where there is none.
+
+        Rows lack what it was asked for, whatever they say about that.
+        """
+        for role, reasons in self.failures.items():
+            if role not in self.uses:
+                ((reason, _),) = reasons.most_common(1)
+                return f"the model in the role {role} answered none of {reasons.total():,} questions: {reason}"
+        return ""
 
     def finished(self, program: Program[Any]) -> Any:
         """The result of one program.
@@ -140,10 +155,10 @@ class ProgramRunner:
 
     def note(self, end: Reply | Failure) -> None:
         """Count an answer, or a question without one."""
-        if isinstance(end, Failure):
-            self.failed[end.reason] += 1
-            return
         role = end.question.model or GENERATOR
+        if isinstance(end, Failure):
+            self.failures.setdefault(role, Counter())[end.reason] += 1
+            return
         use = self.uses.setdefault(role, Use())
         use.asked += not end.recalled
         use.recalled += end.recalled
