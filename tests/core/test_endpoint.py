@@ -243,7 +243,8 @@ def test_how_an_answer_ended_is_told(server, finish, refusal, ending):
 @pytest.mark.parametrize(
     ("message", "thought", "text"),
     [({"content": "<think>\n1. Hm\n</think>\n\na cat"}, "1. Hm", "a cat"),
-     ({"content": "Hm.</think>a cat"}, "Hm.", "a cat"),
+     ({"content": "Hm.\n</think>a cat"}, "Hm.", "a cat"),
+     ({"reasoning": "Hm.", "content": "a cat", "reasoning_content": {}}, "Hm.", "a cat"),
      ({"content": "a cat", "reasoning_content": "Hm."}, "Hm.", "a cat"),
      ({"content": "a cat", "reasoning": "Hm."}, "Hm.", "a cat"),
      ({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a cat"}]}, "", "a cat"),
@@ -256,7 +257,7 @@ def test_what_a_model_thinks_is_apart_from_what_it_says(server, message, thought
 
 
 @pytest.mark.parametrize("message", [{"content": "<think>Hm"}, {"content": None, "reasoning_content": "Hm"},
-                                     {"content": "", "reasoning": "Hm"}])  # fmt: skip
+                                     {"content": "", "reasoning": "Hm"}, {"reasoning": "Hm"}])  # fmt: skip
 def test_a_thought_that_a_limit_cut_is_no_answer_and_the_limit_is_named(server, message):
     for finish, said in (
         ("length", "still thinking when its limit of tokens .* raise max_tokens"),

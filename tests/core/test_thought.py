@@ -16,6 +16,7 @@ from nemo_vfm.core.network.thought import ThoughtSplit, split_thought
     ("<think>cut off", "cut off", ""), ("<think>cut </thi", "cut </thi", ""), ("<think>", "", ""),
     ("<think>a</think>\n<think>b</think> c", "ab", "c"), ("<think>a</think> \n", "a", ""),
     ("  b <think>a</think> c\n", "", "  b <think>a</think> c\n"), ("<thinking>a", "", "<thinking>a"),
+    ("Hm.</think>\n\nb", "Hm.", "b"), ("End it with `</think>`, please.", "", "End it with `</think>`, please."),
     ("", "", ""), (" <thi", "", " <thi"), ("<think>a</think>b</think>c", "a", "b</think>c"),
 ])  # fmt: skip
 def test_a_thought_at_the_beginning_is_not_part_of_what_is_said(text: str, thought: str, said: str) -> None:

@@ -191,9 +191,9 @@ def _said(body: Json, seconds: float) -> Said:
             ending = "blocked"
     if refusal:
         ending = "blocked"
-    given = next((str(message[name]) for name in _THOUGHTS if message.get(name)), "")
-    content = "" if ending == "blocked" or (given and message["content"] is None) else _text(message["content"])
-    thought, text = split_thought(content)
+    given = next((found for name in _THOUGHTS if isinstance(found := message.get(name), str) and found), "")
+    silent = ending == "blocked" or (given and message.get("content") is None)
+    thought, text = split_thought("" if silent else _text(message["content"]))
     require_said(text, thought or given, ending)
     return said_by(body, text, ending, seconds, thought or given)
 

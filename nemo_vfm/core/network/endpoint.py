@@ -170,9 +170,10 @@ class Endpoint:
         return _json(data), response.headers.get("X-Request-Id")
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
-        status, excerpt = response.status, _reason(data)
+        status = response.status
         if status == 200:
             return
+        excerpt = _reason(data)
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
         if status in _BUSY:
             raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))

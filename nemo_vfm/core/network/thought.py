@@ -11,10 +11,14 @@ def split_thought(text: str) -> tuple[str, str]:
     """(what the model thinks, what it says).
 
     A thought stands at the beginning; tags further back are part of what is said. Behind a template that writes <think>
-    itself, an answer has the end of a thought alone. A thought that was cut has no end.
+    itself, an answer has the end of a thought alone; one in the middle of a line is a word of prose. A thought that was
+    cut has no end.
     """
-    end, begin = text.find(_END), text.find(_BEGIN)
-    thought, said = ThoughtSplit(is_open=end >= 0 and (begin < 0 or end < begin)).whole(text)
+    before, end, behind = text.partition(_END)
+    is_last = not behind.strip(" \t") or behind.lstrip(" \t").startswith("\n")
+    is_first = not before.strip(" \t") or before.rstrip(" \t").endswith("\n")
+    is_open = bool(end) and _BEGIN not in before and (is_first or is_last)
+    thought, said = ThoughtSplit(is_open=is_open).whole(text)
     return thought.strip(), said
 
 

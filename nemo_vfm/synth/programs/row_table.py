@@ -49,7 +49,7 @@ def _conversations(column: Sequence[Json]) -> pa.Array:
 def _with_openai_calls(message: Mapping[str, Json]) -> dict[str, Json]:
     """Arguments of calls as JSON, which is OpenAI's form: as a mapping, each would get the names of all others."""
     match message:
-        case {"tool_calls": [{"function": {"arguments": _}}, *_] as calls}:
+        case {"tool_calls": list(calls)}:
             return {**message, "tool_calls": [_with_text_arguments(call) for call in calls]}
     return dict(message)
 

@@ -31,7 +31,7 @@ FOUND = [
     ("Work.\nSo there are 42 apples left.", "42"),
     ("Work.\nIt costs $1,250 now", "1,250"),
     (r"<think>Perhaps \boxed{3}. The answer is 4.</think> So there are 42 apples left.", "42"),
-    (r"Perhaps \boxed{3}.\n</think>\n\nThe answer is 5.", "5"),
+    ("Perhaps \\boxed{3}.\n</think>\n\nThe answer is 5.", "5"),
     (r"<think>Perhaps \boxed{3}, or", None),
     ("Between 3 and 4 there is none.", None),
     ("I cannot tell.", None),
