@@ -99,7 +99,7 @@ class Checker:
             given, made = hints.factory_parts(inner)
             return self._component(node, made, path, given=given, later=True)
         if hints.is_open(inner):
-            return self._open(node, path)
+            return self._open(node, hint, path)
         if hints.is_mapping(inner):
             return self._limited(self._group(node, inner, path), node, hint, path)
         if hints.is_list(inner):
@@ -124,9 +124,8 @@ class Checker:
     def _value(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Scalar):
             return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
-        if node.secret and any(isinstance(note, Sent) for note in hints.notes(hint)):
-            return self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
-                             f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
+        if self._is_withheld(node, hint, path):
+            return _NOTHING
         try:
             value = convert(node, hint)
         except BadValue as error:
@@ -141,9 +140,19 @@ class Checker:
             return self._say(path, node.mark, refusal)
         return Value(value, node)
 
-    def _open(self, node: Node, path: str) -> Part:
-        """A slot of a third-party class that says nothing about its type: plain values only, never a component."""
+    def _is_withheld(self, node: Scalar, hint: Any, path: str) -> bool:
+        """Whether a text that is sent takes something from the environment; if so, that is said."""
+        if not node.secret or not any(isinstance(note, Sent) for note in hints.notes(hint)):
+            return False
+        self._say(path, node.mark, f"this text is sent to others, so it must not use the environment, "
+                  f"but it is {printable(node.via, 60)!r}; write the value")  # fmt: skip
+        return True
+
+    def _open(self, node: Node, hint: Any, path: str) -> Part:
+        """A slot that says nothing about its type, as of third-party classes: plain values, never a component."""
         for below, part in walk(node, path):
+            if isinstance(part, Scalar) and self._is_withheld(part, hint, below):
+                return _NOTHING
             if isinstance(part, Map) and TARGET in part.items:
                 text = "this parameter has no type, so no component fits it"
                 return self._say(below, part.key_mark(TARGET), text)
@@ -298,7 +307,7 @@ class Checker:
             elif argument is not None:
                 parts[key] = self.node(below, argument.hint, address, mark)
             elif signature.open and key not in _HYDRA:
-                parts[key] = self._open(below, address)
+                parts[key] = self._open(below, hints.ANYTHING, address)
             else:
                 register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
                 self._unknown(key, target, signature, address, mark)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning, GivenFrames, batch_of
@@ -113,11 +114,12 @@ class TextToVideo:
             The videos; None on a rank that decodes none.
 
         Raises:
+            UserError: a size that codec or network does not take.
             ValueError: given frames that the network does not accept.
         """
         ranks, names = ranks or SamplingRanks(), request.names()
         memory = DeviceMemory(model, device or next(model.parameters()).device, ranks, offloads=self.offload)
-        shape = self.codec.latent_shape(*request.size)
+        shape = _latent_shape(self.codec, model, request.size)
         noise = _noise(shape, request.seed, names).to(memory.device)
         known = self.given(request.given, names, request.size, seed=request.seed)
         texts = self._encode_texts(request.prompts, memory.device)
@@ -253,6 +255,35 @@ class _SamplingBatch:
         frames = None if conditioning is None or self.given is None else ConditioningFrames(conditioning, self.given)
         return GuidedDenoiser(self.model, self.pipeline.objective, self.pipeline.guidance, self.texts, self.fps, frames,
                               self.ranks, cache)  # fmt: skip
+
+
+def _latent_shape(codec: Codec, model: nn.Module, size: tuple[int, int, int]) -> tuple[int, int, int, int]:
+    try:
+        shape = codec.latent_shape(*size)
+    except ValueError as error:
+        raise UserError(str(error)) from None
+    patch: object = next((one.patch for one in model.modules() if hasattr(one, "patch")), None)
+    if isinstance(patch, tuple) and (text := side_without_patches(patch, shape[1:], size)):
+        raise UserError(text)
+    return shape
+
+
+def side_without_patches(patch: tuple[int, ...], latents: tuple[int, ...], pixels: tuple[int, ...]) -> str:
+    """Why a height or width in pixels has no whole patches, and which have; empty where both have.
+
+    Args:
+        patch: of the network, in latents: frames, rows and columns.
+        latents: frames, rows and columns.
+        pixels: frames, height and width.
+    """
+    for axis, name in ((1, "height"), (2, "width")):
+        side, cut = latents[axis], patch[axis]
+        if side % cut:
+            step = cut * pixels[axis] // side
+            low = max(pixels[axis] // step, 1) * step
+            return (f"{name} {pixels[axis]} makes latents of {side}, which the network cannot cut into patches of "
+                    f"{cut}; use {low} or {low + step}")  # fmt: skip
+    return ""
 
 
 def _noise(shape: Sequence[int], seed: int, names: Sequence[tuple[str | int, ...]]) -> Tensor:

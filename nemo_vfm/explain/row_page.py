@@ -58,8 +58,11 @@ def _answers(path: Path, keys: set[str]) -> dict[str, Json]:
 
 def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]) -> None:
     paper.line(f"row {row['id']}", "bold")
-    for message in row["messages"]:
-        paper.line(f"\n{message['role']}", "bold")
+    turns = [(message["role"], message) for message in row["messages" if "messages" in row else "prompt"]]
+    if "messages" not in row:
+        turns += [(side, message) for side in ("chosen", "rejected") for message in row[side]]
+    for name, message in turns:
+        paper.line(f"\n{name}", "bold")
         _write_lines(paper, str(message["content"]))
         for call in message.get("tool_calls") or []:
             paper.prose(f"calls {call['function']['name']} {call['function']['arguments']}", 2)
@@ -72,6 +75,8 @@ def _write(paper: Terminal, row: Mapping[str, Json], answers: Mapping[str, Json]
     for number, asked in enumerate(row["asked"], start=1):
         answer = answers.get(asked["key"])
         paper.line(f"\nanswer {number}: prompt {asked['prompt']}", "bold")
+        if answer is not None and answer.get("thought"):
+            _write_lines(paper, f"thought: {answer['thought']}")
         _write_lines(paper, "no longer in the journal" if answer is None else f"{answer['model']}: {answer['text']}")
 
 

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Ending, Said
+from nemo_vfm.core.network.chat import Ending, Said, require_said
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.json_value import Json
@@ -68,7 +68,8 @@ class LocalChat:
             pieces.append(piece)
             done.set()
 
-        writer = ChoiceWriter(served.decode, request.tokens, (), publish, in_pieces=False)
+        writer = ChoiceWriter(served.decode, request.tokens, (), publish, in_pieces=False,
+                              split=served.thought_split(request.tokens))  # fmt: skip
         try:
             engine.submit([(request, writer)])
         except ValueError as error:
@@ -124,4 +125,7 @@ class LocalChat:
         if piece.ending not in ("stop", "length"):
             raise NemoVfmError("the model has failed on these messages; the log says why")
         ending: Ending = "truncated" if piece.ending == "length" else "success"
-        return Said(piece.text, ending, served.name, served.revision, len(request.tokens), piece.num_tokens, seconds)
+        if piece.thought:
+            require_said(piece.text, piece.thought, ending)
+        return Said(piece.text, ending, served.name, served.revision, len(request.tokens), piece.num_tokens, seconds,
+                    piece.thought.strip())  # fmt: skip

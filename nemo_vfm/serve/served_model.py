@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.thought import ThoughtSplit, opens_thought
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
+
+_TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many
 
 
 class ChatTokens(Protocol):
@@ -68,3 +71,7 @@ class ServedModel:
         if self.tokenizer.vocab_size() > self.model.vocab:
             raise UserError(f"the model knows {self.model.vocab} tokens and the tokenizer has "
                             f"{self.tokenizer.vocab_size()}; they are not of each other")  # fmt: skip
+
+    def thought_split(self, prompt: Sequence[int]) -> ThoughtSplit:
+        """What splits the thought from the answer to a prompt, whose template may have begun the thought itself."""
+        return ThoughtSplit(is_open=opens_thought(self.decode(prompt[-_TAG_TOKENS:])))

@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count, islice
 from types import SimpleNamespace
 
@@ -278,6 +278,19 @@ def test_an_answer_is_kept_before_it_is_read(tmp_path):
     first = next(replies)
     assert first.key in (tmp_path / "answers.jsonl").read_text()
     replies.close()
+
+
+def test_thoughts_are_kept_apart_also_those_that_older_journals_have_in_the_text(tmp_path):
+    thinking = replace(said("b</think>c"), thought="a")
+    (first,) = asked(MadeChat({"q0": [thinking]}), numbered(1), tmp_path)
+    (again,) = asked(MadeChat(), numbered(1), tmp_path)
+    assert again.recalled and again.said == first.said == thinking
+    value = asdict(said("<think>a</think>\n\nb"))
+    del value["thought"]
+    with (tmp_path / "answers.jsonl").open("a") as file:
+        file.write(json.dumps({"key": first.key, "value": value}) + "\n")
+    (old,) = asked(MadeChat(), numbered(1), tmp_path)
+    assert old.recalled and (old.said.thought, old.said.text) == ("a", "b")
 
 
 EMPTY = json.dumps(asdict(said("")))

@@ -56,13 +56,59 @@ def test_whatever_changes_an_answer_changes_the_request_and_the_identity_and_the
     here = Endpoint(url="http://127.0.0.1:1/v1", permissions=allowed("http://127.0.0.1:1/v1"))
     there = Endpoint(url="http://127.0.0.1:2/v1", permissions=allowed("http://127.0.0.1:2/v1"))
     usual = {"endpoint": here, "model": "m", "max_tokens": 9, "temperature": 0.0}
-    changes = ({}, {"model": "n"}, {"max_tokens": 8}, {"temperature": 0.5})
+    changes = (
+        {}, {"model": "n"}, {"max_tokens": 8}, {"max_completion_tokens": 9}, {"temperature": 0.5},
+        {"temperature": None}, {"top_p": 0.5}, {"seed": 0}, {"response_format": {"type": "json_object"}},
+        {"extra": {"reasoning_effort": "low"}},
+        {"extra": {"chat_template_kwargs": {"enable_thinking": False}}},
+    )  # fmt: skip
     found = [Chat(**usual | change) for change in changes]
     for seen in (Chat.identity, lambda one: one.request(ASK)):
         assert len({str(seen(one)) for one in found}) == len(changes)
         assert seen(Chat(**usual | {"endpoint": there, "require_echo": True})) == seen(found[0])
     places = {one.place() for one in (found[0], found[1], Chat(**usual | {"endpoint": there}))}
+    assert found[0].identity() == ["m", 9, 0.0], "what older journals have stays known"
     assert len(places) == 3 and found[2].place() == found[0].place()
+
+
+def test_a_request_holds_what_the_recipe_says_and_nothing_that_it_takes_away(server):
+    endpoint = Endpoint(url=server.url, permissions=allowed(server.url))
+    usual = {"model": "m", "messages": ASK, "stream": False}
+    for given, sent in (
+        ({}, {"max_tokens": 256, "temperature": 0.0}),
+        ({"max_completion_tokens": 7, "temperature": None}, {"max_completion_tokens": 7}),
+        ({"top_p": 0.5, "seed": 0, "temperature": 1.0, "extra": {"a": {"b": [1, None]}}},
+         {"max_tokens": 256, "temperature": 1.0, "top_p": 0.5, "seed": 0, "a": {"b": [1, None]}}),
+    ):  # fmt: skip
+        made = Chat(endpoint=endpoint, model="m", **given)
+        made.say(ASK)
+        assert server.questions[-1] == usual | sent
+        assert made.longest_answer_tokens() == sent.get("max_completion_tokens", 256)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [({"max_completion_tokens": 0}, "at least 1"), ({"temperature": -1}, "at least 0"), ({"top_p": 0.0}, "above 0"),
+     ({"extra": {"messages": []}}, "must not hold messages"), ({"extra": {"n": 2}}, "must not hold n"),
+     ({"extra": {"top_p": 1}}, "must not hold top_p"), ({"extra": {"a": float("nan")}}, "cannot be sent as JSON")],
+)  # fmt: skip
+def test_fields_of_a_request_that_cannot_be_are_refused(changes, sentence):
+    here = Endpoint(url="http://127.0.0.1:1/v1", permissions=allowed("http://127.0.0.1:1/v1"))
+    with pytest.raises(ValueError, match=sentence):
+        Chat(endpoint=here, model="m", **changes)
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [({"error": {"message": "Use another field instead.", "code": "x"}}, "Use another field instead."),
+     ({"object": "error", "message": "It is too long."}, "It is too long."), ({"error": "odd"}, '{"error": "odd"}'),
+     (b"<html>", "<html>"), (b"", "nothing more")],
+)  # fmt: skip
+def test_a_refusal_is_told_in_the_services_own_words(server, body, reason):
+    server.always = status(400, body)
+    with pytest.raises(EndpointError) as found:
+        chat(server).say(ASK)
+    assert str(found.value) == f"the service at {server.url} answered 400 Bad Request: {reason}"
 
 
 def test_the_query_of_an_address_is_part_of_every_request(server):
@@ -192,6 +238,35 @@ def test_how_an_answer_ended_is_told(server, finish, refusal, ending):
     message = {"content": "a cat", "refusal": refusal}
     server.reply = lambda _: answer("", choices=[{"finish_reason": finish, "message": message}])
     assert chat(server).say(ASK).ending == ending
+
+
+@pytest.mark.parametrize(
+    ("message", "thought", "text"),
+    [({"content": "<think>\n1. Hm\n</think>\n\na cat"}, "1. Hm", "a cat"),
+     ({"content": "Hm.\n</think>a cat"}, "Hm.", "a cat"),
+     ({"reasoning": "Hm.", "content": "a cat", "reasoning_content": {}}, "Hm.", "a cat"),
+     ({"content": "a cat", "reasoning_content": "Hm."}, "Hm.", "a cat"),
+     ({"content": "a cat", "reasoning": "Hm."}, "Hm.", "a cat"),
+     ({"content": [{"type": "thinking", "thinking": []}, {"type": "text", "text": "a cat"}]}, "", "a cat"),
+     ({"content": "a cat", "reasoning_content": None}, "", "a cat")],
+)  # fmt: skip
+def test_what_a_model_thinks_is_apart_from_what_it_says(server, message, thought, text):
+    server.reply = lambda _: answer("", choices=[{"finish_reason": "stop", "message": message}])
+    said = chat(server).say(ASK)
+    assert (said.thought, said.text, said.ending) == (thought, text, "success")
+
+
+@pytest.mark.parametrize("message", [{"content": "<think>Hm"}, {"content": None, "reasoning_content": "Hm"},
+                                     {"content": "", "reasoning": "Hm"}, {"reasoning": "Hm"}])  # fmt: skip
+def test_a_thought_that_a_limit_cut_is_no_answer_and_the_limit_is_named(server, message):
+    for finish, said in (
+        ("length", "still thinking when its limit of tokens .* raise max_tokens"),
+        ("stop", "nothing"),
+    ):
+        server.reply = lambda _, finish=finish: answer("", choices=[{"finish_reason": finish, "message": message}])
+        with pytest.raises(EndpointError, match=said) as found:
+            chat(server).say(ASK)
+        assert isinstance(found.value, EndpointFault) == (finish == "stop"), "asked again where that may help"
 
 
 def test_surrogates_and_numbers_out_of_range_in_an_answer_do_no_harm(server):

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.diffusion.denoising_task import Denoise
 from nemo_vfm.diffusion.guidance import ClassifierFree
@@ -59,6 +60,15 @@ def test_a_prompt_gives_the_same_video_alone_and_in_a_batch(objective):
     assert together.shape == (3, 2, 8, 8, 3) and together.dtype == torch.uint8
     assert (together[1].int() - alone[0].int()).abs().max() <= 1
     assert (together[0].int() - together[1].int()).abs().max() > 10
+
+
+@pytest.mark.parametrize(("size", "said"), [
+    ({"height": 10}, "height 10 makes latents of 5, which the network cannot cut into patches of 2; use 8 or 12"),
+    ({"width": 6}, "width 6 makes latents of 3, .*; use 4 or 8"), ({"height": 9}, "height 9 does not fit"),
+])  # fmt: skip
+def test_a_size_that_codec_or_network_does_not_take_is_told_in_pixels(size, said):
+    with pytest.raises(UserError, match=said):
+        pipeline().generate(tiny(), ["red ball"], **SIZE | size)
 
 
 def test_different_prompts_start_from_different_noise():

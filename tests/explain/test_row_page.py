@@ -67,3 +67,15 @@ def test_a_row_that_is_not_there_is_a_sentence_with_one_that_is(run: Path, capsy
     assert main(["explain", str(run), *name]) == 2
     message = capsys.readouterr().err
     assert said in message and message.rstrip().endswith("first")
+
+
+def test_a_preference_is_told_with_its_prompt_and_both_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pair = {name: [{"role": "user", "content": f"text of {name}"}] for name in ("prompt", "chosen", "rejected")}
+    (tmp_path / "rows.jsonl").write_text(json.dumps({name: one for name, one in row("a").items()
+                                                     if name != "messages"} | pair) + "\n")  # fmt: skip
+    assert main(["explain", str(tmp_path), "a"]) == 0
+    told = capsys.readouterr().out
+    for head, name in (("user", "prompt"), ("chosen", "chosen"), ("rejected", "rejected")):
+        assert f"{head}\n  text of {name}" in told

@@ -50,7 +50,7 @@ BROKEN = [
     (QUICK, "steps.train.callbacks.preview.height_px", "50", "height 50 does not fit"),
     (QUICK, "steps.train.model.in_channels", "16", "latents have 384 channels and the model was built for 16"),
     (QUICK, "steps.train.model.text_dim", "64", "tokens are 128 wide and the model was built for 64"),
-    (QUICK, "steps.train.model.patch", "[1, 4, 1]", "height 6 is not divisible by 4"),
+    (QUICK, "steps.train.model.patch", "[1, 4, 1]", "makes latents of 6, which the network cannot cut into patches of 4; use"),
     (QUICK, "steps.train.model.learned_positions", "[1, 6, 6]", "are (2, 6, 6) tokens"),
     (SMALL, "model.modulation_rank", "0", "modulation_rank must be at least 1"),
     (FOLDER, "data.buckets.buckets.square.width", "50", "width 50 does not fit"),

@@ -67,3 +67,10 @@ def test_rows_are_shown_by_topic_with_the_share_of_words_that_differ(tmp_path: P
     assert [(card.value, card.note) for card in found.cards] == [("3", "of 7 candidates"), ("75%", "of the answers")]
     assert "3 rows on 1 topics" in found.lead and text(found).endswith("sea 2")
     assert all(word in text(found) for word in ("r0", "one two three five", "the same words again"))
+
+
+def test_of_a_preference_the_prompt_and_both_answers_are_shown(tmp_path: Path) -> None:
+    names = ("prompt", "chosen", "rejected")
+    row = {"id": "r0", **{name: [{"role": "user", "content": f"text of {name}"}] for name in names}}
+    (found,) = sections_of(conversations, tmp_path, [row], {}).values()
+    assert all(f"text of {name}" in text(found) for name in names)

@@ -241,6 +241,15 @@ def test_check_refuses_what_comes_from_the_environment_in_a_text_that_is_sent(at
     assert status == 2 and "must not use the environment" in said and "r.yaml:" in said and SECRET not in said
 
 
+@pytest.mark.parametrize("field", ["extra: {a: '${env:PLAIN}'}", "extra: {a: [{b: 'x ${env:PLAIN}'}]}",
+                                   "response_format: {type: '${env:PLAIN}'}"])  # fmt: skip
+def test_check_refuses_the_environment_in_further_fields_of_a_request(attack, field):
+    at = "https://a.example.com/v1"
+    text = HOLDS + CAPTIONER.replace("PROMPT", "a").replace('"MODEL"', f"m, {field}").replace("URL", at)
+    status, said = attack(text, "--allow-host", "a.example.com", verb="check")
+    assert status == 2 and "must not use the environment" in said and "r.yaml:" in said and SECRET not in said
+
+
 @pytest.mark.parametrize("recipe", sorted(f.stem for f in (ROOT / "recipes/synthetic").glob("*.yaml")))
 def test_check_refuses_the_environment_in_all_prose_of_a_recipe_that_asks_models(recipe, monkeypatch):
     def without_prose(node, path):

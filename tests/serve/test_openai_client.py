@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the endpoints with OpenAI's own client: whole and streamed answers, seeds, neighbours, log-probabilities."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from nemo_vfm.core.network.endpoint import EndpointError
+from nemo_vfm.core.network.thought import ThoughtSplit
 from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.serve.openai_api.routes import application
 from tests.support.served_http import NAME, Running
@@ -144,6 +147,62 @@ def test_every_way_of_asking_ends_at_a_token_that_ends_a_text(
     monkeypatch.setattr(type(server.served.chat), "stop_tokens", lambda self: every)
     answer = client.chat.completions.create(model=NAME, messages=MESSAGES, max_tokens=5)
     assert answer.choices[0].finish_reason == "stop" and not answer.choices[0].message.content
+
+
+class Fragments:
+    """Decodes each token to one of a few texts, so that a random model thinks.
+
+    Args:
+        parts: the texts.
+        shift: of the tokens against them.
+    """
+
+    def __init__(self, parts: Sequence[str], shift: int) -> None:
+        self.parts, self.shift = parts, shift
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return "".join(self.parts[(token + self.shift) % len(self.parts)] for token in tokens)
+
+    def vocab_size(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_thoughts_are_split_in_a_stream_a_whole_answer_and_this_process_alike(server: Running, is_open: bool) -> None:
+    assert server.served.chat is not None
+    parts = ("<think>", "a", "\n", "</think>", " b", "<", "think>", "</th")
+    last = server.served.chat.tokens(MESSAGES, add_generation_prompt=True)[-1]
+    tokenizer: Any = Fragments(parts, -last if is_open else 1 - last)
+    served = replace(server.served, tokenizer=tokenizer)
+    asked = {"model": NAME, "messages": MESSAGES, "max_tokens": 12, "n": 16, "seed": 3}
+    plain, split = (
+        TestClient(
+            application(served, server.engine, most_body_bytes=10_000, split_thoughts=on), base_url=server.address[:-3]
+        )
+        for on in (False, True)
+    )
+    found = [one["message"] for one in split.post("/v1/chat/completions", json=asked).json()["choices"]]
+    pairs = [(one.get("reasoning_content", ""), one["content"]) for one in found]
+    raw = [one["message"]["content"] for one in plain.post("/v1/chat/completions", json=asked).json()["choices"]]
+    assert pairs == [ThoughtSplit(is_open=is_open).whole(text) for text in raw]
+    assert sum(bool(thought and said) for thought, said in pairs) > 2, "some think and speak"
+    texts = [["", ""] for _ in pairs]
+    for line in split.post("/v1/chat/completions", json=asked | {"stream": True}).text.splitlines():
+        for choice in json.loads(line[6:])["choices"] if line.startswith("data: {") else []:
+            for side, name in enumerate(("reasoning_content", "content")):
+                texts[choice["index"]][side] += choice["delta"].get(name, "")
+    assert [tuple(one) for one in texts] == pairs
+    chat = LocalChat(model=lambda: served, max_tokens=12, room_gb=1e-2)
+    for number in range(1, 9):
+        messages = [{"role": "user", "content": "the cat " * number}]
+        body = split.post("/v1/chat/completions", json=asked | {"messages": messages, "n": 1, "temperature": 0}).json()
+        message = body["choices"][0]["message"]
+        try:
+            said = chat.say(messages)
+            assert (said.thought, said.text) == (message.get("reasoning_content", "").strip(), message["content"])
+        except EndpointError:
+            assert message["reasoning_content"] and not message["content"].strip()
+    chat.close()
 
 
 def test_usage_counts_prompts_once_and_every_new_token(client: openai.OpenAI, server: Running) -> None:

@@ -39,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="of a reward model's outputs in order, _ leaves one out (default: id2label)")  # fmt: skip
     parser.add_argument("--score-weights", metavar="NAME=NUMBER,...", type=_weights,
                         help="of attributes in a reward model's one score (default: none)")  # fmt: skip
+    parser.add_argument("--reasoning-parser", choices=("think",),
+                        help="give <think>...</think> as reasoning_content (default: as content)")  # fmt: skip
     parser.add_argument("--room-gb", metavar="GB", type=float, default=2.0,
                         help="memory for keys and values, never exceeded (default 2)")  # fmt: skip
     parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts written at once (default 16)")
@@ -115,7 +117,8 @@ def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedMode
     batch = BatchEngine(passes, most_running=arguments.at_once, piece=arguments.piece)
     collapse_pages()
     engine = EngineThread(batch, most_waiting=arguments.queue)
-    app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6))
+    app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6),
+                      split_thoughts=arguments.reasoning_parser is not None)  # fmt: skip
     server = HttpServer(app, listen)
     _announce(served.name, server.address, engine.most_tokens())
     server.run()

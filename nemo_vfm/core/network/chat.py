@@ -2,16 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sends messages to a model behind an OpenAI-compatible endpoint and returns its answer and token counts."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.http_connection import one_line
-from nemo_vfm.core.network.permission import SentText
+from nemo_vfm.core.network.permission import SentJson, SentText
+from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
 
 _ENDS = {"length": "truncated", "max_tokens": "truncated", "content_filter": "blocked", "safety": "blocked"}
+#: Where services put thoughts that they have split off themselves.
+_THOUGHTS = ("reasoning_content", "reasoning")
+#: Of a request; `n` would give answers that nobody reads.
+_OWN_FIELDS = frozenset({"model", "messages", "stream", "n", "max_tokens", "max_completion_tokens", "temperature",
+                         "top_p", "seed", "response_format"})  # fmt: skip
 Ending = Literal["success", "truncated", "blocked"]
 
 
@@ -20,13 +27,14 @@ class Said:
     """One answer of a model.
 
     Args:
-        text: what it said; empty where it is blocked.
+        text: what it said, without what it thought; empty where it is blocked.
         ending: success, truncated (a limit of tokens) or blocked (it declined, or a filter did).
         model: as the service calls what answered.
         revision: as the service calls the state of it; empty where it does not say.
         tokens_in: of the question, 0 where the service does not count.
         tokens_out: of the answer.
         seconds: until it was there.
+        thought: of a reasoning model, which nobody is shown but whoever reads rows or the journal.
     """
 
     text: str
@@ -36,6 +44,7 @@ class Said:
     tokens_in: int
     tokens_out: int
     seconds: float
+    thought: str = ""
 
 
 class Chat:
@@ -44,24 +53,37 @@ class Chat:
     Args:
         endpoint: where it is.
         model: which model, as the endpoint calls it.
-        max_tokens: longest answer, in tokens.
-        temperature: 0 takes the likeliest token each time.
+        max_tokens: longest answer, in tokens; that of a model which thinks first includes its thought.
+        max_completion_tokens: the same, for services that refuse `max_tokens`; it is sent in the place of that.
+        temperature: 0 takes the likeliest token each time; null sends none, for models that refuse it.
+        top_p: see the service; null sends none.
+        seed: of the service's draws. Several answers to one question would all be drawn alike; null sends none.
+        response_format: see the service, such as {type: json_object}.
+        extra: further fields of the request, such as {reasoning_effort: low}.
         require_echo: refuse answers that do not repeat the name of their question, in the header X-Request-Id or
             inside `id`. vLLM does with --enable-request-id-headers. Answers that repeat another question's name are
             refused in any case.
     """
 
     def __init__(
-        self, *, endpoint: Endpoint, model: SentText, max_tokens: int = 256, temperature: float = 0.0,
+        self, *, endpoint: Endpoint, model: SentText, max_tokens: int = 256, max_completion_tokens: int | None = None,
+        temperature: float | None = 0.0, top_p: float | None = None, seed: int | None = None,
+        response_format: Mapping[str, SentJson] | None = None, extra: Mapping[str, SentJson] | None = None,
         require_echo: bool = False,
     ) -> None:  # fmt: skip
-        if max_tokens < 1 or temperature < 0 or not model:
+        longest = max_tokens if max_completion_tokens is None else max_completion_tokens
+        if longest < 1 or (temperature is not None and temperature < 0) or not model:
             raise ValueError(
-                f"model {model!r}, max_tokens {max_tokens}, temperature {temperature}: it takes a name, at least 1, "
+                f"model {model!r}, max_tokens {longest}, temperature {temperature}: it takes a name, at least 1, "
                 f"and at least 0"
             )
+        if top_p is not None and not 0 < top_p <= 1:
+            raise ValueError(f"top_p is above 0 and at most 1, got {top_p}")
+        given = {"top_p": top_p, "seed": seed, "response_format": response_format}
+        self._further = {name: value for name, value in given.items() if value is not None} | _own_further(extra or {})
         self.endpoint, self.model = endpoint, model
-        self.max_tokens, self.temperature, self.require_echo = max_tokens, temperature, require_echo
+        self.max_tokens, self.max_completion_tokens, self.temperature = max_tokens, max_completion_tokens, temperature
+        self.require_echo = require_echo
 
     def ready(self) -> None:
         """See `Endpoint.ready`."""
@@ -81,9 +103,11 @@ class Chat:
 
     def request(self, messages: Sequence[Json]) -> Json:
         """The body of a request."""
+        name = "max_tokens" if self.max_completion_tokens is None else "max_completion_tokens"
+        temperature = {} if self.temperature is None else {"temperature": self.temperature}
         return {
-            "model": self.model, "messages": list(messages), "max_tokens": self.max_tokens,
-            "temperature": self.temperature, "stream": False,
+            "model": self.model, "messages": list(messages), name: self.longest_answer_tokens(), **temperature,
+            "stream": False, **self._further,
         }  # fmt: skip
 
     def place(self) -> str:
@@ -96,11 +120,28 @@ class Chat:
 
     def longest_answer_tokens(self) -> int:
         """The limit on an answer."""
-        return self.max_tokens
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
     def identity(self) -> Json:
         """All that the words depend on, as far as it can be known here; where the service stands is not part of it."""
-        return [self.model, self.max_tokens, self.temperature]
+        limit = {} if self.max_completion_tokens is None else {"max_completion_tokens": self.max_completion_tokens}
+        further = {**self._further, **limit}
+        return [self.model, self.max_tokens, self.temperature, *([further] if further else [])]
+
+
+def _own_further(extra: Mapping[str, Json]) -> dict[str, Json]:
+    """Fields that a recipe adds to requests.
+
+    Raises:
+        ValueError: one has an argument of its own, or cannot be JSON.
+    """
+    if own := sorted(_OWN_FIELDS & extra.keys()):
+        raise ValueError(f"extra must not hold {own[0]}: Chat sends it, or has an argument of this name")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"extra cannot be sent as JSON: {error}") from None
+    return dict(extra)
 
 
 def require_own(answer: Answer, *, echoed: bool) -> None:
@@ -130,7 +171,7 @@ def said_in(body: Json, seconds: float) -> Said:
 
     Raises:
         EndpointFault: it says nothing.
-        EndpointError: it has another schema.
+        EndpointError: it has another schema, or a limit of tokens has cut it before it said anything.
     """
     try:
         return _said(body, seconds)
@@ -150,18 +191,33 @@ def _said(body: Json, seconds: float) -> Said:
             ending = "blocked"
     if refusal:
         ending = "blocked"
-    text = "" if ending == "blocked" else _text(message["content"])
-    if ending != "blocked" and not text.strip():
-        raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
-    return said_by(body, text, ending, seconds)
+    given = next((found for name in _THOUGHTS if isinstance(found := message.get(name), str) and found), "")
+    silent = ending == "blocked" or (given and message.get("content") is None)
+    thought, text = split_thought("" if silent else _text(message["content"]))
+    require_said(text, thought or given, ending)
+    return said_by(body, text, ending, seconds, thought or given)
 
 
-def said_by(body: Json, text: str, ending: Ending, seconds: float) -> Said:
+def require_said(text: str, thought: str, ending: Ending) -> None:
+    """Refuse an answer that says nothing.
+
+    Raises:
+        EndpointFault: asked again, the model may say something.
+        EndpointError: its limit of tokens was too low for its thought.
+    """
+    if text.strip() or ending == "blocked":
+        return
+    if thought and ending == "truncated":
+        raise EndpointError("the model was still thinking when its limit of tokens ended the answer; raise max_tokens")
+    raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
+
+
+def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str = "") -> Said:
     """A text that was found in an answer's body, with what the body says of model and tokens."""
     usage = body.get("usage") or {}
     return Said(
         text, ending, str(body.get("model", ""))[:200], str(body.get("system_fingerprint") or "")[:200],
-        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds,
+        _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens")), seconds, thought,
     )  # fmt: skip
 
 

@@ -170,9 +170,10 @@ class Endpoint:
         return _json(data), response.headers.get("X-Request-Id")
 
     def _judge(self, response: http.client.HTTPResponse, data: bytes) -> None:
-        status, excerpt = response.status, one_line(data[:2000].decode(errors="replace"))
+        status = response.status
         if status == 200:
             return
+        excerpt = _reason(data)
         text = f"{self._name()} answered {status} {response.reason[:40]}: {excerpt or 'nothing more'}"
         if status in _BUSY:
             raise EndpointBusy(one_line(text), retry_after(response.headers.get("Retry-After")))
@@ -234,6 +235,18 @@ def _body(response: http.client.HTTPResponse, limit: int) -> bytes:
     if response.length:
         raise http.client.IncompleteRead(bytes(data[:100]), response.length)
     return bytes(data)
+
+
+def _reason(data: bytes) -> str:
+    """What a service says of a request that it refuses: the message of OpenAI's form of an error, else all of it."""
+    try:
+        body = json.loads(data)
+    except (ValueError, RecursionError):
+        body = None
+    match body:
+        case {"error": {"message": str(message)}} | {"message": str(message)} if message.strip():
+            return one_line(message[:2000])
+    return one_line(data[:2000].decode(errors="replace"))
 
 
 def _json(data: bytes) -> Json:

@@ -17,6 +17,7 @@ from nemo_vfm.core.network.secret import register
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, is_private, service_url
 from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import SCHEMES, Address
+from nemo_vfm.core.types.json_value import Json
 
 
 class Sent:
@@ -36,6 +37,8 @@ class UserOnly:
 
 #: A text that is sent to somebody: what comes from the environment is refused in it.
 SentText = Annotated[str, Sent()]
+#: JSON that is sent to somebody.
+SentJson = Annotated[Json, Sent()]
 _FOLDER = "file://"  # before a folder that a run may write in
 #: A key typed in the place of a variable's name is not shown again, so lower case, which keys have, is refused.
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]{0,63}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.thought import ThoughtSplit, opens_thought
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.json_value import Json
@@ -21,6 +22,7 @@ I = TypeVar("I")  # noqa: E741 (an item)
 Kind = Literal["sees", "reads"]
 _WHOLE: Literal["success"] = "success"
 _CUT: Literal["truncated"] = "truncated"
+_TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,7 @@ class Spoken:
     """What a model said.
 
     Args:
-        text: without special tokens.
+        text: without special tokens, and without what a reasoning model thinks.
         status: success where it ended by itself, truncated where the limit of tokens cut it.
         tokens_in: of the conversation, pictures included.
         tokens_out: of the text.
@@ -83,7 +85,8 @@ class LocalModel:
         ends = _ends(model, tokenizer)
         counts = mask_BL.sum(1).tolist()
         new_tokens = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
-        return [_spoken(tokenizer, row, ends, count) for row, count in zip(new_tokens, counts, strict=True)]
+        is_open = opens_thought(tokenizer.decode(asked_BL[0, -_TAG_TOKENS:]))  # of all: they are filled up on the left
+        return [_spoken(tokenizer, row, ends, count, is_open) for row, count in zip(new_tokens, counts, strict=True)]
 
 
 def groups(items: Iterable[I], size: int) -> Iterator[list[I]]:
@@ -136,8 +139,9 @@ def _ends(model: Json, tokenizer: Json) -> set[int]:
     return {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
 
 
-def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int) -> Spoken:
+def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int, is_open: bool) -> Spoken:
     """Up to the first token that ends; what follows it is padding to the longest answer of the batch."""
     stop = next((place for place, token in enumerate(tokens) if token in ends), None)
     own, status = (tokens, _CUT) if stop is None else (tokens[:stop], _WHOLE)
-    return Spoken(tokenizer.decode(own, skip_special_tokens=True), status, tokens_in, len(own))
+    _, text = ThoughtSplit(is_open=is_open).whole(tokenizer.decode(own, skip_special_tokens=True))
+    return Spoken(text, status, tokens_in, len(own))

@@ -58,7 +58,8 @@ def _shown(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _messages(row: Mapping[str, Any]) -> list[tuple[str, str]]:
-    named = [(str(one.get("role")), one) for one in map(mapping, listing(row.get("messages")))]
+    turns = listing(row.get("messages")) or listing(row.get("prompt"))
+    named = [(str(one.get("role")), one) for one in map(mapping, turns)]
     named += [(side, one) for side in ("chosen", "rejected") for one in map(mapping, listing(row.get(side)))]
     return [(clean(name, 40), clean(_said(one), MAX_LETTERS)) for name, one in named]
 

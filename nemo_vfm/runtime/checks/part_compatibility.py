@@ -159,26 +159,13 @@ def _video(network: BuiltNetwork, codec: Any, sizes: Sizes, at: Address, names: 
     if not hasattr(network.module, "patch"):
         return
     for key, axis, text in _grid(network.module, shape, sizes):
-        if not network.is_pretrained:
-            yield ("model", key), text
-        else:  # its weights are what they are, and the video can be another
-            yield (*at, names[axis]), _in_pixels(network.module, shape, sizes, axis) or text
-
-
-def _in_pixels(model: Any, shape: tuple[int, ...], sizes: Sizes, axis: int) -> str | None:
-    """Why a height or width has no whole patches, and which have; None where something else is wrong."""
-    side, pixels, patch = shape[1 + axis], sizes[axis], model.patch[axis]
-    if axis == 0 or side % patch == 0:
-        return None
-    step = patch * pixels // side
-    low = max(pixels // step, 1) * step
-    name = ("height", "width")[axis - 1]
-    return (f"{name} {pixels} makes latents of {side}, which the pretrained network cannot cut into patches of "
-            f"{patch}; use {low} or {low + step}")  # fmt: skip
+        # The weights of a pretrained network are what they are, and the video can be another.
+        yield (*at, names[axis]) if network.is_pretrained else ("model", key), text
 
 
 def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[str, int, str]]:
     """What a model cannot do with latents: the key that says so, the axis, and a sentence."""
+    from nemo_vfm.diffusion.video_pipeline import side_without_patches
     from nemo_vfm.models.blocks.patch import grid_of
 
     video = f"videos of {sizes[0]} x {sizes[1]} x {sizes[2]}"
@@ -186,7 +173,8 @@ def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[st
         grid = grid_of((1, *shape), model.patch)
     except ValueError as error:
         axis = next(axis for axis, side in enumerate(model.patch) if shape[1 + axis] % side)
-        yield "patch", axis, f"of {video}: {error}"
+        in_pixels = side_without_patches(model.patch, shape[1:], sizes) if axis else ""
+        yield "patch", axis, in_pixels or f"of {video}: {error}"
         return
     most = getattr(getattr(model, "learned_positions", None), "most", grid)
     beyond = [axis for axis in range(3) if grid[axis] > most[axis]]

@@ -5,6 +5,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from nemo_vfm.core.network.thought import ThoughtSplit
 from nemo_vfm.serve.answers.stop_strings import StopStrings
 from nemo_vfm.serve.answers.token_text import TokenText
 from nemo_vfm.serve.continuous.text_request import TextEnding, TokenResult
@@ -31,6 +32,7 @@ class Piece:
 
     Args:
         text: new.
+        thought: new, where thoughts are split off; it is no part of the text.
         tokens: those whose text begins in it.
         given: of the prompt, with log-probabilities; in the first part only.
         ending: of the last part.
@@ -38,6 +40,7 @@ class Piece:
     """
 
     text: str = ""
+    thought: str = ""
     tokens: list[WrittenToken] = field(default_factory=list)
     given: list[TokenResult] = field(default_factory=list)
     ending: TextEnding | None = None
@@ -53,14 +56,15 @@ class ChoiceWriter:
         stops: strings that end it; they are no part of it.
         publish: is given each part; one part is the whole unless `in_pieces`.
         in_pieces: whether parts are given as soon as their text is certain.
+        split: takes the thought out of the text; None leaves it in.
     """
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], prompt: Sequence[int], stops: Sequence[str],
-        publish: Callable[[Piece], None], *, in_pieces: bool,
+        publish: Callable[[Piece], None], *, in_pieces: bool, split: ThoughtSplit | None = None,
     ) -> None:  # fmt: skip
         self._text, self._stops = TokenText(decode, prompt[-_BEFORE:]), StopStrings(stops)
-        self._publish, self._in_pieces = publish, in_pieces
+        self._publish, self._in_pieces, self._split = publish, in_pieces, split
         self._next = Piece()
         self._waiting: list[WrittenToken] = []
         self._length, self._released = 0, 0  # characters that were decoded; characters that are certain
@@ -100,4 +104,7 @@ class ChoiceWriter:
 
     def _send(self) -> None:
         sent, self._next = self._next, Piece(num_tokens=self._next.num_tokens)
+        if self._split is not None:
+            split = self._split.add if sent.ending is None else self._split.whole
+            sent.thought, sent.text = split(sent.text)
         self._publish(sent)

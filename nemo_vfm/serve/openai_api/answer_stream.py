@@ -25,11 +25,13 @@ class AnswerPlan:
         texts: one for each choice.
         stops: strings that end a choice.
         stream: whether pieces are wanted as they come.
+        split_thoughts: whether a piece has its thought apart from its text.
     """
 
     texts: tuple[TextRequest, ...]
     stops: tuple[str, ...]
     stream: bool
+    split_thoughts: bool = False
 
 
 class AnswerStream:
@@ -50,7 +52,8 @@ class AnswerStream:
         self._pieces: asyncio.Queue[tuple[int, Piece]] = asyncio.Queue()
         writers = [
             ChoiceWriter(served.decode, text.tokens, plan.stops, partial(self._publish, number),
-                         in_pieces=plan.stream)
+                         in_pieces=plan.stream,
+                         split=served.thought_split(text.tokens) if plan.split_thoughts else None)
             for number, text in enumerate(plan.texts)
         ]  # fmt: skip
         pairs = list(zip(plan.texts, writers, strict=True))

@@ -13,13 +13,15 @@ Decode = Callable[[Sequence[int]], str]
 def chat_choice(index: int, piece: Piece, decode: Decode, *, with_logprobs: bool) -> dict[str, Json]:
     """A whole choice."""
     message = {"role": "assistant", "content": piece.text, "refusal": None}
+    message |= {"reasoning_content": piece.thought} if piece.thought else {}
     return {"index": index, "message": message, "finish_reason": piece.ending,
             "logprobs": _logprobs(piece, decode) if with_logprobs else None}  # fmt: skip
 
 
 def chat_delta(index: int, piece: Piece, decode: Decode, *, first: bool, with_logprobs: bool) -> dict[str, Json]:
     """A part of one; the first says who speaks."""
-    delta = ({"role": "assistant"} if first else {}) | {"content": piece.text}
+    delta = ({"role": "assistant"} if first else {}) | ({"reasoning_content": piece.thought} if piece.thought else {})
+    delta |= {"content": piece.text} if piece.text or not piece.thought else {}
     return {"index": index, "delta": delta, "finish_reason": piece.ending,
             "logprobs": _logprobs(piece, decode) if with_logprobs else None}  # fmt: skip
 

@@ -42,10 +42,13 @@ class Chats:
         served: the model.
         engine: runs it.
         threads: read its requests.
+        split_thoughts: whether answers have thoughts, <think>...</think>, in a field of their own.
     """
 
-    def __init__(self, served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> None:
-        self._served, self._engine, self._threads = served, engine, threads
+    def __init__(
+        self, served: ServedModel, engine: EngineThread, threads: ReadingThreads, *, split_thoughts: bool
+    ) -> None:
+        self._served, self._engine, self._threads, self._split_thoughts = served, engine, threads, split_thoughts
 
     async def answer(self, body: dict[str, Json], request: Request) -> Response:
         """As JSON or as a stream.
@@ -70,7 +73,8 @@ class Chats:
                         num_top=text.num_top)
             for number in range(request.sampling.num_choices)
         )  # fmt: skip
-        return _Chat(request, text.tokens, AnswerPlan(texts, request.sampling.stops, request.sampling.stream))
+        plan = AnswerPlan(texts, request.sampling.stops, request.sampling.stream, self._split_thoughts)
+        return _Chat(request, text.tokens, plan)
 
     def _body(self, work: _Chat, pieces: Sequence[Piece], names: AnswerNames) -> dict[str, Json]:
         with_logprobs, decode = work.request.num_top is not None, self._served.decode

@@ -27,13 +27,16 @@ _SCORE_PATHS = ("/v1/score", "/score")  # vLLM's clients use either
 _CLIENT_GONE = 499  # nobody reads it
 
 
-def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: int) -> Starlette:
+def application(
+    served: ServedModel, engine: EngineThread, *, most_body_bytes: int, split_thoughts: bool = False
+) -> Starlette:
     """The application, without the guard around it.
 
     Args:
         served: the model.
         engine: runs it.
         most_body_bytes: of a request.
+        split_thoughts: see `Chats`.
     """
 
     threads = ReadingThreads()
@@ -58,7 +61,7 @@ def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: i
 
     return Starlette(
         routes=[
-            *(post(path, answer) for path, answer in _answers(served, engine, threads).items()),
+            *(post(path, answer) for path, answer in _answers(served, engine, threads, split_thoughts).items()),
             Route("/v1/models", models), Route("/v1/models/{name:path}", model), Route("/health", health),
         ],
         exception_handlers={ApiError: _told, ClientGone: _silent, ClientDisconnect: _silent, HTTPException: _unknown,
@@ -66,12 +69,14 @@ def application(served: ServedModel, engine: EngineThread, *, most_body_bytes: i
     )  # fmt: skip
 
 
-def _answers(served: ServedModel, engine: EngineThread, threads: ReadingThreads) -> dict[str, _Answer]:
+def _answers(
+    served: ServedModel, engine: EngineThread, threads: ReadingThreads, split_thoughts: bool
+) -> dict[str, _Answer]:
     """What the paths of the other kind of model say is a sentence."""
     answers: dict[str, _Answer]
     if served.reward is None:
-        answers = {"/v1/completions": Completions(served, engine, threads).answer,
-                   "/v1/chat/completions": Chats(served, engine, threads).answer}  # fmt: skip
+        chats = Chats(served, engine, threads, split_thoughts=split_thoughts)
+        answers = {"/v1/completions": Completions(served, engine, threads).answer, "/v1/chat/completions": chats.answer}
         score = _refusing(f"{served.name} writes text and has no scores; /v1/score asks a reward model")
     else:
         scores = Scores(served, engine, threads)

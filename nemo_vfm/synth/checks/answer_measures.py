@@ -7,12 +7,20 @@ Each takes a time in proportion to the text: a model may write a hundred thousan
 
 import json
 import re
+from typing import NoReturn
 
 _ABBREVIATED = re.compile(
     r"\b(?:Mr|Mrs|Ms|Dr|Prof|St|Jr|Sr|vs|etc|No|Fig|approx|e\.g|i\.e|P\.\s?P\.\s?S|P\.\s?S)\.", re.IGNORECASE
 )
 _INSIDE = re.compile(r"(?<=\w)\.(?=\w)")
-_END = re.compile(r"(?<![.!?])[.!?]++[\"'\u201d\u2019)\]*_]*+(?:\s+|$)")
+_LIST_MARK = re.compile(r"^[\s>*#-]*\(?(?:\d{1,3}|[A-Za-z])[.)]\s+")
+_CLOSING = "[\"'\u201d\u2019\u300d\u300f\uff09)\\]*_]*+"
+#: Chinese and Japanese leave no space after a sentence; Arabic, Urdu and Hindi have stops of their own.
+_END = re.compile(
+    rf"(?<![.!?\u061f\u06d4\u0964])[.!?\u061f\u06d4\u0964]++{_CLOSING}(?:\s+|$)"
+    rf"|[\u3002\uff01\uff1f\uff61]++{_CLOSING}\s*"
+)
+_COMMAS = re.compile("[,\u060c\u3001\ufe50\ufe51\uff0c\uff64]")
 _BULLET = re.compile(r"^[ \t]*[*-][ \t]+\S", re.MULTILINE)
 _HIGHLIGHT = re.compile(r"(?<!\*)(\*{1,2})(?=[^\s*])[^*\n]*(?<=[^\s*])\1(?!\*)")
 
@@ -30,10 +38,16 @@ def occurrences(word: str, text: str) -> int:
 def num_sentences(text: str) -> int:
     """Pieces that end with a full stop, question mark or exclamation mark, or with their line, and hold a word.
 
-    Stops of common abbreviations, of numbers and within words end none.
+    Stops of common abbreviations, of numbers, within words and of list marks, such as "1. ", end none.
     """
     plain = _INSIDE.sub("_", _ABBREVIATED.sub("x", text))
-    return sum(bool(words(piece)) for line in plain.splitlines() for piece in _END.split(line))
+    lines = [_LIST_MARK.sub("", line) for line in plain.splitlines()]
+    return sum(bool(words(piece)) for line in lines for piece in _END.split(line))
+
+
+def has_comma(text: str) -> bool:
+    """Whether it holds a comma of any script that has one."""
+    return _COMMAS.search(text) is not None
 
 
 def paragraphs(text: str) -> list[str]:
@@ -87,9 +101,13 @@ def is_json_object(text: str) -> bool:
     if inside.startswith("```"):
         inside = re.sub(r"\Ajson\b", "", inside.removeprefix("```").removesuffix("```"), flags=re.IGNORECASE)
     try:
-        return isinstance(json.loads(inside), dict)
+        return isinstance(json.loads(inside, parse_constant=_no_number), dict)
     except (ValueError, RecursionError):
         return False
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 def plain(text: str) -> str:

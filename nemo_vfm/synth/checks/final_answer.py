@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.synth.checks.math_value import Measured, Number, cleaned, measured
 
 _RELATIVE = 1e-6
@@ -70,10 +71,12 @@ def final_answer(solution: str) -> str | None:
     It is the last \boxed{...}, else a value after the last ####, else the last "answer is ...", else the last line, if
     that is a value, has one after its last =, or holds one number.
 
+    What a reasoning model thinks before it, in <think>...</think>, is no part of the solution.
+
     Returns:
         None where none of these is found.
     """
-    text = solution.strip()
+    text = split_thought(solution)[1].strip()
     if boxes := [*_BOX.finditer(text)]:
         return _boxed(text, boxes[-1])  # one that is not closed was cut, and what is in it is no answer
     marked = _after_last(_MARKED, text)

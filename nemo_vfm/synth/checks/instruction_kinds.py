@@ -219,7 +219,7 @@ KINDS: dict[str, Kind] = {
     "no_commas": Kind(
         lambda rng, words, prompt: {},
         ("Do without commas.", "Your text must not contain a single comma."),
-        lambda a, v: "," not in a,
+        lambda a, v: not measure.has_comma(a),
         frozenset({"repeat_prompt"}),
     ),
     "uppercase": Kind(

@@ -5,6 +5,7 @@
 from collections.abc import Mapping, Sequence
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.row_source import GivenRow, kind_of_value
 from nemo_vfm.synth.programs.row_program import said
@@ -42,7 +43,7 @@ def _message(message: Json, where: str) -> dict[str, Json]:
 
 
 def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | None = None) -> Messages:
-    """The conversation up to a turn of the user; an answer at its end is left out.
+    """The conversation up to a turn of the user; an answer at its end is left out, and so are thoughts before answers.
 
     Args:
         messages: the conversation.
@@ -54,14 +55,22 @@ def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | Non
     """
     places = [place for place, message in enumerate(messages) if message["role"] == "user"]
     if turns is not None and len(places) >= turns:
-        return [dict(message) for message in messages[: places[turns - 1] + 1]]
-    found = [dict(message) for message in messages]
+        return [_without_thought(message) for message in messages[: places[turns - 1] + 1]]
+    found = [_without_thought(message) for message in messages]
     if found[-1]["role"] == "assistant":
         found.pop()
     if not found or found[-1]["role"] != "user":
         last = found[-1]["role"] if found else "nobody"
         raise UserError(f"the conversation of {where} ends with a turn of {last}, and a task with one of the user")
     return found
+
+
+def _without_thought(message: Mapping[str, Json]) -> dict[str, Json]:
+    """Templates of reasoning models leave the thoughts of earlier turns out, too."""
+    known = {name: value for name, value in message.items() if name not in ("reasoning_content", "reasoning")}
+    if message["role"] == "assistant" and isinstance(message.get("content"), str):
+        known["content"] = split_thought(message["content"])[1]
+    return known
 
 
 def is_flagged(row: GivenRow, column: str) -> bool:

@@ -23,7 +23,7 @@ _LASTING = ("{} Keep to this in all your answers.", "This holds for your answers
 _REVISING = ("Write your last answer again, so that this holds: {}", "Please change what you wrote. {}",
              "Keep what you said, but say it in another form. {}")  # fmt: skip
 _DRAWS = 10  # of instructions that a first answer does not obey already
-_CHECK = "instructions/1"
+_CHECK = "instructions/2"
 
 _Messages = list[Mapping[str, Json]]
 

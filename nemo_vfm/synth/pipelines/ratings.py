@@ -72,7 +72,7 @@ class RatedAnswer:
             return Dropped("raters disagree")
         means = {name: fmean(column) for name, column in columns.items()}
         messages = [*self.task.messages, said("assistant", answer)]
-        return Draft(messages, self.task.parents, means, licence=self.task.licence, more={"ratings": ratings})
+        return Draft(messages, self.task.parents, means, licence=self.task.licence, more={**means, "ratings": ratings})
 
 
 def _rating(answer: str) -> dict[str, int]:

@@ -26,6 +26,7 @@ from nemo_vfm.synth.programs.row_program import (
     NoAnswer,
     Program,
     RowFailed,
+    is_conversation,
 )
 
 _ASKED_AS_IT_IS = "as it is/1"  # in the place of a prompt and its version
@@ -40,12 +41,19 @@ class Ended:
         result: what it made; a text says why it made nothing.
         asked: of each question: the prompt with its version, who was asked, and the key of its answer in the journal.
         truncated: answers that a limit of tokens cut.
+        thoughts: of a reasoning model, by the answer that followed.
     """
 
     number: int
     result: Any
     asked: list[dict[str, str]] = field(default_factory=list)
     truncated: int = 0
+    thoughts: dict[str, str] = field(default_factory=dict)
+
+    def note_thought(self, answer: Answer) -> None:
+        """Keep what was thought before an answer."""
+        if answer.thought:
+            self.thoughts[answer.strip()] = answer.thought
 
 
 @dataclass(slots=True)
@@ -81,18 +89,33 @@ class ProgramRunner:
         prompts: by name.
         seed: chooses other answers to the same questions.
 
-    `uses` counts answers by role, and `failed` questions without one by reason.
+    `uses` counts answers by role, and `failures` questions without one by role and reason.
     """
 
     def __init__(self, asker: Asker | BatchAsker, prompts: Mapping[str, Prompt], seed: int = 0) -> None:
         self._asker, self._prompts, self._seed = asker, prompts, seed
         self.uses: dict[str, Use] = {}
-        self.failed: Counter[str] = Counter()
+        self.failures: dict[str, Counter[str]] = {}
         self._paid: set[str] = set()
 
     def count(self) -> int:
         """All answers."""
         return sum(use.asked + use.recalled for use in self.uses.values())
+
+    def failed(self) -> Counter[str]:
+        """Questions without an answer, by reason."""
+        return sum(self.failures.values(), Counter())
+
+    def silent_model(self) -> str:
+        """Which model has answered no question at all, and what it most often said instead; empty where there is none.
+
+        Rows lack what it was asked for, whatever they say about that.
+        """
+        for role, reasons in self.failures.items():
+            if role not in self.uses:
+                ((reason, _),) = reasons.most_common(1)
+                return f"the model in the role {role} answered none of {reasons.total():,} questions: {reason}"
+        return ""
 
     def finished(self, program: Program[Any]) -> Any:
         """The result of one program.
@@ -132,10 +155,10 @@ class ProgramRunner:
 
     def note(self, end: Reply | Failure) -> None:
         """Count an answer, or a question without one."""
-        if isinstance(end, Failure):
-            self.failed[end.reason] += 1
-            return
         role = end.question.model or GENERATOR
+        if isinstance(end, Failure):
+            self.failures.setdefault(role, Counter())[end.reason] += 1
+            return
         use = self.uses.setdefault(role, Use())
         use.asked += not end.recalled
         use.recalled += end.recalled
@@ -186,7 +209,9 @@ class _Questions:
         running.noted[place]["key"] = end.key
         if isinstance(end, Reply):
             truncated = end.said.ending == "truncated"
-            running.answers[place] = Answer.of(end.said.text, running.noted[place], truncated)
+            answer = Answer.of(end.said.text, running.noted[place], truncated, end.said.thought)
+            running.answers[place] = answer
+            running.ended.note_thought(answer)
             running.ended.truncated += truncated
         else:
             running.answers[place] = NoAnswer(end.reason)
@@ -216,6 +241,8 @@ class _Questions:
         if isinstance(result, Draft):
             running.ended.asked = [*(dict(one.asked) for one in result.earlier), *running.ended.asked]
             running.ended.truncated += sum(one.truncated for one in result.earlier)
+            for one in result.earlier:
+                running.ended.note_thought(one)
         running.ended.result = result
         self._running -= 1
         self._hopeful += _may_be_kept(result)
@@ -236,13 +263,26 @@ def _may_be_kept(result: Any) -> bool:
 def row_of(ended: Ended, draft: Draft, facts: Mapping[str, Json]) -> dict[str, Json]:
     """A line of rows.jsonl, without its id. A given row has its own generator in `more`, and further models."""
     licence = {"licence": draft.licence} if draft.licence else {}
-    known = {name: draft.more[name] for name in ("generator",) if name in draft.more}
+    known: dict[str, Json] = _thoughts(draft, ended.thoughts)
+    known |= {name: draft.more[name] for name in ("generator",) if name in draft.more}
     known |= {"models": {**draft.more["models"], **facts["models"]}} if "models" in draft.more else {}
     return {
-        "messages": [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
+        draft.column(): [dict(message) for message in draft.messages], **draft.more, "parents": dict(draft.parents),
         "scores": dict(draft.scores), "verifier": draft.verifier, "asked": ended.asked, "truncated": ended.truncated,
         **facts, **licence, **known,
     }  # fmt: skip
+
+
+def _thoughts(draft: Draft, thoughts: Mapping[str, str]) -> dict[str, Json]:
+    """What was thought before the last answer, and before both of a preference.
+
+    Templates of reasoning models leave the thoughts of earlier turns out; those are in the journal.
+    """
+    pair = {f"{name}_thought": draft.more.get(name) for name in ("chosen", "rejected")}
+    last: dict[str, Json] = {"thought": list(draft.messages), **pair}
+    ends = {name: one[-1] for name, one in last.items() if is_conversation(one)}
+    texts = {name: str(one.get("content")) for name, one in ends.items() if one["role"] == "assistant"}
+    return {name: thoughts[text] for name, text in texts.items() if text in thoughts}
 
 
 def reason_of(result: Dropped | str) -> str:

@@ -49,16 +49,18 @@ class Answer(str):
     Attributes:
         asked: the prompt with its version, who was asked, and the key of the answer in the journal.
         truncated: whether a limit of tokens cut it.
+        thought: of a reasoning model, which is no part of the text.
     """
 
     asked: Mapping[str, str]
     truncated: bool
+    thought: str
 
     @classmethod
-    def of(cls, text: str, asked: Mapping[str, str], truncated: bool) -> "Answer":
+    def of(cls, text: str, asked: Mapping[str, str], truncated: bool, thought: str) -> "Answer":
         """The text, with that."""
         answer = cls(text)
-        answer.asked, answer.truncated = asked, truncated
+        answer.asked, answer.truncated, answer.thought = asked, truncated, thought
         return answer
 
 
@@ -91,6 +93,11 @@ class Draft:
     licence: str = ""
     more: Mapping[str, Json] = field(default_factory=dict)
     earlier: Sequence[Answer] = ()
+
+    def column(self) -> str:
+        """What the row calls its messages: beside two answers to choose from they are a `prompt`, as trainers ask."""
+        is_pair = all(is_conversation(self.more.get(name)) for name in ("chosen", "rejected"))
+        return "prompt" if is_pair and "prompt" not in self.more else "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,13 @@ def answered(answers: Answers) -> list[str]:
         if isinstance(one, NoAnswer):
             raise RowFailed(one.reason)
     return [str(one) for one in answers]
+
+
+def is_conversation(value: Json) -> bool:
+    """Whether it is a list of messages."""
+    return isinstance(value, list) and bool(value) and all(
+        isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in value
+    )  # fmt: skip
 
 
 def said(role: str, text: str) -> dict[str, Json]:

@@ -16,7 +16,7 @@ from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import ChatModel
 from nemo_vfm.core import log
-from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
@@ -89,9 +89,9 @@ class Synthesize:
         """Ask what is not answered yet, and write all rows.
 
         Raises:
-            NemoVfmError: too few candidates became rows, or none.
+            NemoVfmError: too few candidates became rows.
             BatchPending: files wait to be sent off.
-            UserError: the budget is spent, the service refuses us, or another run has the journal.
+            UserError: the budget is spent, the service refuses us or every question, or another run has the journal.
         """
         journal = Journal(file=self.journal or run.folder / "answers.jsonl")
         asker = self._batch_asker(journal, run) if self.batch else self._asker(journal)
@@ -102,6 +102,10 @@ class Synthesize:
                 self._note(rows, ended, run.seed)
                 if rows.count % 1000 == 0:
                     log.info(f"{len(rows.kept):,} of {self.rows:,} rows, {rows.count:,} candidates")
+        except NemoVfmError as error:
+            if isinstance(error, UserError) or not (reason := runner.silent_model()):
+                raise
+            raise UserError(reason) from None
         finally:  # also where the budget is spent or the service is gone: what was asked so far is counted
             lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
             self._write(run, lines, rows, runner)
@@ -132,12 +136,12 @@ class Synthesize:
         files.write_text(run.folder / "rows.jsonl", text)
         with files.atomic_path(run.folder / "rows.parquet") as path:
             pq.write_table(row_table(lines), path)
-        known = runner.count()
+        known, failed = runner.count(), runner.failed()
         ledger = {
             "rows": {"in": rows.count, "kept": len(rows.kept), "dropped": dict(sorted(rows.dropped.items())),
                      "failed": dict(sorted(rows.failed.items()))},
-            "requests": {"in": known + runner.failed.total(), "kept": known, "dropped": {},
-                         "failed": dict(sorted(runner.failed.items()))},
+            "requests": {"in": known + failed.total(), "kept": known, "dropped": {},
+                         "failed": dict(sorted(failed.items()))},
             "uses": {role: _counted(runner.uses[role]) for role in sorted(runner.uses)},
         }  # fmt: skip
         files.write_json(run.folder / "ledger.json", ledger)
@@ -147,15 +151,18 @@ class Synthesize:
         asked, known = (sum(getattr(use, name) for use in runner.uses.values()) for name in ("asked", "recalled"))
         said = (f"{len(rows.kept):,} rows of {rows.count:,} candidates in {run.folder / 'rows.jsonl'}; "
                 f"{asked:,} answers asked for, {known:,} known before")  # fmt: skip
+        if not rows.kept and (reason := runner.silent_model()):
+            raise UserError(reason)
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
         if len(rows.kept) < self.rows:
             log.warn(f"{len(rows.kept):,} of {self.rows:,} rows, and there are no more candidates: give the pipeline "
                      f"more to make rows of")  # fmt: skip
-        requests = asked + known + runner.failed.total()
+        failed = runner.failed().total()
+        requests = asked + known + failed
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
-        return Outcome(said, figures, did_nothing=bool(known) and not asked and not runner.failed)
+        return Outcome(said, figures, did_nothing=bool(known) and not asked and not failed)
 
 
 def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:

@@ -78,6 +78,18 @@ def test_an_answer_that_ends_is_no_truncated_one(folder, views, monkeypatch):
     assert 0 < ended.tokens_out < 6
 
 
+@pytest.mark.parametrize(
+    ("prompt", "answer", "text"),
+    [("user: ", "<think>Hm.</think>\n\na cat", "a cat"), ("user: <think>\n", "Hm.</think>a cat", "a cat"),
+     ("user: <think>\n", "Hm, it goes on", ""), ("user: ", "a cat", "a cat")],
+)  # fmt: skip
+def test_what_a_model_thinks_is_no_caption(folder, views, monkeypatch, prompt, answer, text):
+    tokenizer = local_model._loaded(folder, "sees", Precision("fp32"))[1].tokenizer
+    spelled = {True: answer, False: prompt}  # an answer is decoded from a list of tokens
+    monkeypatch.setattr(tokenizer, "decode", lambda tokens, **_: spelled[isinstance(tokens, list)])
+    assert said(folder, views[:1])["clip0"].text == text
+
+
 def test_other_weights_another_prompt_or_other_pictures_are_another_fingerprint(folder, tmp_path):
     other = shutil.copytree(folder, tmp_path / "other")
     assert captioner(other).fingerprint() == captioner(folder).fingerprint(), "where it lies does not matter"

@@ -63,13 +63,14 @@ def passed(folder: Path, rows: Any, *filters: Any, generator: Any = None, **more
 def test_rows_of_a_run_pass_with_all_they_hold_and_nobody_is_asked(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     made = ran(tmp_path / "run", "preferences", "rows=6", "licence=CC0")
-    generator, word = ToldModel(), made[0]["messages"][-1]["content"].split()[2]
+    generator, word = ToldModel(), made[0]["prompt"][-1]["content"].split()[2]
     rows = RowFile(path=tmp_path / "run/rows.jsonl")
-    kept = passed(tmp_path / "kept", rows, Unmentioned(word), generator=generator)
-    wanted = [row for row in made if word not in row["messages"][-1]["content"]]
+    kept = passed(tmp_path / "kept", rows, Unmentioned(word), generator=generator, column="prompt")
+    wanted = [row for row in made if word not in row["prompt"][-1]["content"]]
     assert 0 < len(kept) == len(wanted) < 6 and not generator.asked
     for row, before in zip(kept, wanted, strict=True):
-        same = ("messages", "chosen", "rejected", "scores", "verifier", "licence", "generator", "models")
+        assert "messages" not in row
+        same = ("prompt", "chosen", "rejected", "scores", "verifier", "licence", "generator", "models")
         assert all(row[name] == before[name] for name in same)
         assert row["parents"] == {"given": row["parents"]["given"], "given_id": before["id"], **before["parents"]}
         assert row["given_row"]["asked"] == before["asked"] and row["asked"] == []

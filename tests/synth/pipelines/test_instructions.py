@@ -44,7 +44,7 @@ def test_rows_in_three_forms_hold_answers_that_obey_and_say_so(tmp_path: Path) -
         else:
             assert texts[0].startswith(f"{row['parents']['task']}\n\n") and len({*texts[::2]}) == len(texts[::2])
         kinds = [one["kind"] for one in row["instructions"]]
-        assert row["verifier"] == f"instructions/1: {len(answers)} of {len(answers)} answers obey: {', '.join(kinds)}"
+        assert row["verifier"] == f"instructions/2: {len(answers)} of {len(answers)} answers obey: {', '.join(kinds)}"
         assert form == "one_turn" or "repeat_prompt" not in kinds
     assert ledger_of(tmp_path)["kept"] == 18
     assert len({str(row["instructions"]) for row in rows}) >= 15, "each task has others"

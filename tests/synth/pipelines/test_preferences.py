@@ -47,7 +47,7 @@ def test_a_judge_that_prefers_one_answer_in_both_orders_decides(tmp_path: Path) 
         assert (
             row["parents"].items() >= {"chosen_by": "generator", "rejected_by": "other", "decided_by": "judge"}.items()
         )
-        assert [message["role"] for message in row["messages"]] == ["user"] and row["scores"] == {}
+        assert [message["role"] for message in row["prompt"]] == ["user"] and row["scores"] == {}
         assert row["models"].keys() == {"other", "judge"}
     assert len(judge.asked) == 12
     first = ["long" in messages[-1]["content"].split("</answer_a>")[0] for messages in judge.asked]

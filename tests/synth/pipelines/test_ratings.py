@@ -22,6 +22,7 @@ def test_an_answer_bears_its_ratings(tmp_path: Path) -> None:
     judge = ToldModel(lambda messages: rated(4, 3, 2, 1, 0), "judge")
     for row in ran(tmp_path, "ratings", "rows=4", judge=judge):
         assert row["scores"] == dict(zip(ATTRIBUTES, (4, 3, 2, 1, 0), strict=True))
+        assert {name: row[name] for name in ATTRIBUTES} == row["scores"]
         assert row["ratings"] == [row["scores"]] and row["messages"][-1]["role"] == "assistant"
         task, answer = (message["content"] for message in row["messages"])
         assert any(f"[user]\n{task}" in one[0]["content"] and answer in one[0]["content"] for one in judge.asked)

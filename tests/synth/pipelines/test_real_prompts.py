@@ -81,7 +81,7 @@ def test_one_half_is_answered_and_the_other_stays_tasks_that_are_read_again(tmp_
     again = f"{{_target_: nemo_vfm.synth.given.given_tasks.GivenTasks, rows: {rows_of}}}"
     (tmp_path / "pairs").mkdir()
     pairs = ran(tmp_path / "pairs", "preferences", f"pipeline.tasks={again}", "rows=3")
-    assert pairs[0]["messages"] in [row["messages"] for row in preference] and pairs[0]["parents"]["given_id"]
+    assert pairs[0]["prompt"] in [row["messages"] for row in preference] and pairs[0]["parents"]["given_id"]
 
 
 class Guard:

@@ -26,7 +26,7 @@ def read(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def test_a_column_that_only_a_later_row_has_is_a_column(tmp_path: Path) -> None:
     found = read(tmp_path / "x.parquet", [row(0, scores={"b": 1, "a": 2}), row(1, note="é")])
     assert [one["scores"] for one in found] == ['{"b": 1, "a": 2}', None]
-    assert [one["note"] for one in found] == [None, '"é"'] and found[1]["messages"] == row(1)["messages"]
+    assert [one["note"] for one in found] == [None, "é"] and found[1]["messages"] == row(1)["messages"]
     assert read(tmp_path / "x.parquet", []) == []
 
 
@@ -42,3 +42,25 @@ def test_fields_of_messages_of_one_type_stay_what_they_are(tmp_path: Path) -> No
     calls = [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]
     found = read(tmp_path / "x.parquet", [row(0), row(1, {"role": "assistant", "content": None, "tool_calls": calls})])
     assert found[1]["messages"][1] == {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.mark.parametrize(("values", "kept"), [
+    (["a", "é", None], True), ([1, 2.5, None], True), ([True, False, None], True), ([None] * 3, True),
+    ([[{"role": "user", "content": "a"}], [], None], True), ([["a"], [1], None], False), (["a", 1, None], False),
+    ([{"a": 1}, {"b": 2}, None], False), ([1, True, None], False), ([[], [], None], False), ([1 << 70, 1, None], False),
+])  # fmt: skip
+def test_texts_numbers_and_conversations_are_as_they_are_and_all_else_is_json(
+    tmp_path: Path, values: list[Any], kept: bool
+) -> None:
+    found = [one["x"] for one in read(tmp_path / "x.parquet", [row(place, x=one) for place, one in enumerate(values)])]
+    assert found == (values if kept else [None if one is None else json.dumps(one) for one in values])
+
+
+def test_no_call_in_a_conversation_gets_arguments_of_another(tmp_path: Path) -> None:
+    """A column has one type: of mappings with different keys, each would have all of them."""
+    arguments = [{"song": "a"}, {"times": 2, "how": {"loud": True}}]
+    calls = [[{"id": "1", "function": {"name": "f", "arguments": one}}] for one in arguments]
+    found = read(tmp_path / "x.parquet", [row(place, {"role": "assistant", "content": None, "tool_calls": one})
+                                          for place, one in enumerate(calls)])  # fmt: skip
+    functions = [one["messages"][1]["tool_calls"][0]["function"] for one in found]
+    assert [json.loads(one["arguments"]) for one in functions] == arguments

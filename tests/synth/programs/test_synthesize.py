@@ -21,9 +21,9 @@ from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
-from nemo_vfm.core.errors import NemoVfmError
+from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.chat import Chat, Said
-from nemo_vfm.core.network.endpoint import Endpoint
+from nemo_vfm.core.network.endpoint import Endpoint, EndpointError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
@@ -120,7 +120,7 @@ def test_rows_of_topics_are_on_all_of_them(tmp_path: Path, recipe: str, turns: i
         Run(tmp_path)
     )
     found = rows(tmp_path)
-    assert {len(row["messages"]) for row in found} == {turns}
+    assert {len(row["prompt" if recipe == "preferences" else "messages"]) for row in found} == {turns}
     assert len({row["parents"]["topic"] for row in found}) >= 5, "rows are on all topics, or nearly"
     assert recipe != "math" or len({row["parents"]["level"] for row in found}) == 3
 
@@ -277,13 +277,41 @@ def test_another_prompt_asks_only_what_it_changes(tmp_path: Path) -> None:
     assert again.asked == 30
 
 
+@pytest.mark.parametrize("recipe", [one for one in RECIPES if one != "filter_rows"])
+def test_a_service_that_refuses_every_question_is_the_users_to_mend_and_says_how(tmp_path: Path, recipe: str) -> None:
+    class Refusing(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            raise EndpointError("the service answered 400 Bad Request: use max_completion_tokens")
+
+    made = build(compose(str(ROOT / f"recipes/synthetic/{recipe}.yaml"), ["rows=3", "tries=1"]))
+    made.generator = Refusing()
+    with pytest.raises(
+        UserError, match=r"role generator answered none of \d+ questions: .* use max_completion_tokens$"
+    ):
+        made.run(Run(tmp_path))
+    counted = ledger(tmp_path)["requests"]["failed"]
+    assert counted["the service answered 400 Bad Request: use max_completion_tokens"] > 0
+
+
+def test_a_judge_that_refuses_every_question_is_named_where_no_row_is_left(tmp_path: Path) -> None:
+    class Refusing(EmbeddedResponder):
+        def say(self, messages: Any) -> Said:
+            raise EndpointError("no such field")
+
+    made = build(compose(str(ROOT / "recipes/synthetic/ratings.yaml"), ["rows=3", "tries=1"]))
+    made.models = {"judge": Refusing()}
+    with pytest.raises(UserError, match=r"the model in the role judge answered none of \d+ questions: no such field"):
+        made.run(Run(tmp_path))
+
+
 @pytest.mark.parametrize(("answer", "requests"), [("", 2), ("I will not write lists.", 4)])
 def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path, answer: str, requests: int) -> None:
     class Prose(EmbeddedResponder):
         def say(self, messages: Any) -> Said:
             return Said(answer, "success", "prose", "", 1, 1, 0.0)
 
-    with pytest.raises(NemoVfmError, match="none of its answers was a list"):
+    said = "none of its answers was a list" if answer else "none of 2 questions: .* the model returned nothing"
+    with pytest.raises(NemoVfmError, match=said):
         by(Prose()).run(Run(tmp_path))
     told = ledger(tmp_path)
     assert told["requests"]["in"] == requests and told["rows"]["in"] == 0 and rows(tmp_path) == []
