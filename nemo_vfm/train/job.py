@@ -17,7 +17,7 @@ from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, UserError
-from nemo_vfm.core.optional import GIVEN, needs_packages
+from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.uri import Address, Place
@@ -56,6 +56,7 @@ from nemo_vfm.train.warm_start import WarmStart
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
+@needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
 class Train:
     """Trains a model until `duration`, killed and resumed as often as need be.
