@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.render import profile
 from launcher.render.profile import Profile
-from nemo_vfm.config.overrides import Override, parse_override
+from nemo_vfm.config.overrides import Override, parse_override, swept
 from nemo_vfm.config.recipe_errors import fail
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
@@ -153,12 +153,12 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
             raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
     if arguments.parts and arguments.sweep:
         raise UserError("--parts splits one run and --sweep makes several; drop one of them")
-    # Whatever follows --sweep is among its words, also what says where.
+    # Whatever follows --sweep is among its words, also what says where, and changes that sweep nothing.
     where = ("cluster=", "cluster.", *(f"{name}=" for name in _SIZES))
-    swept = [word for word in arguments.sweep if not word.lstrip("~").startswith(where)]
-    if arguments.sweep and not swept:
+    of_sweep = swept([word for word in arguments.sweep if not word.lstrip("~").startswith(where)])
+    if arguments.sweep and not of_sweep:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
-    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
+    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]
     given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", *_SIZES)}
@@ -175,7 +175,7 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
-        sweep=tuple(swept), paths=not arguments.no_paths,
+        sweep=tuple(of_sweep), paths=not arguments.no_paths,
         profile=profile.parse_profile(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
 

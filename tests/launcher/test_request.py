@@ -29,6 +29,11 @@ def test_cluster_and_nodes_are_the_launchers_and_all_else_is_the_recipes():
     assert (found.cluster, found.nodes, found.cluster_changes) == ("dgx_h100", 2, ("cluster.time=1:00:00",))
 
 
+def test_a_word_behind_sweep_with_one_value_is_a_change_of_the_recipe_or_says_where():
+    found = words("r.yaml", "seed=1", "--sweep", "lr=1,2", "loggers=wandb", "gpus=8", "~ema", "cluster=local")
+    assert (found.sweep, found.changes, found.gpus) == (("lr=1,2",), ("seed=1", "loggers=wandb", "~ema"), 8)
+
+
 def test_what_the_user_allows_reaches_the_job_with_the_buckets_that_were_typed():
     found = words("r.yaml", "cluster=local", "--allow-host", "a.com=KEY", "copy_to=s3://mine/x", "input=s3://mine",
                   "data.shards=[gs://ours/a,/b]", "name=xs3://no", "sink=s3://Bad_/x")  # fmt: skip
