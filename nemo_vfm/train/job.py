@@ -174,7 +174,7 @@ class Train:
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
             f"trained {fit.step} steps{early} in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
-            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
+            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.checkpoint.keep.metric)},
         )
 
     def num_ranks(self) -> int:
@@ -363,11 +363,11 @@ class Train:
         loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
 
 
-def _losses(fit: TrainState) -> dict[str, float]:
-    """What the last step measured: a table of several runs compares them by it."""
+def _losses(fit: TrainState, metric: str) -> dict[str, float]:
+    """What the last step measured, the recipe's own metric too: a table of several runs compares them by it."""
     return {
         name: fit.metrics[name]
-        for name in ("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy")
+        for name in dict.fromkeys(("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy", metric))
         if math.isfinite(fit.metrics.get(name, math.nan))
     }
 

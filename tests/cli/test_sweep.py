@@ -168,7 +168,22 @@ def test_the_best_run_of_a_sweep_has_the_lowest_validation_loss_or_else_the_lowe
 
     assert starred({"loss": 3.0, "val_loss": 1.0}, {"loss": 1.0, "val_loss": 2.0}, {"loss": 0.5}) == [0]
     assert starred({"train/loss": 3.0}, {"train/loss": 1.0}, {}) == [1]
+    for name in ("val/loss", "valid_loss", "fit/val/loss", "fit/val_loss"):
+        assert starred({"train/loss": 1.0, name: 3.0}, {"train/loss": 3.0, name: 1.0}) == [1]
     assert starred({"loss": 3.0}, {}) == starred({"steps": 1.0}, {"steps": 2.0}) == []
+
+
+@pytest.mark.parametrize(("more", "best"), [("", 0), (", mode: min", 1)])
+def test_the_best_run_of_a_sweep_is_that_by_the_metric_of_its_recipe(more, best, capsys, tmp_path):
+    rows = [{"name": f"n{number}", "choices": {"n": f"n{number}"}, "state": "done", "seconds": 1.0,
+             "figures": {"fit/loss": 1.0, "fit/val_loss": loss, "fit/val_auc": auc}}
+            for number, (loss, auc) in enumerate(((0.9, 0.9), (0.1, 0.1)))]  # fmt: skip
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1/recipe.yaml").write_text(f"steps: {{fit: {{checkpoint: {{metric: val_auc{more}}}}}}}\n")
+    sweep_table.show(["n"], rows, tmp_path)
+    said = capsys.readouterr().out
+    assert [f"n{best}" in line for line in said.splitlines() if "done *" in line] == [True]
+    assert f"* {'lowest' if more else 'highest'} fit/val_auc." in said
 
 
 @pytest.mark.parametrize(

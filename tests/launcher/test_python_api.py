@@ -35,7 +35,8 @@ def test_every_argument_asks_for_what_its_option_asks_for(desk, monkeypatch):
     asked = []
     monkeypatch.setattr("launcher.python_api.prepared", lambda request: asked.append(request) or 1 / 0)
     given = {"nodes": 2, "gpus": None, "conf": [desk], "overlays": ["smoke"], "trust": ["a.b"],
-             "allow": ["k"], "parts": 3, "allow_host": ["h.example"], "sweep": [], "code": False, "paths": False}  # fmt: skip
+             "allow": ["k"], "parts": 3, "allow_host": ["h.example"], "sweep": [], "code": False,
+             "paths": False}  # fmt: skip
     assert given.keys() == signature(submit).parameters.keys() - {"recipe", "cluster", "changes"}
     words = ["r.yaml", "cluster=c", "nodes=2", "seed=1", "cluster.qos=q", f"--conf={desk}", "--overlay=smoke",
              "--trust=a.b", "--allow=k", "--parts=3", "--allow-host=h.example", "--no-code", "--no-paths"]  # fmt: skip
