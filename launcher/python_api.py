@@ -72,8 +72,8 @@ class Submitted:
 
 
 def submit(
-    recipe: str | Path, cluster: str, *changes: str, nodes: int | None = None, conf: Sequence[str | Path] = (),
-    overlays: Sequence[str] = (), trust: Sequence[str] = (), allow: Sequence[str] = (),
+    recipe: str | Path, cluster: str, *changes: str, nodes: int | None = None, gpus: int | None = None,
+    conf: Sequence[str | Path] = (), overlays: Sequence[str] = (), trust: Sequence[str] = (), allow: Sequence[str] = (),
     allow_host: Sequence[str] = (), parts: int = 0, sweep: Sequence[str] = (), code: bool = True, paths: bool = True,
 ) -> Submitted:  # fmt: skip
     """Put a recipe into a cluster's queue; the same words again go on. On `local` it runs here, and ends first.
@@ -82,7 +82,8 @@ def submit(
         recipe: a file, or a name that `nemo-vfm list` shows.
         cluster: the name of a file `conf/cluster/NAME.yaml`.
         changes: as on the command line: `optimizer.lr=1e-4`, `cluster.partition=short`.
-        nodes: how many; None where the recipe's layout says it.
+        nodes: how many; None where the recipe's layout, or `gpus`, says it.
+        gpus: how many in all; None where the layout, or `nodes`, says it.
         conf: folders of ingredients that are searched first.
         overlays: over the recipe.
         trust: as `--trust`; so are the three that follow their options.
@@ -96,7 +97,7 @@ def submit(
     Raises:
         UserError: something is wrong, with all sentences of the preflight; nothing was submitted.
     """
-    size = [] if nodes is None else [f"nodes={nodes}"]
+    size = [f"{name}={count}" for name, count in (("nodes", nodes), ("gpus", gpus)) if count is not None]
     launch = prepared(parse_request(argparse.Namespace(
         recipe=str(recipe), overrides=[f"cluster={cluster}", *size, *changes], conf=[Path(one) for one in conf],
         overlay=list(overlays), trust=list(trust), allow=list(allow), allow_host=list(allow_host), parts=parts,

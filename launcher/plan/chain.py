@@ -7,7 +7,7 @@ of devices has a share for each such number. Work that can be divided has an arr
 then one job that needs all of it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -17,7 +17,7 @@ from launcher.request.cluster_config import Where
 
 ALONE = "job"  #: the name of the one share of a recipe that is one job
 
-_NEMO = "nemo_vfm.nemo."
+_NEMO = "nemo_vfm.nemo.experiment.NeMoExperiment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,29 +65,65 @@ class Share:
         return tuple(("--part", f"{number}/{self.array}@{self.round}") for number in range(self.array))
 
 
-def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0) -> list[Share]:
+def chain(work: Work, cluster: Where, nodes: int | None, parts: int = 0, gpus: int | None = None) -> list[Share]:
     """The shares, in order.
 
     Args:
-        nodes: what was asked for, of the widest share; None where the layout says it.
+        nodes: what was asked for, of the widest share; None where the layout, or `gpus`, says it.
         parts: tasks of each array, for work that can be shared out; 0 makes none.
+        gpus: what was asked for instead, of the widest share with GPUs.
     """
+    devices = _devices(cluster)
+    nodes = -(-gpus // devices) if gpus and devices else nodes
     pieces = [piece for step in work.steps for piece in _pieces(_sized(step, cluster, nodes))]
-    widest = max((ranks for _, _, ranks, _ in pieces), default=1)
+    widest = max((ranks for _, _, ranks, _ in pieces), default=1) if gpus is None else None
     found = [
         _share(step, phase, ranks, degrees, cluster, nodes if ranks == widest or step.ray else None)
         for step, phase, ranks, degrees in pieces
     ]
+    found = found if gpus is None else list(_compared(found, gpus, devices))
     arrays = {step.name: step.rounds if parts else 0 for step in work.steps}
     return [one for share in found for one in (*_arrays(share, arrays[share.step], parts), share)]
 
 
+def _compared(shares: Sequence[Share], gpus: int, devices: int) -> Iterator[Share]:
+    """The widest share with GPUs, and each that a Ray cluster makes so wide, must take as many as were asked for."""
+    widest = max((share.ranks for share in shares if share.gpus_per_node), default=0)
+    for share in shares:
+        is_sized = not widest or (share.gpus_per_node and (share.ranks == widest or share.ray))
+        yield replace(share, problem=share.problem or _unlike(share, gpus, devices)) if is_sized else share
+
+
+def _unlike(share: Share, gpus: int, devices: int) -> str:
+    """Why a share does not take so many GPUs; empty where it does."""
+    taken = share.nodes * share.gpus_per_node
+    if taken == gpus:
+        return ""
+    if not devices:
+        return f"gpus={gpus} is not possible: as far as is known (gpus_per_node), this cluster has none"
+    if not taken:
+        return f"gpus={gpus} would be idle: no part of this recipe computes on a GPU"
+    if gpus % devices and (gpus > devices or share.ray or share.kind == _NEMO):
+        fits = " or ".join(f"gpus={count * devices}" for count in (gpus // devices, gpus // devices + 1) if count)
+        return f"gpus={gpus} are not whole nodes of {devices}: {fits} would be"
+    return other_layout(gpus, taken)
+
+
+def other_layout(gpus: int, taken: int) -> str:
+    """The problem of a layout that is for another number of GPUs than was asked for."""
+    return f"gpus={gpus}, and the recipe's layout is for {taken}: gpus={taken} would fit, or other degrees"
+
+
 def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
     """NeMo's own files say how many processes they are for, unread by us: whole nodes, as many as are asked for."""
-    if not step.kind.startswith(_NEMO):
+    if step.kind != _NEMO:
         return step
-    devices = cluster.gpus_per_node or 1 if isinstance(cluster, Slurm) else 1
-    return replace(step, ranks=(nodes or 1) * devices)
+    return replace(step, ranks=(nodes or 1) * (_devices(cluster) or 1))
+
+
+def _devices(cluster: Where) -> int:
+    """GPUs of a node, as far as they are known."""
+    return cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
 
 
 def _arrays(share: Share, rounds: int, parts: int) -> Iterator[Share]:
@@ -108,7 +144,7 @@ def _pieces(step: Step) -> Iterator[tuple[Step, str, int, Mapping[str, int]]]:
 
 
 def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], cluster: Where, nodes: int | None) -> Share:
-    devices = cluster.gpus_per_node or 0 if isinstance(cluster, Slurm) else 0
+    devices = _devices(cluster)
     uses_gpus = bool(step.on_gpu and devices)
     with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
     count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
@@ -116,7 +152,8 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
         problem = f"nodes={nodes} is not possible: this cluster is the machine that you are on"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
     gpus = devices if with_ray else tasks
-    parts = max(tasks, devices if uses_gpus and not with_ray else 1)
+    shared = uses_gpus and isinstance(cluster, Slurm) and not cluster.exclusive
+    parts = max(tasks, devices if shared and not with_ray else 1)
     return Share(
         name="-".join(filter(None, (step.name, phase))) or ALONE, step=step.name, phase=phase,
         kind=step.kind, ranks=ranks, nodes=count, tasks_per_node=tasks, gpus_per_node=gpus if uses_gpus else 0,

@@ -173,7 +173,8 @@ def prepared(request: LaunchRequest) -> Launch:
         workdir=Path.cwd(), work=found,
         name_of_recipe=found.name, title=found.header, code=code, packages=packages(),
         modules=modules(request.trust, code.root), files=(*chosen.notes, *composed.shadowing()),
-        shares=tuple(chain(found, where, request.nodes, request.parts)), unknown=tuple(unknown), lead_s=lead_s(run_dir),
+        shares=tuple(chain(found, where, request.nodes, request.parts, request.gpus)), unknown=tuple(unknown),
+        lead_s=lead_s(run_dir),
     )  # fmt: skip
 
 
@@ -188,7 +189,8 @@ def _prepared_sweep(request: LaunchRequest, chosen: ChosenCluster) -> Launch:
         request=request, where=where, values=chosen.values, recipe=runs[0].recipe,
         run_dir=found.folder, workdir=Path.cwd(), work=first, name_of_recipe=first.name, title=first.header,
         code=_code(request, found.folder),
-        modules=modules(request.trust, root), packages=packages(), shares=shared(found.points, where, request.nodes),
+        modules=modules(request.trust, root), packages=packages(),
+        shares=shared(found.points, where, request.nodes, request.gpus),
         unknown=tuple(unknown), runs=runs, table=found.table, files=(*chosen.notes, *shadowing),
         lead_s=max(lead_s(run.run_dir) for run in runs),
     )  # fmt: skip

@@ -3,13 +3,14 @@
 """Checks a launch before it runs: problems, memory, time, GPU hours, storage."""
 
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from launcher.columns import counted, in_words
-from launcher.plan.chain import Share
+from launcher.plan.chain import Share, other_layout
 from launcher.plan.launch import Launch
 from launcher.plan.programs import program
 from launcher.plan.recipe_info import CommandOutput, checked, planned
@@ -185,21 +186,38 @@ def _mounts(launch: Launch) -> list[str]:
 
 
 def _plan(launch: Launch) -> list[Finding]:
-    """Memory, time and storage of a training on GPUs."""
+    """Memory, time and storage of a training on GPUs; where it is for another number of them, a layout for that."""
     if not launch.shares:  # too much of the recipe is still to be given
         return []
-    share = max(launch.shares, key=lambda one: one.ranks)
-    where = launch.where
-    alone = share.kind == _TRAINING and not share.step
-    if not (isinstance(where, Slurm) and where.gpu and share.gpus_per_node and alone) or share.problem:
+    where, gpus = launch.where, launch.request.gpus
+    if not (isinstance(where, Slurm) and where.gpu):
         return []
-    network = _NETWORKS.get(where.gpu, _NEAREST)
-    known = network in Roots.standard(launch.request.conf).choices("network")
-    found = planned(launch.one, share.ranks, where.gpu, network if known else _NEAREST, phase=share.phase,
-                    code=launch.code.root)  # fmt: skip
+    for share in launch.shares:
+        if gpus and share.kind == _TRAINING and share.problem == other_layout(gpus, share.ranks):
+            return [Finding("layout", _other(_planned(launch, where.gpu, gpus, share.phase), gpus))]
+    share = max(launch.shares, key=lambda one: one.ranks)
+    if share.kind != _TRAINING or share.step or share.problem or not share.gpus_per_node:
+        return []
+    found = _planned(launch, where.gpu, share.ranks, share.phase)
     if isinstance(found, str):
         return [Finding("estimate", f"none: {found}")]
     return list(_estimates(found, where, share, launch))
+
+
+def _planned(launch: Launch, gpu: str, gpus: int, phase: str) -> Mapping[str, Any] | str:
+    network = _NETWORKS.get(gpu, _NEAREST)
+    known = network in Roots.standard(launch.request.conf).choices("network")
+    return planned(launch.one, gpus, gpu, network if known else _NEAREST, phase=phase, code=launch.code.root)
+
+
+def _other(found: Mapping[str, Any] | str, gpus: int) -> str:
+    """The changes that make the best layout for so many GPUs; nobody but the user makes them."""
+    if isinstance(found, str):
+        return f"none is known for {gpus} GPUs: {found}"
+    if not found["ranked"]:
+        return f"`nemo-vfm plan --gpus {gpus}` finds none that fits"
+    best = found["ranked"][0]
+    return f"the best for {gpus} GPUs, {best['step_s']:.3g} s a step, is {shlex.join(best['changes'])}"
 
 
 def _estimates(found: Mapping[str, Any], where: Slurm, share: Share, launch: Launch) -> Iterator[Finding]:

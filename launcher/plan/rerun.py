@@ -62,8 +62,8 @@ def again(
         typed=typed_words(composed), workdir=Path(kept.values["workdir"]), work=found,
         name_of_recipe=kept.values["recipe"],
         title=kept.values["title"], code=code, modules=modules(request.trust, code.root), packages=packages(),
-        unknown=tuple(unknown), runs=runs,
-        shares=shares or tuple(chain(found, where, request.nodes, request.parts)), table=_table(kept, target, typed),
+        unknown=tuple(unknown), runs=runs, table=_table(kept, target, typed),
+        shares=shares or tuple(chain(found, where, request.nodes, request.parts, request.gpus)),
     )  # fmt: skip
 
 
@@ -76,8 +76,8 @@ def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str
         raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that "
                         f"again; to allow it, add the same options")  # fmt: skip
     return LaunchRequest(
-        recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], trust=packages_of(trust),
-        trusts_cluster=CLUSTER in trust,
+        recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], gpus=words.get("gpus"),
+        trust=packages_of(trust), trusts_cluster=CLUSTER in trust,
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),

@@ -37,13 +37,13 @@ class SweptRun:
     typed: tuple[str, ...] = ()
 
 
-def shared(points: Sequence[Point], cluster: Where, nodes: int | None) -> tuple[Share, ...]:
+def shared(points: Sequence[Point], cluster: Where, nodes: int | None, gpus: int | None = None) -> tuple[Share, ...]:
     """What each task takes; nothing where the recipe's steps are not known yet.
 
     Raises:
         UserError: they do not take the same.
     """
-    shares = [_one(point, cluster, nodes) for point in points if point.work.steps]
+    shares = [_one(point, cluster, nodes, gpus) for point in points if point.work.steps]
     for point, share in zip(points, shares, strict=False):
         if _size(share) != _size(shares[0]):
             raise UserError(
@@ -63,8 +63,8 @@ def _widest(shares: Sequence[Share]) -> Mapping[str, int]:
     return {axis: max(share.degrees.get(axis, 1) for share in shares) for axis in axes}
 
 
-def _one(point: Point, cluster: Where, nodes: int | None) -> Share:
-    (share,) = chain(replace(point.work, steps=(_whole(point.work, point.name),)), cluster, nodes)
+def _one(point: Point, cluster: Where, nodes: int | None, gpus: int | None) -> Share:
+    (share,) = chain(replace(point.work, steps=(_whole(point.work, point.name),)), cluster, nodes, gpus=gpus)
     return share
 
 

@@ -2,18 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sorts the arguments of a command line by what they are for: the recipe, the cluster and its size.
 
-`cluster`, everything below it, and `nodes` belong to the launcher. Every other change belongs to the recipe.
+`cluster`, everything below it, `nodes` and `gpus` belong to the launcher. Every other change belongs to the recipe.
 """
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.render import profile
 from launcher.render.profile import Profile
-from nemo_vfm.config.overrides import Override, parse_override
+from nemo_vfm.config.overrides import Override, parse_override, swept
 from nemo_vfm.config.recipe_errors import fail
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.core.errors import UserError
@@ -24,6 +24,7 @@ _BUCKET = re.compile(r"(?<![\w:+.-])((?:s3|gs|abfs)://[a-z0-9][a-z0-9._-]{1,62})
 #: A variable's text that YAML would take as a number or as nothing: 1_000, 12.10, the empty text.
 _BARE_VARIABLE = re.compile(r"(cluster\.environment\.\w+)=(?!null$)([\w.+-]*)", re.ASCII)
 CLUSTER = "cluster"  #: the word of `--trust` for a cluster's file
+_SIZES = ("nodes", "gpus")
 _MOST_PARTS = 1000  # Slurm's own limit for arrays, where nobody has raised it
 
 
@@ -36,7 +37,8 @@ class LaunchRequest:
         changes: of the recipe.
         cluster: the name of a cluster's file.
         cluster_changes: of the cluster: `cluster.partition=short`.
-        nodes: how many; None where the recipe's layout says it.
+        nodes: how many; None where the recipe's layout, or `gpus`, says it.
+        gpus: how many in all, on whole nodes where they are more than one has; None where nobody said.
         conf: folders of ingredients that are searched first.
         overlays: over the recipe.
         trust: packages that the recipe may name.
@@ -57,6 +59,7 @@ class LaunchRequest:
     cluster: str
     cluster_changes: tuple[str, ...] = ()
     nodes: int | None = None
+    gpus: int | None = None
     conf: tuple[Path, ...] = ()
     overlays: tuple[str, ...] = ()
     trust: tuple[str, ...] = ()
@@ -94,8 +97,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, changes, and the options that a recipe needs."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
-                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N is its size; "
-                        "any other is for the recipe")  # fmt: skip
+                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N or gpus=N is "
+                        "its size; any other is for the recipe")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="folder of your own ingredients and clusters, searched first")  # fmt: skip
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
@@ -150,25 +153,29 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
             raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
     if arguments.parts and arguments.sweep:
         raise UserError("--parts splits one run and --sweep makes several; drop one of them")
-    # Whatever follows --sweep is among its words, also what says where.
-    swept = [word for word in arguments.sweep if not word.lstrip("~").startswith(("cluster=", "cluster.", "nodes="))]
-    if arguments.sweep and not swept:
+    # Whatever follows --sweep is among its words, also what says where, and changes that sweep nothing.
+    where = ("cluster=", "cluster.", *(f"{name}=" for name in _SIZES))
+    of_sweep = swept([word for word in arguments.sweep if not word.lstrip("~").startswith(where)])
+    if arguments.sweep and not of_sweep:
         raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
-    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in swept)]
+    given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]
     given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
     changes = [(word, parse_override(word)) for word in given]
-    ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", "nodes")}
+    ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", *_SIZES)}
+    nodes, gpus = (_number(name, ours.values()) for name in _SIZES)
+    if nodes is not None and gpus is not None:
+        raise UserError(f"nodes={nodes} and gpus={gpus} are two sizes; give one, and the other follows")
     return LaunchRequest(
         recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
         cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
         cluster_changes=tuple(word for word, change in ours.items() if change.path.startswith("cluster.")),
-        nodes=_nodes([change for change in ours.values() if change.path.startswith("nodes")]),
+        nodes=nodes, gpus=gpus,
         conf=tuple(arguments.conf), overlays=tuple(arguments.overlay), trust=packages_of(arguments.trust),
         trusts_cluster=CLUSTER in arguments.trust,
         allow=tuple(arguments.allow), allow_host=(*arguments.allow_host, *_typed_buckets(given)),
         code=not arguments.no_code,
         parts=arguments.parts, rank_silence=arguments.rank_silence, rank_timeout=arguments.rank_timeout,
-        sweep=tuple(swept), paths=not arguments.no_paths,
+        sweep=tuple(of_sweep), paths=not arguments.no_paths,
         profile=profile.parse_profile(arguments.profile, arguments.profile_ranks, arguments.profile_seconds),
     )  # fmt: skip
 
@@ -195,11 +202,13 @@ def _cluster(changes: Sequence[Override]) -> str:
     return last.text
 
 
-def _nodes(changes: Sequence[Override]) -> int | None:
-    if not changes:
+def _number(name: str, changes: Iterable[Override]) -> int | None:
+    """What the last change of `nodes` or `gpus` says."""
+    own = [change for change in changes if change.path.partition(".")[0] == name]
+    if not own:
         return None
-    last = changes[-1]
-    value = last.value.value if isinstance(last.value, Scalar) and last.path == "nodes" else None
+    last = own[-1]
+    value = last.value.value if isinstance(last.value, Scalar) and last.path == name else None
     if type(value) is not int or value < 1:
-        raise fail(f"nodes must be a whole number, one or more, got {last.text or last.path}", last.mark)
+        raise fail(f"{name} must be a whole number, one or more, got {last.text or last.path}", last.mark)
     return value

@@ -53,7 +53,8 @@ _JOB: dict[str, _Check] = {
 }  # fmt: skip
 _WHOLE: dict[str, Any] = {
     "id": _is_text, "created": _is_text, "title": _is_text, "recipe": _is_name, "workdir": _is_text,
-    "words": {"cluster": _is_text, "nodes": _or_none(_is_number), "trust": _each(_is_text), "allow": _each(_is_text),
+    "words": {"cluster": _is_text, "nodes": _or_none(_is_number), "gpus": _or_none(_is_number),
+              "trust": _each(_is_text), "allow": _each(_is_text),
               "code": lambda value: isinstance(value, bool), "parts": _is_number},
     "cluster": {"_target_": _is_text}, "code": {"files": _is_number, "sha256": _is_text, "commit": _or_none(_is_text)},
     "jobs": lambda value: isinstance(value, list) and bool(value),

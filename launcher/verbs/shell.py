@@ -32,8 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     wanted = parse_request(arguments)
-    if wanted.nodes is not None:
-        raise UserError("a shell is on one node; leave nodes out")
+    if wanted.nodes is not None or wanted.gpus is not None:
+        raise UserError("a shell is on one node; leave nodes and gpus out")
     if wanted.sweep or wanted.parts or wanted.profile:
         raise UserError("a shell is of one run, which you begin yourself; leave out --sweep, --parts and --profile")
     try:

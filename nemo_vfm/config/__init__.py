@@ -95,7 +95,7 @@ def factories(
 def needs(
     composed: Composed, trust: Sequence[str] = DEFAULT_TRUST, permissions: Permissions = NOTHING
 ) -> list[tuple[str, Need]]:
-    """(address, what it needs) of every component with optional packages, as far as the recipe is right."""
+    """(address, what it needs) of every component that declares it, as far as the recipe is right."""
     return list(needs_of(_examine(composed, trust, permissions)[1]))
 
 

@@ -12,7 +12,7 @@ from nemo_vfm.config.locate import Target
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError
 from nemo_vfm.config.tree import Map, Scalar, join, written
 from nemo_vfm.core.nested_error import PartRefused
-from nemo_vfm.core.optional import Need, needed
+from nemo_vfm.core.optional import Need, has_idle_parts, needed
 from nemo_vfm.core.storage.uri import BACKENDS, Address
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
@@ -162,7 +162,7 @@ def factories(part: Part) -> Iterator[BoundFactory]:
 
 
 def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
-    """(address, what it needs) of every component, and of every address in an object store, with optional packages."""
+    """(address, what it needs) of every component, and of every address in an object store."""
     if isinstance(part, Value):
         if isinstance(part.value, Address) and (module := BACKENDS.get(part.value.scheme)):
             yield path, Need((module,))
@@ -171,8 +171,9 @@ def needs(part: Part, path: str = "") -> Iterator[tuple[str, Need]]:
         given = {name: below.value for name, below in part.arguments.items() if isinstance(below, Value)}
         yield from ((path, need) for need in needed(part.target, given))
     names = part.arguments if isinstance(part, Call) else part.parts if isinstance(part, Group) else itertools.count()
+    idle = isinstance(part, Call) and has_idle_parts(part.target)
     for name, below in zip(names, _below(part), strict=False):
-        yield from needs(below, join(path, str(name)))
+        yield from ((at, need) for at, need in needs(below, join(path, str(name))) if not (idle and need.gpu))
 
 
 def _below(part: Part) -> Iterable[Part]:

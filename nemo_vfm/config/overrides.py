@@ -3,12 +3,15 @@
 """Parses an override of the command line (`a.b=v`, `~a.b`) and applies it to a tree."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Source, did_you_mean, fail, printable
+from nemo_vfm.config.recipe_errors import UNSEEN, Mark, Source, did_you_mean, fail, printable, some_of
 from nemo_vfm.config.tree import Map, Node, Scalar, drop, find, join, merge, put
 from nemo_vfm.config.yaml_source import MAX_BYTES, parse, plain_value
 
+_CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 MAX_PARTS = 50  # of an address; what lays trees over one another recurses
 _PATH = re.compile(r"[A-Za-z0-9_][\w-]*(?:\.[A-Za-z0-9_][\w-]*)*", re.ASCII)
 
@@ -51,10 +54,31 @@ def parse_override(word: str) -> Override:
     return Override(path, None if removed else _value(text, at), text, at)
 
 
+def swept(words: Sequence[str]) -> list[str]:
+    """Of the words behind --sweep those with several values, or the first where none has; the others are changes."""
+    free = [word for word in words if not word.startswith(("~", "run_dir="))]
+    return [word for word in free if len(alternatives(word.partition("=")[2])) > 1] or free[:1]
+
+
+def alternatives(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket and no quotes."""
+    open_: list[str] = []
+    cuts = [-1]
+    for position, letter in enumerate(text):
+        if open_ and letter == open_[-1]:
+            open_.pop()
+        elif letter in _CLOSING and not (open_ and open_[-1] in "\"'"):
+            open_.append(_CLOSING[letter])
+        elif letter == "," and not open_:
+            cuts.append(position)
+    return [text[start + 1 : end].strip() for start, end in pairwise([*cuts, len(text)])]
+
+
 def apply(root: Map, change: Override) -> Map:
     """The tree with one change made. A mapping merges with what is there, anything else replaces it."""
     _refuse_dead_end(root, change)
     present = find(root, change.path)
+    _refuse_no_change(present, change.value, change.path)
     if change.value is not None:
         return put(root, change.path, merge(present, change.value) if present else change.value, change.mark)
     if present is None:
@@ -104,6 +128,20 @@ def _refuse_dead_end(root: Map, change: Override) -> None:
             raise fail(f"{address} is a single value, which has no {parts[length]}", change.mark)
         if not isinstance(above, Map | Scalar):
             raise fail(f"{address} is a list, and lists are set as a whole: {address}=[...]", change.mark)
+
+
+def _refuse_no_change(present: Node | None, value: Node | None, path: str) -> None:
+    """An empty mapping would merge with a filled one and change nothing: say how to empty that."""
+    if not (isinstance(present, Map) and isinstance(value, Map)) or value.target() not in (None, present.target()):
+        return
+    for name, below in value.items.items():
+        _refuse_no_change(present.items.get(name), below, join(path, name))
+    if value.items or not present.items:
+        return
+    names = list(present.items)
+    how = (f"~{path} removes it" if present.target() else
+           f"~{path} {path}={{}} empties it, and ~{join(path, names[0])} removes one")  # fmt: skip
+    raise fail(f"an empty mapping changes nothing of what is there ({some_of(names)}): {how}", value.mark, path)
 
 
 def _suggestion(root: Map, path: str) -> str:

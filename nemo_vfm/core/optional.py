@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares the optional packages of a component, imports them at their use, and says how to install them."""
+"""Declares what a component needs, optional packages and a GPU; imports the former, and says how to install them."""
 
 import inspect
 import shlex
@@ -24,24 +24,26 @@ EXTRAS = {
 #: The extra that pip must not put into the environment one works in.
 APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}
 GIVEN: Final = object()  #: any value but None
-_ATTRIBUTE = "__needed_packages__"
+_ATTRIBUTE, _IDLE = "__needed__", "__idle_parts__"
 
 C = TypeVar("C", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Modules without which a component cannot work.
+    """Modules without which a component cannot work, or a GPU, for which it has work.
 
     Args:
         modules: by name.
         where: argument -> the value with which the component needs them; empty where it always does.
-        on_gpu: whether it does without them on a CPU.
+        on_gpu: whether it does without the modules on a CPU.
+        gpu: whether it computes on a GPU, where there is one.
     """
 
     modules: tuple[str, ...]
     where: Mapping[str, object] = field(default_factory=dict)
     on_gpu: bool = False
+    gpu: bool = False
 
     def __str__(self) -> str:
         cases = [f"{name} is {'given' if value is GIVEN else value}" for name, value in self.where.items()]
@@ -57,6 +59,27 @@ def needs_packages(*modules: str, where: Mapping[str, object] | None = None, on_
         return component
 
     return declare
+
+
+def needs_gpu(where: Mapping[str, object] | None = None) -> Callable[[C], C]:
+    """Declare that a component computes on a GPU; a launcher asks for none where no part does. See `Need`."""
+
+    def declare(component: C) -> C:
+        setattr(component, _ATTRIBUTE, (*declared(component), Need((), where or {}, gpu=True)))
+        return component
+
+    return declare
+
+
+def computes_nothing(component: C) -> C:
+    """Declare a component that only reads what its parts have computed, so that it needs no GPU for them."""
+    setattr(component, _IDLE, True)
+    return component
+
+
+def has_idle_parts(component: Callable[..., Any]) -> bool:
+    """Whether it is declared by `computes_nothing`."""
+    return bool(getattr(component, _IDLE, False))
 
 
 def declared(component: Callable[..., Any]) -> tuple[Need, ...]:

@@ -10,6 +10,7 @@ from nemo_vfm import __version__
 from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import info
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
@@ -53,6 +54,7 @@ from nemo_vfm.data.video.codecs import Decoding, check_decoding
 _MOST_SAMPLES = 1 << 20  # in a shard
 
 
+@needs_gpu({"decode": "nvdec"})
 class Curate:
     """Cuts videos into clips, scores all of them, keeps those that no rule drops, and says what became of each.
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.optional import computes_nothing
 from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, write_bytes, write_json, write_text
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -27,6 +28,7 @@ _READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json"
 _FILE_KEYS = {"file", "source_id", "decision", "reason", "seconds", "clips"}
 
 
+@computes_nothing
 class Redecide:
     """Decides again on what an earlier curation measured, and decodes nothing.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
@@ -55,6 +55,7 @@ class Sizes:
     std: tuple[float, ...]
 
 
+@needs_gpu()
 @needs_packages("diffusers")
 class DiffusersCodec:
     """A codec whose latents have the scale that diffusers' pipelines feed to the network.

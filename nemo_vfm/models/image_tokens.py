@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 from nemo_vfm.models.vision import Pictures, load_encoder, read_config
@@ -21,6 +21,7 @@ from nemo_vfm.models.vision import Pictures, load_encoder, read_config
 _WORDS = "the image encoder of a pipeline"
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class ClipImageTokens:
     """Hidden states of a CLIP image tower: one per patch and one for the whole image, in fp32.

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.factory import Factory
@@ -29,6 +30,7 @@ _LOADED: dict[str, CausalAutoencoder] = {}
 _LOCK = Lock()  # threads encode side by side
 
 
+@needs_gpu()
 class TrainedAutoencoder:
     """A codec whose latents have mean 0 and deviation 1 in each channel, as far as the training's clips tell.
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.device import device
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.models.pretrained import fingerprint_of, tokenizer_fingerprint
 from nemo_vfm.models.text_tower import load, read_config
@@ -22,6 +22,7 @@ FinalNorm = Literal["last", "all", "none"]
 Pooling = Literal["none", "mean", "first", "last"]
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class TransformersTextEncoder:
     """Hidden states of any model that `transformers.AutoModel` loads: T5, UMT5, CLIP, SigLIP, BERT, a language model.

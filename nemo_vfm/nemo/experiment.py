@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
@@ -61,6 +61,7 @@ class NeMoModel(Protocol):
         ...
 
 
+@needs_gpu()
 @needs_packages("nemo")
 class NeMoExperiment:
     """Trains any model of nemo-toolkit 3.0 by its own YAML; needs `--trust nemo` and the extra `nemo`.

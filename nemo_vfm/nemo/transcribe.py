@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import track, warn_once
-from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
@@ -67,6 +67,7 @@ class Transcript:
     failure: str | None = None
 
 
+@needs_gpu()
 @needs_packages("nemo")
 class NeMoSpeech:
     """A speech model of nemo-toolkit 3.0 from a local archive; needs NeMo's speech collection, `nemo-toolkit[asr]`.

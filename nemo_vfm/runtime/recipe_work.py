@@ -18,19 +18,20 @@ if TYPE_CHECKING:
     from nemo_vfm.train.job import Train
 
 
-def described(composed: "Composed", job: Job | None, missing: Sequence[str]) -> Json:
+def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
     """Everything as one JSON object.
 
     Args:
         composed: the recipe.
         job: what it builds; None where too much of it is still to be given.
         missing: addresses of values that the user has yet to give.
+        on_gpu: addresses of the components that compute on a GPU.
     """
     from nemo_vfm.config.recipe_header import header
 
     return {
         "name": composed.path.stem, "run_dir": str(composed.run_dir), "header": header(composed.path).title,
-        "steps": [] if job is None else [_step(name, below, missing) for name, below in _steps(job)],
+        "steps": [] if job is None else [_step(name, below, missing, on_gpu) for name, below in _steps(job)],
         "missing": list(missing),
     }  # fmt: skip
 
@@ -43,21 +44,16 @@ def _steps(job: Job) -> Iterator[tuple[str, Job]]:
         yield "", job
 
 
-def _step(name: str, job: Job, missing: Sequence[str]) -> Json:
-    own = [path for path in missing if not name or path.startswith(f"steps.{name}.")]
+def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
+    at = f"steps.{name}." if name else ""
+    own = [path for path in missing if path.startswith(at)]
+    computes = any(f"{path}.".startswith(at) for path in on_gpu)
     return {
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": num_ranks(job),
-        "devices": "gpu" if _computes(job) else "cpu", "phases": _phases(job), "degrees": _degrees(job),
+        "devices": "gpu" if computes else "cpu", "phases": _phases(job), "degrees": _degrees(job),
         "engine": _engine(job),
-        "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": list(own),
+        "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": own,
     }  # fmt: skip
-
-
-def _computes(job: Job) -> bool:
-    """Whether it holds a model that a GPU is for: a job whose numbers have a precision, or any step of it."""
-    if isinstance(job, Workflow):
-        return any(map(_computes, job.steps.values()))
-    return any(hasattr(job, name) for name in ("precision", "model", "codec", "engine"))
 
 
 def trains(job: Job) -> "TypeGuard[Train]":

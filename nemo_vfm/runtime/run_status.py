@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
+from nemo_vfm.core.metric_names import validation_loss
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import last_records, read_json
 from nemo_vfm.core.types.job import LAUNCH, SWEEP
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.runtime.recipe_metric import recipe_metric
 from nemo_vfm.runtime.run_lock import holder
 
 MAX_DEPTH = 4  # a sweep's runs lie one deeper than others; links may lead in circles
@@ -33,6 +35,7 @@ class Line:
             not a run.
         at: of a workflow, the step that it is in or ended in.
         steps_done: of a workflow, finished steps and all steps.
+        val_loss: its validation loss; else its recipe's own metric, where a small value of that is good.
         error: what it ended with.
         seconds: of the last start, until its last sign of life.
         num_bytes: on disk; what links point to is not counted.
@@ -127,13 +130,17 @@ def _metrics(folders: list[Path], line: Line) -> None:
     files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not files:
         return
-    for record in last_records(max(files, key=_mtime)):
+    file = max(files, key=_mtime)
+    for record in last_records(file):
         if line.step is None:
             line.step = _whole(record.get("step"))
         line.loss = _number(record.get("loss")) if line.loss is None else line.loss
-        line.val_loss = _number(record.get("val_loss"))
+        line.val_loss = _number(record.get(validation_loss(record) or ""))
         if line.val_loss is not None:
-            break
+            return
+    if (metric := recipe_metric(line.path)) is not None and metric.mode == "min":
+        values = (_number(record.get(metric.name)) for record in last_records(file))
+        line.val_loss = next((value for value in values if value is not None), None)
 
 
 def _object(file: Path, notes: list[str]) -> dict[str, Json]:

@@ -6,9 +6,10 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.config.overrides import alternatives
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
@@ -16,7 +17,6 @@ from nemo_vfm.core.storage.files import sha256_text
 MAX_POINTS = 1000
 _MAX_NAME = 100
 _OF_HYDRA = re.compile(r"(?:^|,)\s*(range|choice|interval|glob|shuffle|sort|tag)\(([^()]*)")
-_CLOSING = {"[": "]", "{": "}", '"': '"', "'": "'"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _axis(word: str) -> Axis:
     if form := _OF_HYDRA.search(text):
         raise UserError(f"--sweep {word}: {form[1]}(...) is a form of Hydra's; here values are written out: "
                         f"{path}={_written_out(form[1], form[2])}")  # fmt: skip
-    choices = tuple(_split(text))
+    choices = tuple(alternatives(text))
     if "" in choices:
         raise UserError(f"--sweep {word}: a value is empty; write null for nothing, '\"\"' for the empty text")
     _refuse_equal(word, path, choices)
@@ -127,21 +127,6 @@ def _meaning(path: str, choice: str) -> str:
 
 def _whole_as_int(text: str) -> float:
     return int(float(text)) if float(text).is_integer() else float(text)
-
-
-def _split(text: str) -> Iterator[str]:
-    """The parts between commas that stand in no bracket and no quotes."""
-    open_: list[str] = []
-    start = 0
-    for position, letter in enumerate(text):
-        if open_ and letter == open_[-1]:
-            open_.pop()
-        elif letter in _CLOSING and not (open_ and open_[-1] in "\"'"):
-            open_.append(_CLOSING[letter])
-        elif letter == "," and not open_:
-            yield text[start:position].strip()
-            start = position + 1
-    yield text[start:].strip()
 
 
 def _short(paths: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nemo_vfm.config.overrides import swept
 from nemo_vfm.core.errors import RunFolderError, UserError
 from nemo_vfm.runtime.command import composed_recipe, run_folder
 from nemo_vfm.runtime.sweep_grid import Axis, Point, axes, points
@@ -55,9 +56,10 @@ def sweep_plan(arguments: argparse.Namespace) -> SweepPlan:
     Raises:
         UserError: it cannot be meant, or its folder holds something else.
     """
-    changes = [word for word in arguments.sweep if word.startswith(("~", "run_dir="))]  # these sweep nothing
+    words = swept(arguments.sweep)
+    changes = [word for word in arguments.sweep if word not in words]
     own = argparse.Namespace(**{**vars(arguments), "overrides": [*arguments.overrides, *changes]})
-    found = axes([word for word in arguments.sweep if word not in changes])
+    found = axes(words)
     folder, place = _folder(own, found)
     return SweepPlan(arguments=own, axes=found, points=points(found), folder=folder, place=place)
 

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.metric_names import Mode, validation_loss
 from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.runtime.recipe_metric import recipe_metric
 from nemo_vfm.runtime.sweep_grid import Point
 from nemo_vfm.runtime.sweep_points import SweepPlan
 
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _SCHEMA = "nemo_vfm.sweep/1"
-_FIRST = ("val_loss", "loss")  # figures that stand first in the table, and that say which run is best
 
 
 def waiting(sweep: SweepPlan, point: Point) -> Json:
@@ -113,17 +114,21 @@ def result_of(run: Path) -> Json:
 
 
 def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
-    """One row a run: its values, how it ended, its figures; the best one by validation loss, else loss, has a star."""
+    """One row a run: its values, how it ended, its figures.
+
+    The best one has a star: by the metric that the recipe names, else by the validation loss, else by the loss.
+    """
     from rich.console import Console
 
-    figures, best = _figures(rows), _best(rows)
+    measure, mode = _measure(rows, folder)
+    figures, best = _figures(rows, measure), _best(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
     while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
         shown.pop()
     table = _table(axes, rows, shown, best)
     # What is wider all the same is the terminal's to wrap: a value that is cut off says nothing.
     Console(file=sys.stdout, markup=False, highlight=False, width=max(room, _width(table))).print(table)
-    legend = f"* lowest {_measure(rows)}. " if best is not None else ""
+    legend = f"* {'highest' if mode == 'max' else 'lowest'} {measure}. " if best is not None else ""
     left = f"Left out to fit the terminal: {', '.join(figures[len(shown) :])}. " if len(shown) < len(figures) else ""
     sys.stdout.write(f"{legend}{left}The runs are in {folder}, the table in {folder / SWEEP}\n")
 
@@ -155,23 +160,32 @@ def _table(axes: Sequence[str], rows: Sequence[Json], figures: Sequence[str], be
     return table
 
 
-def _figures(rows: Sequence[Json]) -> list[str]:
-    """Up to five figures that any run has: losses first, then the others as the runs name them."""
-    names = list(dict.fromkeys(name for row in rows for name in row["figures"]))
-    losses = [name for wanted in _FIRST for name in names if name.split("/")[-1] == wanted]
-    return [*losses, *(name for name in names if name not in losses)][:5]
+def _names(rows: Sequence[Json]) -> list[str]:
+    return list(dict.fromkeys(name for row in rows for name in row["figures"]))
 
 
-def _measure(rows: Sequence[Json]) -> str:
-    """The figure that says which run is best; empty where none does."""
-    first = next(iter(_figures(rows)), "")
-    return first if first.split("/")[-1] in _FIRST else ""
+def _figures(rows: Sequence[Json], measure: str) -> list[str]:
+    """Up to five figures that any run has: that which is compared, losses, then the others as the runs name them."""
+    names = _names(rows)
+    first = [measure, validation_loss(names), *(name for name in names if name.split("/")[-1] in ("val_loss", "loss"))]
+    return [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
 
 
-def _best(rows: Sequence[Json]) -> Json:
-    measure = _measure(rows)
+def _measure(rows: Sequence[Json], folder: Path) -> tuple[str, Mode]:
+    """The figure that says which run is best, and whether a small value is; empty where none does."""
+    names = _names(rows)
+    begun = (run for row in rows if (run := folder / row["name"]).is_dir())
+    given = recipe_metric(next(begun, folder))  # the recipe is one, but for what is swept
+    if given is not None and f"{given.step}{given.name}" in names:
+        return f"{given.step}{given.name}", given.mode
+    losses = (name for name in names if name.split("/")[-1] == "loss")
+    return validation_loss(names) or next(losses, ""), "min"
+
+
+def _best(rows: Sequence[Json], measure: str, mode: Mode) -> Json:
     ranked = [row for row in rows if measure in row["figures"]]
-    return min(ranked, key=lambda row: float(row["figures"][measure])) if len(ranked) > 1 else None
+    choose = max if mode == "max" else min
+    return choose(ranked, key=lambda row: float(row["figures"][measure])) if len(ranked) > 1 else None
 
 
 def _number(value: float | None) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import files
@@ -38,6 +39,7 @@ class _Asked:
     tokens: tuple[int, ...]
 
 
+@needs_gpu()
 class Generate:
     """Writes `texts.jsonl`: a line a text, with its prompt, what follows it, and whether the model itself ended it.
 

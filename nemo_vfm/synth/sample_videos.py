@@ -20,7 +20,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
-from nemo_vfm.core.optional import GIVEN, needs_packages
+from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
@@ -40,6 +40,7 @@ from nemo_vfm.synth.prompts import Prompt, Prompts
 from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 
 
+@needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
 class Sample:
     """Samples one video per prompt.

@@ -17,7 +17,7 @@ from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import NextPhase, UserError
-from nemo_vfm.core.optional import GIVEN, needs_packages
+from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.uri import Address, Place
@@ -64,6 +64,7 @@ from nemo_vfm.train.warm_start import WarmStart
 _PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
+@needs_gpu()
 @needs_packages("diffusers", "transformers", where={"random_base": GIVEN})
 class Train:
     """Trains a model until `duration`, killed and resumed as often as need be.
@@ -183,7 +184,7 @@ class Train:
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
             f"trained {fit.step} steps{early} in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
-            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit)},
+            {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.checkpoint.keep.metric)},
         )
 
     def num_ranks(self) -> int:
@@ -381,11 +382,11 @@ class Train:
         loop.fit(TrainModule(fit), datamodule=BatchModule(fit.data))
 
 
-def _losses(fit: TrainState) -> dict[str, float]:
-    """What the last step measured: a table of several runs compares them by it."""
+def _losses(fit: TrainState, metric: str) -> dict[str, float]:
+    """What the last step measured, the recipe's own metric too: a table of several runs compares them by it."""
     return {
         name: fit.metrics[name]
-        for name in ("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy")
+        for name in dict.fromkeys(("loss", "val_loss", "val_perplexity", "val_auc", "val_normalised_entropy", metric))
         if math.isfinite(fit.metrics.get(name, math.nan))
     }
 

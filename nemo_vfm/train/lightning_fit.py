@@ -10,6 +10,7 @@ from typing import Literal, Protocol, runtime_checkable
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -122,6 +123,8 @@ class TrainerOptions:
         return {k: v for k, v in values.items() if v is not None or k == "check_val_every_n_epoch"}
 
 
+@needs_gpu({"accelerator": "auto"})
+@needs_gpu({"accelerator": "gpu"})
 class LightningFit:
     """Trains a LightningModule of anybody's with Lightning's Trainer.
 

@@ -47,12 +47,12 @@ def test_a_workflow_says_its_steps_in_order(capsys):
     assert not by_name["curate"]["ray"] and found["run_dir"] == "elsewhere"
 
 
-def test_a_step_of_several_needs_what_any_of_them_needs():
-    model, plain = SimpleNamespace(model=None), SimpleNamespace()
-    for steps, device in ((("plain", "model"), "gpu"), (("model", "plain"), "gpu"), (("plain",), "cpu")):
-        inner = Workflow(steps={name: {"model": model, "plain": plain}[name] for name in steps})
-        assert recipe_work._step("s", Workflow(steps={"inner": inner}), [])["devices"] == device
-    found = recipe_work._step("s", plain, ["steps.s.a", "steps.s2.b", "steps.other.s.c"])
+def test_a_step_of_several_needs_what_any_of_them_needs_and_nothing_of_another_step():
+    plain = SimpleNamespace()
+    workflow = Workflow(steps={"s": Workflow(steps={"inner": plain})})
+    for path, device in (("steps.s.steps.inner", "gpu"), ("steps.s", "gpu"), ("steps.s2", "cpu"), ("", "cpu")):
+        assert recipe_work._step("s", workflow, [], [path])["devices"] == device
+    found = recipe_work._step("s", plain, ["steps.s.a", "steps.s2.b", "steps.other.s.c"], [])
     assert found["missing"] == ["steps.s.a"]
 
 

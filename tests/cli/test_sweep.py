@@ -14,6 +14,7 @@ import pytest
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.parser import VerbParser
 from nemo_vfm.cli.verbs import run
+from nemo_vfm.config.overrides import swept
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.sweep_grid import MAX_POINTS, axes, points
@@ -167,7 +168,42 @@ def test_the_best_run_of_a_sweep_has_the_lowest_validation_loss_or_else_the_lowe
 
     assert starred({"loss": 3.0, "val_loss": 1.0}, {"loss": 1.0, "val_loss": 2.0}, {"loss": 0.5}) == [0]
     assert starred({"train/loss": 3.0}, {"train/loss": 1.0}, {}) == [1]
+    for name in ("val/loss", "valid_loss", "fit/val/loss", "fit/val_loss"):
+        assert starred({"train/loss": 1.0, name: 3.0}, {"train/loss": 3.0, name: 1.0}) == [1]
     assert starred({"loss": 3.0}, {}) == starred({"steps": 1.0}, {"steps": 2.0}) == []
+
+
+@pytest.mark.parametrize(("more", "best"), [("", 0), (", mode: min", 1)])
+def test_the_best_run_of_a_sweep_is_that_by_the_metric_of_its_recipe(more, best, capsys, tmp_path):
+    rows = [{"name": f"n{number}", "choices": {"n": f"n{number}"}, "state": "done", "seconds": 1.0,
+             "figures": {"fit/loss": 1.0, "fit/val_loss": loss, "fit/val_auc": auc}}
+            for number, (loss, auc) in enumerate(((0.9, 0.9), (0.1, 0.1)))]  # fmt: skip
+    (tmp_path / "n1").mkdir()
+    (tmp_path / "n1/recipe.yaml").write_text(f"steps: {{fit: {{checkpoint: {{metric: val_auc{more}}}}}}}\n")
+    sweep_table.show(["n"], rows, tmp_path)
+    said = capsys.readouterr().out
+    assert [f"n{best}" in line for line in said.splitlines() if "done *" in line] == [True]
+    assert f"* {'lowest' if more else 'highest'} fit/val_auc." in said
+
+
+@pytest.mark.parametrize(
+    ("words", "axes_of", "changes"),
+    [(["weight=1.0,2.0", "loggers=csv", "~a", "x={a: 1, b: [2, 3]}", "y='1,2'"], ["weight"], 4),
+     (["loggers=csv", "weight=1.0,2.0", "seed=1,2"], ["weight", "seed"], 1), (["weight=1.0"], ["weight"], 0),
+     (["~a", "weight=1.0", "seed=1"], ["weight"], 2), (["run_dir=a,b", "seed=1,2"], ["seed"], 1)],
+)  # fmt: skip
+def test_a_word_behind_sweep_that_has_one_value_is_a_change_of_every_run(words, axes_of, changes):
+    assert [word.partition("=")[0] for word in swept(words)] == axes_of
+    assert len(words) - len(swept(words)) == changes
+
+
+def test_a_change_behind_sweep_reaches_every_run_and_names_none(kitchen, capsys):
+    kitchen.write("count.yaml", COUNT)
+    assert kitchen.main("check", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=7 steps", "--work") == 0
+    points = json.loads(capsys.readouterr().out)["points"]
+    assert [one["name"] for one in points] == ["weight=1.0", "weight=2.0"]
+    assert kitchen.main("check", "count.yaml", "--sweep", "weight=1.0,2.0", "durations=7 steps") == 2
+    assert "did you mean duration" in capsys.readouterr().out
 
 
 @pytest.mark.slow  # three runs in processes of their own, 15 s
@@ -177,11 +213,9 @@ def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     assert done.returncode == 0, done.stderr
     kept = json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())
     assert [point["state"] for point in kept["points"]] == ["done"] * 2
-    assert kept["axes"] == {"weight": ["1.0", "2.0"], "duration": ["1 steps"]}
+    assert kept["axes"] == {"weight": ["1.0", "2.0"]}
     table = done.stdout[done.stdout.rindex("weight  ") :]
-    assert [line.split()[:4] for line in table.splitlines()[2:4]] == [
-        [weight, "1", "steps", "done"] for weight in ("1.0", "2.0")
-    ]
+    assert [line.split()[:2] for line in table.splitlines()[2:4]] == [["1.0", "done"], ["2.0", "done"]]
     again = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0", "duration=1 steps")
     assert again.returncode == 0 and again.stdout.count("Nothing to do") == 1
     assert len(json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())["points"]) == 2
@@ -202,15 +236,13 @@ def test_one_that_is_killed_leaves_the_others(kitchen):
         (["--sweep", "weight=1.0,heavy"], 'expected a number, got the text "heavy"'),
         (["--sweep", "wieght=1.0,2.0"], "did you mean weight?"),
         (["--sweep", "seed=1,one"], "seed is a whole number"),
-        (["weight=3.0", "--sweep", "seed=1"], None),
+        (["weight=3.0", "--sweep", "seed=1,2", "weight=1.0,2.0"], "weight is set both by a change and by --sweep"),
         (["run_dir=held", "--sweep", "seed=1,2"], "held holds a run, not a sweep"),
     ],
 )
 def test_all_is_checked_before_anything_runs(kitchen, capsys, more, said):
     kitchen.write("count.yaml", COUNT)
     kitchen.write("held/recipe.yaml", COUNT)
-    if said is None:
-        more, said = [*more, "weight=1.0"], "weight is set both by a change and by --sweep"
     assert kitchen.main("run", "count.yaml", *more) == 2
     assert said in capsys.readouterr().err
     assert not (kitchen.folder / "runs").exists()

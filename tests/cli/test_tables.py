@@ -29,7 +29,10 @@ def test_a_sweeps_table_leaves_figures_out_and_says_so_before_it_cuts_a_value_of
     monkeypatch.setenv("COLUMNS", str(columns))
     figures = {"train/val_loss": 0.123456, "train/loss": 0.3, "sample/videos": 12.0, "train/training_s": 99.0}
     choices = [{"optimizer.lr": "0.001", "model.depth": depth} for depth in ("12", "24")]
-    rows = [{"choices": one, "state": "done", "figures": figures, "seconds": 100.0} for one in choices]
+    rows = [
+        {"name": one["model.depth"], "choices": one, "state": "done", "figures": figures, "seconds": 100.0}
+        for one in choices
+    ]
     sweep_table.show(["optimizer.lr", "model.depth"], rows, Path("runs/x"))
     told = capsys.readouterr().out
     assert "optimizer.lr" in told and "0.12346" in told and "…" not in told

@@ -171,6 +171,20 @@ class TestChanges:
     def test_a_mapping_merges(self, kitchen):
         assert values(kitchen.compose("a: {b: 1, c: 2}", "a={c: 3}"))["a"] == {"b": 1, "c": 3}
 
+    @pytest.mark.parametrize("word", ["size={}", "deep={size: {}}", "deep={count: 2, size: {}}", "deep.size={}"])
+    def test_an_empty_mapping_over_a_filled_one_is_refused_with_the_words_that_empty_it(self, kitchen, word):
+        recipe = "size: {width: 3}\ndeep: {size: {width: 3}, count: 1}\n"
+        with pytest.raises(RecipeError, match=r"changes nothing of what is there \(width\)") as refused:
+            kitchen.compose(recipe, word)
+        remedy = re.search(r": (~\S+) (\S+) empties it", str(refused.value))
+        emptied = values(kitchen.compose(recipe, remedy[1], remedy[2]))
+        assert {} in (emptied["size"], emptied["deep"]["size"])
+
+    def test_an_empty_mapping_is_a_value_where_it_changes_something(self, kitchen):
+        recipe = "size: {}\nstage: {_target_: '@.Shift', more: {width: 3}}\n"
+        found = values(kitchen.compose(recipe, "size={}", "other={}", "stage={_target_: '@.Scale', more: {}}"))
+        assert (found["size"], found["other"], found["stage"]["more"]) == ({}, {}, {})
+
     def test_a_part_is_removed(self, kitchen):
         assert values(kitchen.compose("a: {b: 1, c: 2}", "~a.b"))["a"] == {"c": 2}
 

@@ -12,6 +12,7 @@ from launcher.plan.recipe_info import Phase, Step, Work
 from launcher.request.cluster import Slurm
 
 DGX = Slurm(gpu="h100", gpus_per_node=8, cpus_per_node=112)
+SHARED = replace(DGX, exclusive=False)
 CPU = Slurm(gpus_per_node=0, cpus_per_node=16)
 
 
@@ -29,8 +30,8 @@ def work(*steps: Step) -> Work:
 @pytest.mark.parametrize(
     ("ranks", "cluster", "nodes", "expected"),
     [(64, DGX, None, (8, 8, 8, 14)), (64, DGX, 8, (8, 8, 8, 14)), (8, DGX, 1, (1, 8, 8, 14)),
-     (4, DGX, None, (1, 4, 4, 14)), (1, DGX, 1, (1, 1, 1, 14)), (4, CPU, 2, (2, 2, 0, 8)),
-     (4, CPU, None, (1, 4, 0, 4)), (1, CPU, 1, (1, 1, 0, 16))],
+     (4, DGX, None, (1, 4, 4, 28)), (1, DGX, 1, (1, 1, 1, 112)), (1, SHARED, 1, (1, 1, 1, 14)),
+     (4, CPU, 2, (2, 2, 0, 8)), (4, CPU, None, (1, 4, 0, 4)), (1, CPU, 1, (1, 1, 0, 16))],
 )  # fmt: skip
 def test_nodes_tasks_gpus_and_cores_follow_from_the_layout(ranks, cluster, nodes, expected):
     (share,) = chain(work(step(ranks)), cluster, nodes)
@@ -82,3 +83,36 @@ def test_an_experiment_of_nemo_takes_as_many_whole_nodes_as_are_asked_for(cluste
     experiment = Step(name="", kind="nemo_vfm.nemo.experiment.NeMoExperiment", ranks=1, on_gpu=True, degrees={})
     (share,) = chain(work(experiment), cluster, nodes)
     assert share.problem == "" and (share.nodes, share.tasks_per_node) == expected
+
+
+@pytest.mark.parametrize(
+    ("ranks", "gpus", "expected"), [(64, 64, (8, 8)), (8, 8, (1, 8)), (4, 4, (1, 4)), (1, 1, (1, 1))]
+)
+def test_a_number_of_gpus_is_that_of_the_layout_on_as_many_nodes_as_have_them(ranks, gpus, expected):
+    films, train = chain(work(step(1, name="films", on_gpu=False), step(ranks, name="train")), DGX, None, gpus=gpus)
+    assert (films.nodes, films.gpus_per_node, train.nodes, train.gpus_per_node) == (1, 0, *expected)
+    assert not films.problem + train.problem
+
+
+@pytest.mark.parametrize(
+    ("one", "cluster", "gpus", "said"),
+    [(step(8), DGX, 64, "gpus=64, and the recipe's layout is for 8: gpus=8 would fit"), (step(8), DGX, 4, "is for 8"),
+     (step(8), DGX, 60, "not whole nodes of 8: gpus=56 or gpus=64"), (step(8), CPU, 8, "this cluster has none"),
+     (step(1, on_gpu=False), DGX, 8, "no part of this recipe computes on a GPU"),
+     (replace(step(1), ray=True), DGX, 4, "not whole nodes of 8: gpus=8 would be"),
+     (step(12), DGX, 12, "not whole nodes of 8; .* product is 8 or 16")],
+)  # fmt: skip
+def test_another_number_of_gpus_than_the_layout_is_for_is_refused(one, cluster, gpus, said):
+    (share,) = chain(work(one), cluster, None, gpus=gpus)
+    assert re.search(said, share.problem), share.problem
+
+
+@pytest.mark.parametrize("kind", ["", "nemo_vfm.nemo.experiment.NeMoExperiment"])
+def test_work_that_says_no_number_of_gpus_takes_whole_nodes_for_those_asked_for(kind):
+    (share,) = chain(work(replace(step(1), kind=kind, ray=not kind)), DGX, None, gpus=24)
+    assert (share.problem, share.nodes, share.gpus_per_node) == ("", 3, 8)
+
+
+def test_only_an_experiment_of_nemo_has_as_many_processes_as_a_node_has_gpus():
+    (share,) = chain(work(replace(step(1), kind="nemo_vfm.nemo.transcribe.Transcribe")), DGX, None)
+    assert (share.tasks_per_node, share.gpus_per_node) == (1, 1)

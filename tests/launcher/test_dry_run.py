@@ -3,6 +3,8 @@
 """Tests what a dry run prints without Slurm, and that it writes nothing."""
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +130,18 @@ def test_what_a_plan_says_is_told_in_its_units_for_each_run(days, array, phase, 
 
 
 @pytest.mark.slow
+def test_the_layout_that_is_named_for_another_number_of_gpus_is_one_for_that_number(desk, capsys):
+    words = ["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "gpus=16", "--dry-run"]
+    assert main(words) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "PROBLEM job gpus=16, and the recipe's layout is for 8" in said
+    changes = shlex.split(re.search(r"the best for 16 GPUs, \S+ s a step, is (.*) cluster file", said)[1])
+    assert changes and main([*words, *changes]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "job 2 nodes, 8 tasks a node, 8 GPUs a node" in said and "the best for" not in said
+
+
+@pytest.mark.slow
 def test_a_recipe_that_is_wrong_is_said_as_nemo_vfm_says_it_in_a_process_of_its_own(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(dry("cluster=dgx_h100", "cuont=3")) == 2
@@ -143,7 +157,7 @@ def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
     assert "--only train" in train and "--gpus-per-node=1" in train
     assert "--only videos" in videos and "--gpus-per-node" not in videos
     (idle,) = [line for line in said.err.splitlines() if "idle on each node" in line]
-    assert "8 of 8 by videos, curate, evaluate; 7 of 8 by encode, train" in idle
+    assert "8 of 8 by videos, curate, encode, evaluate; 7 of 8 by train, sample" in idle
 
 
 def test_a_shared_node_keeps_no_gpu_idle_and_not_all_of_its_memory(desk, capsys):

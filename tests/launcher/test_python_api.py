@@ -34,17 +34,23 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
 def test_every_argument_asks_for_what_its_option_asks_for(desk, monkeypatch):
     asked = []
     monkeypatch.setattr("launcher.python_api.prepared", lambda request: asked.append(request) or 1 / 0)
-    given = {"nodes": 2, "conf": [desk], "overlays": ["smoke"], "trust": ["a.b"], "allow": ["k"], "parts": 3,
-             "allow_host": ["h.example"], "sweep": [], "code": False, "paths": False}  # fmt: skip
+    given = {"nodes": 2, "gpus": None, "conf": [desk], "overlays": ["smoke"], "trust": ["a.b"],
+             "allow": ["k"], "parts": 3, "allow_host": ["h.example"], "sweep": [], "code": False,
+             "paths": False}  # fmt: skip
     assert given.keys() == signature(submit).parameters.keys() - {"recipe", "cluster", "changes"}
     words = ["r.yaml", "cluster=c", "nodes=2", "seed=1", "cluster.qos=q", f"--conf={desk}", "--overlay=smoke",
              "--trust=a.b", "--allow=k", "--parts=3", "--allow-host=h.example", "--no-code", "--no-paths"]  # fmt: skip
     parser = argparse.ArgumentParser()
     add_arguments(parser)
-    for more, swept in (({}, []), ({"parts": 0, "sweep": ["seed=1,2"]}, ["--parts=0", "--sweep=seed=1,2"])):
+    sized = [*words[:2], "gpus=16", *words[3:]]
+    for more, other in (
+        ({}, words),
+        ({"nodes": None, "gpus": 16}, sized),
+        ({"parts": 0, "sweep": ["seed=1,2"]}, [*words, "--parts=0", "--sweep=seed=1,2"]),
+    ):
         with pytest.raises(ZeroDivisionError):
             submit("r.yaml", "c", "seed=1", "cluster.qos=q", **given | more)
-        assert asked[-1] == parse_request(parser.parse_intermixed_args([*words, *swept]))
+        assert asked[-1] == parse_request(parser.parse_intermixed_args(other))
 
 
 @pytest.mark.slow

@@ -29,6 +29,11 @@ def test_cluster_and_nodes_are_the_launchers_and_all_else_is_the_recipes():
     assert (found.cluster, found.nodes, found.cluster_changes) == ("dgx_h100", 2, ("cluster.time=1:00:00",))
 
 
+def test_a_word_behind_sweep_with_one_value_is_a_change_of_the_recipe_or_says_where():
+    found = words("r.yaml", "seed=1", "--sweep", "lr=1,2", "loggers=wandb", "gpus=8", "~ema", "cluster=local")
+    assert (found.sweep, found.changes, found.gpus) == (("lr=1,2",), ("seed=1", "loggers=wandb", "~ema"), 8)
+
+
 def test_what_the_user_allows_reaches_the_job_with_the_buckets_that_were_typed():
     found = words("r.yaml", "cluster=local", "--allow-host", "a.com=KEY", "copy_to=s3://mine/x", "input=s3://mine",
                   "data.shards=[gs://ours/a,/b]", "name=xs3://no", "sink=s3://Bad_/x")  # fmt: skip
@@ -37,12 +42,18 @@ def test_what_the_user_allows_reaches_the_job_with_the_buckets_that_were_typed()
     assert list(found.run_words()) == options and found.recipe_words()[-3:] == options
 
 
-@pytest.mark.parametrize(
-    "word", ["nodes=0", "nodes=two", "nodes=1.5", "nodes=true", "nodes.a=1", "nodes=[1]", "~nodes"]
-)
-def test_nodes_that_are_no_number_are_refused(word):
-    with pytest.raises(UserError, match="nodes must be a whole number, one or more"):
-        words("r.yaml", "cluster=local", word)
+@pytest.mark.parametrize("name", ["nodes", "gpus"])
+@pytest.mark.parametrize("word", ["{}=0", "{}=two", "{}=1.5", "{}=true", "{}.a=1", "{}=[1]", "~{}"])
+def test_a_size_that_is_no_number_is_refused(name, word):
+    with pytest.raises(UserError, match=f"{name} must be a whole number, one or more"):
+        words("r.yaml", "cluster=local", word.format(name))
+
+
+def test_a_size_is_given_as_nodes_or_as_gpus_and_never_as_both():
+    found = words("r.yaml", "cluster=local", "gpus=64", "a.gpus=3")
+    assert (found.gpus, found.nodes, found.changes) == (64, None, ("a.gpus=3",))
+    with pytest.raises(UserError, match="nodes=8 and gpus=64 are two sizes; give one"):
+        words("r.yaml", "cluster=local", "gpus=64", "nodes=8")
 
 
 def test_without_a_cluster_those_there_are_are_named():

@@ -153,7 +153,7 @@ def changes(data: Path, folder: Path, *more: str, steps: int = 6) -> list[str]:
     return [
         f"data.shards={data}", f"run_dir={folder}", f"duration={steps} steps", f"data.batch_size={BATCH}",
         "data.val_fraction=0.2", "model.heads=2", f"checkpoint.every_steps={SAVED}", "checkpoint.keep_last=null",
-        "validation.every_steps=4", "callbacks.preview.every_steps=6", "loggers={}", f"task._target_={NAME}.Noted",
+        "validation.every_steps=4", "callbacks.preview.every_steps=6", f"task._target_={NAME}.Noted",
         f"task.notes={folder}-notes", "precision.compute=fp32", *more,
     ]  # fmt: skip
 

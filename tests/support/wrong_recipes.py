@@ -99,6 +99,8 @@ COMMON = {
         "no address": Wrong(W, ("+count=3",)),
         "nothing to remove": Wrong(W + "size: {width: 3}", ("~size.widht",)),
         "one item of a list": Wrong(W + "pair: [1, 2]", ("pair.0=3",)),
+        "an empty mapping over a filled one": Wrong(W + "size: {width: 3}", ("size={}",)),
+        "an empty mapping over a component": Wrong(W + "stage: {_target_: '@.Shift'}", ("stage={}",)),
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
         "something below a reference": Wrong(W + "size: ${other}", ("size.width=3",)),
         "a choice that does not exist": Wrong("defaults: [{stage: scale}]\n" + W, ("stage=scal",), files=STAGES),

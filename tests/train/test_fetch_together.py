@@ -15,7 +15,7 @@ from nemo_vfm.data.sources.shard_data import ShardData
 from tests.support import tiny_training as tiny
 from tests.support.ranks import on_ranks
 
-LAYOUT = ("parallel.tensor=2", "validation=null", "callbacks={}")
+LAYOUT = ("parallel.tensor=2", "validation=null")
 
 
 def fetched(rank: int, words: list[str]) -> dict[str, Any]:

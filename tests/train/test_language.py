@@ -41,7 +41,7 @@ def words(tokens: Path, *more: str) -> list[str]:
     """The recipe on these, a checkpoint at every second step."""
     return [
         f"data.sources.text.folder={tokens}", "data.batch_size=4", "data.packing=documents", "precision=fp32",
-        "checkpoint.every_steps=2", "checkpoint.keep_last=null", "loggers={}", "callbacks={}",
+        "checkpoint.every_steps=2", "checkpoint.keep_last=null",
         "schedule={_target_: nemo_vfm.train.optim.Constant}", *more,
     ]  # fmt: skip
 

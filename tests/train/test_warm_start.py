@@ -14,6 +14,7 @@ from nemo_vfm.config import build, compose, trust_list
 from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.core.metric_names import VALIDATION_LOSSES
 from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Outcome, Run
@@ -208,9 +209,10 @@ def test_a_schedule_that_was_the_same_so_far_is_not_said(tmp_path: Path, said: l
     assert not said
 
 
-def test_the_best_by_the_validation_loss_stays_over_a_resume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("metric", VALIDATION_LOSSES)
+def test_the_best_by_the_validation_loss_stays_over_a_resume_whatever_its_name(metric: str, tmp_path: Path) -> None:
     def saving() -> SaveCheckpoints:
-        return SaveCheckpoints(every_steps=1, keep_last=1, keep_best=1, mode="max", keep_every_steps=6)
+        return SaveCheckpoints(every_steps=1, keep_last=1, keep_best=1, metric=metric, mode="max", keep_every_steps=6)
 
     trained(job(saving=saving(), validation=Validate(every_steps=1)), tmp_path, until=3)
     trained(job(saving=saving(), validation=Validate(every_steps=1)), tmp_path)

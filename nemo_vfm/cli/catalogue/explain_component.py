@@ -106,7 +106,7 @@ def _component(found: Catalogue, roots: Roots, name: str) -> Explanation:
     needs = declared(target)
     install = install_line(module for need in needs for module in need.modules)
     return Explanation(name, summary(target), arguments, found.slots_for(name), ingredients_of(roots, name), yaml=yaml,
-                       packages=[str(need) for need in needs], install=install)  # fmt: skip
+                       packages=[str(need) for need in needs if need.modules], install=install)  # fmt: skip
 
 
 def _protocol(found: Catalogue, name: str) -> Explanation:

@@ -5,6 +5,7 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.plan_request import PlanRequest
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.perf.layout_rules import Size, judged
@@ -56,7 +57,7 @@ def _choice(request: PlanRequest, choice: Choice) -> "Json":
     return {
         "parallel": asdict(choice.plan), "rows": choice.rows, "recompute": "blocks" if choice.recompute else "none",
         "memory_bytes": asdict(memory) | {"total": memory.total},
-        "fits": question.fits(memory),
+        "fits": question.fits(memory), "changes": changes(choice, request),
         **asdict(cost(choice, question, request.steps)), "seconds": asdict(choice.time),
         "rules": {str(rule.number): follows for rule, follows in judged(choice.plan, of)},
     }  # fmt: skip

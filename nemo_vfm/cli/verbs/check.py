@@ -157,13 +157,16 @@ def _work(
     arguments: argparse.Namespace, composed: "Composed", job: "Job | None", missing: "Sequence[Problem]"
 ) -> "Json":
     from nemo_vfm.cli.planning.gpu_check import stand_in_job
-    from nemo_vfm.config import trust_list
+    from nemo_vfm.config import needs, trust_list
     from nemo_vfm.runtime.recipe_work import described
+    from nemo_vfm.runtime.user_permissions import permissions
 
-    job = job or stand_in_job(arguments, missing, trust_list(arguments.trust))
+    trust = trust_list(arguments.trust)
+    job = job or stand_in_job(arguments, missing, trust)
+    found = needs(composed, trust, permissions(arguments.allow_host, composed.path))
+    work = described(composed, job, [problem.path for problem in missing], [path for path, need in found if need.gpu])
     notes = [str(one) for one in _recipients(arguments, composed)]
-    return {**described(composed, job, [problem.path for problem in missing]), "recipients": notes,
-            "packages": _packages(arguments, composed)}  # fmt: skip
+    return {**work, "recipients": notes, "packages": _packages(arguments, composed)}
 
 
 def _packages(arguments: argparse.Namespace, composed: "Composed") -> list[str]:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declares jobs, the roots of recipes: one method, `run`; protocols for those that use several ranks or machines."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -85,6 +85,15 @@ class ElasticJob(Protocol):
 
     def ranks_now(self, folder: Path) -> int:
         """On how many it goes on with what its run folder holds."""
+        ...
+
+
+@runtime_checkable
+class ReadsByName(Protocol):
+    """A job with mappings out of which it takes what it needs by name."""
+
+    def names_read(self) -> Mapping[str, Collection[str]]:
+        """`{argument: names}`: of the argument's mapping, nothing reads any other name."""
         ...
 
 

@@ -11,13 +11,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.curate.caption.check_captions import Vectors, unit
 from nemo_vfm.models.pretrained import fingerprint_of
 
 _HUES = {"red": 0, "orange": 15, "yellow": 30, "green": 60, "cyan": 90, "blue": 120, "purple": 140, "pink": 160}
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class ClipLikeness:
     """A CLIP or SigLIP from a local folder.

@@ -17,7 +17,7 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import Question
 from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft
@@ -110,6 +110,7 @@ class EndpointWriter:
         return json.dumps(["endpoint/1", self.chat.identity()])
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class HuggingFaceWriter:
     """A language model of transformers from a local folder.

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
@@ -21,6 +21,7 @@ from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
 from nemo_vfm.models.pretrained import fingerprint_of
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class HuggingFaceCaptioner:
     """Captions clips with a vision-language model of transformers, from a local folder.

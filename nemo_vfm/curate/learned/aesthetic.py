@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
@@ -19,6 +20,7 @@ from nemo_vfm.curate.stage import Finding
 DIGITS = 4
 
 
+@needs_gpu()
 class Aesthetic:
     """`aesthetic.mean`, `aesthetic.min` and `aesthetic.p10` over a clip's frames, on the scorer's own scale.
 

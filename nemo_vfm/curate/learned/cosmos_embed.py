@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.learned.frame_choice import evenly
@@ -28,6 +28,7 @@ from nemo_vfm.models.vision import quiet, read_config
 _LOADED: dict[str, tuple[Any, Any]] = {}
 
 
+@needs_gpu()
 @needs_packages("transformers")
 class CosmosEmbed:
     """Finds clips that are much of the same kind, by one vector a clip; see `score.semantic_duplicate`.

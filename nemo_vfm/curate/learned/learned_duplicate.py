@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
@@ -18,6 +19,7 @@ from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector_text import as_text
 
 
+@needs_gpu()
 class LearnedDuplicate:
     """Finds clips that are much of the same kind, by CLIP or SigLIP features; see `score.semantic_duplicate`.
 

@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
@@ -28,6 +29,7 @@ class Sorts(Predicts, Protocol):
         ...
 
 
+@needs_gpu()
 class VideoType:
     """`type`, the likeliest class, and `type.<class>`, the mean of its probabilities over the frames.
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import is_full, write_bytes, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
@@ -39,6 +40,7 @@ _LOOKED_AT = 8
 Audio = Literal["keep", "drop"]
 
 
+@needs_gpu({"encoder": "nvenc"})
 class Transcode:
     """Encodes clips at constant quality and a constant frame rate, upright, progressive and in square pixels.
 

@@ -5,14 +5,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
-Mode = Literal["min", "max"]
-
-
-def natural_mode(metric: str) -> Mode:
-    """Whether a small or a large value is good, by the name: areas under a curve are large, losses and errors small."""
-    return "max" if "auc" in metric.split("_") else "min"
+from nemo_vfm.core.metric_names import Mode
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,11 +43,13 @@ def unfit(
     if tried or job is None:
         return tried
     from nemo_vfm.runtime.checks.part_compatibility import misfits
+    from nemo_vfm.runtime.checks.unread_names import unread_names
     from nemo_vfm.runtime.checks.vocabularies import vocabularies
 
     made = vocabularies(job, composed.run_dir)
     first = {text: at for at, text in reversed(list(misfits(job, made)))}  # one node may serve several steps
-    return [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
+    unlike = [Problem(".".join(at), composed.written(at), text) for text, at in reversed(first.items())]
+    return [*unlike, *unread_names(composed, job)]
 
 
 def _refused(factory: BoundFactory) -> "Sequence[Problem]":

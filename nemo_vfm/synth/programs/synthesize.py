@@ -82,8 +82,12 @@ class Synthesize:
             raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
         self._asker()  # refuses a budget that cannot be kept
-        for one in [pipeline, *(one for one in filters if isinstance(one, AskingFilter))]:
+        for one in self._asking():
             _require(one, prompts, self.models)
+
+    def names_read(self) -> dict[str, set[str]]:
+        """See `ReadsByName`: the prompts that something asks by."""
+        return {"prompts": {name for one in self._asking() for name in one.prompts()}}
 
     def run(self, run: Run) -> Outcome:
         """Ask what is not answered yet, and write all rows.
@@ -110,6 +114,9 @@ class Synthesize:
             lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
             self._write(run, lines, rows, runner)
         return self._outcome(run, rows, runner)
+
+    def _asking(self) -> list[AsksModels]:
+        return [self.pipeline, *(one for one in self.filters if isinstance(one, AskingFilter))]
 
     def _asker(self, journal: Journal | None = None) -> Asker:
         return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import StoreError
+from nemo_vfm.core.metric_names import VALIDATION_LOSSES, Mode, natural_mode, validation_loss
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_store
@@ -19,7 +20,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_folder import records
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_saver import Saver
 from nemo_vfm.parallel.checkpoint.checkpoint_writer import CheckpointInfo
-from nemo_vfm.parallel.checkpoint.retention import Keep, Mode, natural_mode
+from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.train.train_state import TrainState
 
 
@@ -30,7 +31,8 @@ class SaveCheckpoints:
         every_steps: optimizer steps between checkpoints; there is always one at the end.
         keep_last: how many of the newest stay on disk; None keeps all.
         keep_best: how many of the best stay besides, by `metric`.
-        metric: what is best, such as val_loss; it counts where it was measured at the very step of the checkpoint.
+        metric: what is best; it counts where it was measured at the very step of the checkpoint. val_loss is the
+            validation loss, also where it is logged as val/loss or valid_loss.
         mode: whether a small (min) or a large (max) value of it is good; None takes max for an AUC, and else min.
         keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
         copy_to: folder of an object store where each goes as well, kept by the same rule, and from which a run whose
@@ -83,6 +85,8 @@ class SaveCheckpoints:
         if not (permanent or fit.preempted or fit.due(self.every_steps)):
             return
         metrics = {name: float(value) for name, value in fit.metrics.items() if math.isfinite(value)}
+        if self.keep.metric in VALIDATION_LOSSES and (name := validation_loss(metrics)):
+            metrics.setdefault(self.keep.metric, metrics[name])
         if self.keep.best and self.keep.metric not in metrics:
             log.warn_once(
                 f"{self.keep.metric} was not measured at the step of every checkpoint (measured: "

@@ -449,3 +449,32 @@ def test_data_are_never_places_of_a_prompt() -> None:
     prompt = Prompt(text="On {topic}: {question} {1} {X}")
     assert prompt.names() == {"topic", "question"}
     assert Prompt(text="{a}{b}").filled({"a": "{b}", "b": "{a}"}) == "{b}{a}"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("prompts.task.text=Go", "did you mean tasks?"),
+     ("prompts.compare.text=Go", "prompts.compare: this job reads again,"),
+     ("prompts.new={_target_: nemo_vfm.synth.programs.prompt_template.Prompt, text: x}", "prompts.new: this job")],
+)  # fmt: skip
+def test_words_of_a_prompt_by_which_nothing_asks_are_refused(word: str, said: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for verb in ("check", "run"):
+        assert main([verb, RECIPE, word]) == 2
+        assert said in "".join(capsys.readouterr())
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_misspelt_prompt_in_a_recipe_is_refused_and_those_of_ingredients_are_not(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    composed = compose(str(ROOT / "recipes/synthetic/ratings.yaml"))  # of it nothing reads compare and revise
+    Path("whole.yaml").write_text(composed.to_yaml())
+    assert main(["check", "whole.yaml"]) == 0
+    Path("step.yaml").write_text(
+        "_target_: nemo_vfm.workflow.Workflow\nsteps:\n  rate: recipe:whole.yaml\n  again: recipe:whole.yaml\n"
+    )
+    Path("whole.yaml").write_text(composed.to_yaml().replace("  compare:\n", "  compared:\n"))
+    capsys.readouterr()
+    assert main(["check", "step.yaml"]) == 2
+    told = capsys.readouterr().out
+    assert "steps.rate.prompts.compared" in told and "steps.again.prompts.compared" in told and "2 problems" in told

@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds names in a job's mappings that nothing reads, such as a misspelt prompt: what stands there would be lost."""
+
+from collections.abc import Iterator
+
+from nemo_vfm.config import Composed, Problem
+from nemo_vfm.config.recipe_errors import did_you_mean
+from nemo_vfm.config.roots import shipped
+from nemo_vfm.config.tree import find, walk
+from nemo_vfm.config.yaml_source import read
+from nemo_vfm.core.types.job import Job, ReadsByName
+from nemo_vfm.workflow import Workflow
+
+
+def unread_names(composed: Composed, job: Job, step: tuple[str, ...] = ()) -> Iterator[Problem]:
+    """Each that no ingredient of ours has, since those serve several jobs, and each of which something was typed."""
+    if isinstance(job, Workflow):
+        for name, below in job.steps.items():
+            yield from unread_names(composed, below, (*step, "steps", name))
+    elif isinstance(job, ReadsByName):
+        for argument, names in job.names_read().items():
+            for name in sorted(getattr(job, argument).keys() - names):
+                address = (*step, argument, name)
+                node = find(composed.root, path := ".".join(address))
+                typed = [] if node is None else [one.mark for _, one in walk(node) if one.mark.source.is_typed]
+                if typed or name not in _of_ingredients(argument):
+                    text = f"nothing reads {path}: this job reads {', '.join(sorted(names)) or 'none'}"
+                    mark = typed[0] if typed else composed.written(address)
+                    yield Problem(path, mark, text + did_you_mean(name, names))
+
+
+def _of_ingredients(slot: str) -> set[str]:
+    """The names in all ingredients of ours for a slot."""
+    return {name for file in (shipped("conf") / slot).rglob("*.yaml") for name in read(file).items}

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads from a run's recipe the metric by which its best checkpoints are kept."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.metric_names import Mode, natural_mode
+from nemo_vfm.core.types.json_value import Json
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeMetric:
+    """A metric that a recipe names.
+
+    Args:
+        name: as the training logs it.
+        mode: whether a small or a large value is good.
+        step: of a workflow, the step that logs it, with a slash behind it; else empty.
+    """
+
+    name: str
+    mode: Mode
+    step: str = ""
+
+
+def recipe_metric(run: Path) -> RecipeMetric | None:
+    """That of a run's folder; None where its recipe names none."""
+    from nemo_vfm.config import read_values
+
+    try:
+        text = (run / "recipe.yaml").read_text()
+        return _of(read_values(text, "this recipe")) if "metric" in text else None
+    except (OSError, ValueError, UserError):  # a run that has not begun, or somebody's file
+        return None
+
+
+def _of(settings: Json, step: str = "") -> RecipeMetric | None:
+    if not isinstance(settings, Mapping):
+        return None
+    if isinstance(steps := settings.get("steps"), Mapping):
+        found = (_of(below, f"{step}{name}/") for name, below in steps.items())
+        return next(filter(None, found), None)
+    checkpoint = settings.get("checkpoint")
+    if not isinstance(checkpoint, Mapping) or not isinstance(name := checkpoint.get("metric"), str):
+        return None
+    mode = checkpoint.get("mode") or natural_mode(name)
+    return RecipeMetric(name, "max" if mode == "max" else "min", step)
