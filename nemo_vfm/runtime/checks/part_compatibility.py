@@ -9,9 +9,9 @@ from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
-from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
+from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks, is_of_folder
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
-from nemo_vfm.runtime.recipe_work import trains
+from nemo_vfm.runtime.recipe_work import samples, trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
+        if not samples(job) and getattr(job, "checkpoint", job) is None:  # videos without weights are a baseline
+            yield from _without_weights(job, "checkpoint")
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -46,6 +48,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
+    if job.start_from is None:
+        yield from _without_weights(job, "start_from")
     network = built_networks(job)[0]  # a training has one
     model = network.module
     if model is not None:
@@ -55,15 +59,22 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
         yield from _channels(network, codec)
         yield from _buckets(job, network, codec)
     yield from _text(network, getattr(job.task, "text_encoder", None))
-    yield from _words(model, getattr(job.data, "tokenizer", None), made)
-    yield from _tokens(model, getattr(job.data, "folders", None), made)
+    yield from _words(network, getattr(job.data, "tokenizer", None), made)
+    yield from _tokens(network, getattr(job.data, "folders", None), made)
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, network, ("callbacks", name), made)
 
 
+def _without_weights(job: Any, key: str) -> Iterator[Misfit]:
+    """Of a network whose folder gives its sizes alone: it would have random weights, where the folder's are meant."""
+    if is_of_folder(job):
+        yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
+                           f"{key} to the same folder")  # fmt: skip
+
+
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
-    yield from _words(network.module, getattr(user, "tokenizer", None), made)
+    yield from _words(network, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
     if pipeline is None or not hasattr(user, "num_frames"):
         return
@@ -101,32 +112,33 @@ def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
         yield at, f"{text}; give {instead}, or another text encoder"
 
 
-def _words(model: Any, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _words(network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of tokenizers that come with no files, or whose files a step makes."""
-    rows = getattr(model, "vocab", None)
+    rows = getattr(network.module, "vocab", None)
     if tokenizer is None or not isinstance(rows, int):
         return
     if hasattr(tokenizer, "folder"):
-        yield from _of_step(rows, of_tokenizer(tokenizer, made))
+        yield from _of_step(network, rows, of_tokenizer(tokenizer, made))
         return
     if rows < (words := tokenizer.vocab_size()):
-        yield ("model", "vocab"), (f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give "
-                                   f"vocab={words} or more")  # fmt: skip
+        at, instead = network.instead("vocab", words, "or more")
+        yield at, f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give {instead}"
 
 
-def _tokens(model: Any, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _tokens(network: BuiltNetwork, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of texts that a step makes tokens of."""
-    rows = getattr(model, "vocab", None)
+    rows = getattr(network.module, "vocab", None)
     if not isinstance(folders, Mapping) or not isinstance(rows, int):
         return
     for folder in folders.values():
-        yield from _of_step(rows, made.get(whole(folder)))
+        yield from _of_step(network, rows, made.get(whole(folder)))
 
 
-def _of_step(rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
+def _of_step(network: BuiltNetwork, rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
     if made is not None and rows < made.size:
-        yield ("model", "vocab"), (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the "
-                                   f"model a vocabulary of {rows:,}; give vocab={made.size} or more")  # fmt: skip
+        at, instead = network.instead("vocab", made.size, "or more")
+        yield at, (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the model a "
+                   f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
 
 
 def _buckets(job: "Train", network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
