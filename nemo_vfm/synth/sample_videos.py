@@ -27,6 +27,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan, JobShard, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.data.video.given_frames import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
@@ -35,7 +36,6 @@ from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
-from nemo_vfm.synth.given_frames import given_frames
 from nemo_vfm.synth.prompts import Prompt, Prompts
 from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 

@@ -275,6 +275,12 @@ def test_copies_of_another_seed_or_behind_other_steps_are_not_gone_on_from(faili
     assert any("GET" in line and "step-00000004/model" in line for line in failing.requests), "it was fetched"
 
 
+def test_adapters_alone_begin_no_model(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"model": {"a.adapters.own.a": torch.ones(1)}}, {"adapters": {"method": "lora"}})
+    with pytest.raises(UserError, match=r"holds adapters alone.*convert .* OUT --to transformers"):
+        WarmStart(path=tmp_path).load_into(ToyModel())
+
+
 def test_several_devices_keep_the_weights_that_a_model_brings() -> None:
     class Brought(GPT):
         """Of somebody's own class, which reads its weights while it is made."""

@@ -9,9 +9,11 @@ from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
-from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks, is_of_folder
+from nemo_vfm.runtime.checks.brought_weights import without_weights
+from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
+from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
-from nemo_vfm.runtime.recipe_work import samples, trains
+from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
+_TWO_NETWORKS = ("this model is two networks, for high and for low noise levels, and a training is of one; name the "
+                 "folder of one of them, BASE/transformer or BASE/transformer_2: model=pretrained model.folder=FOLDER "
+                 "start_from=FOLDER")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
@@ -38,8 +43,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
-        if not samples(job) and getattr(job, "checkpoint", job) is None:  # videos without weights are a baseline
-            yield from _without_weights(job, "checkpoint")
+        yield from without_weights(job)
+        yield from without_image(job, ())
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -48,9 +53,11 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
-    if job.start_from is None:
-        yield from _without_weights(job, "start_from")
-    network = built_networks(job)[0]  # a training has one
+    yield from without_weights(job)
+    network, *others = built_networks(job)
+    if others:
+        yield ("model",), _TWO_NETWORKS
+        return
     model = network.module
     if model is not None:
         yield from _layouts(job, model)
@@ -63,13 +70,8 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
     yield from _tokens(network, getattr(job.data, "folders", None), made)
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, network, ("callbacks", name), made)
-
-
-def _without_weights(job: Any, key: str) -> Iterator[Misfit]:
-    """Of a network whose folder gives its sizes alone: it would have random weights, where the folder's are meant."""
-    if is_of_folder(job):
-        yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
-                           f"{key} to the same folder")  # fmt: skip
+        yield from without_image(callback, ("callbacks", name))
+    yield from without_pixels(job, _sources(job.data, ("data",)))
 
 
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
@@ -214,9 +216,12 @@ def _blamed(text: str, names: Address) -> str:
 
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     """Degrees that the model's sizes do not allow. Ranks say so as well, but of a later phase only when it begins."""
-    from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+    from nemo_vfm.parallel.apply.apply_parallelism import no_blocks, require_divisible
     from nemo_vfm.parallel.engine.engine import ObjectsToPlans
+    from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
+    if getattr(job.engine, "recompute", "none") != "none" and not isinstance(model, Divisible):
+        yield ("engine", "recompute"), no_blocks(model)
     phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
     for address, plan in phases or [(("parallel",), job.parallel)]:
         if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):
