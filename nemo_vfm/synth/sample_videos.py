@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,7 @@ from nemo_vfm.core.optional import GIVEN, needs_packages
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.held_weights import HELD, held_below
 from nemo_vfm.core.types.job import DevicePlan, JobShard, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
@@ -118,7 +119,12 @@ class Sample:
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `PlannableJob`."""
-        return sampling_plan_for(self.model, self.parallel, num_gpus)
+        held = held_below({"pipeline": self.pipeline})
+        plan = sampling_plan_for(self.model, self.parallel, num_gpus)
+        if self.pipeline.offload:  # they wait in host memory, and each takes the network's place
+            return plan
+        beside = {HELD: held.num_bytes} if held.weights else {}
+        return replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
 
     def rounds(self) -> int:
         """See `ShardedJob`."""

@@ -3,11 +3,8 @@
 """Finds networks that begin with an image where nothing gives them one: data, previews, prompts."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.runtime.checks.built_networks import Address
 from nemo_vfm.runtime.recipe_work import samples
 
@@ -22,9 +19,10 @@ def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iter
     from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
 
     if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
-        for data, at in sources:
-            if _is_latents(data):
-                yield at, ("this network encodes given frames from pixels, and of this data cached latents are read; "
+        from nemo_vfm.data.sources.cached_latents import gives_latents
+
+        if (at := next((at for data, at in sources if gives_latents(data)), None)) is not None:
+            yield at, ("this network encodes given frames from pixels, and of this data cached latents are read; "
                            "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
 
 
@@ -44,29 +42,3 @@ def without_image(user: Any, at: Address) -> Iterator[Misfit]:
     if needs and not given and type(source).__module__.startswith("nemo_vfm."):
         yield address, (f"this network begins with an image, and none is given for what is drawn; set {key} to an "
                         f"image or clip for each prompt, or to one for all")  # fmt: skip
-
-
-def _is_latents(data: object) -> bool:
-    from nemo_vfm.data.shards.shard_paths import folders_of
-    from nemo_vfm.data.sources.packed import PackedLatents
-    from nemo_vfm.data.sources.shard_data import ShardData
-    from nemo_vfm.data.sources.streamed import StreamedTars
-
-    if isinstance(data, ShardData):
-        return data.buckets is None or any(map(_has_latents, folders_of(data.shards)))
-    return isinstance(data, PackedLatents) or (isinstance(data, StreamedTars) and data.bucket is None)
-
-
-def _has_latents(folder: Place) -> bool:
-    """Whether a folder of ours here has latents, which are read in the place of its clips; one index is looked at."""
-    from nemo_vfm.data.shards.sample_reader import LATENTS
-    from nemo_vfm.data.shards.shard_folder import folder_at
-    from nemo_vfm.data.shards.shard_index import indexed_entries, read_shards_json
-
-    if not isinstance(folder, Path):
-        return False
-    try:
-        first = indexed_entries(folder, folder_at(folder, None), read_shards_json(folder)[:1])[:1]
-    except (UserError, DataError, OSError):  # given later, or without an index
-        return False
-    return any(LATENTS in entry.members for entry in first)
