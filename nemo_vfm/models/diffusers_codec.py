@@ -176,7 +176,10 @@ class DiffusersCodec:
         kind = getattr(require("diffusers", purpose="an autoencoder of diffusers"), self.sizes().kind)
         config = read_mapping(self._where() / "config.json")
         width = 4 if self.precision == "fp32" else 2
-        count = sum(parameter.numel() for parameter in on_meta(lambda: kind.from_config(config)).parameters())
+        try:
+            count = sum(parameter.numel() for parameter in on_meta(lambda: kind.from_config(config)).parameters())
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise DataError(f"{self._where().name}/config.json describes no autoencoder: {str(error)[:300]}") from error
         return HeldWeights(f"autoencoder {self._where()} in {width} bytes", width * count)
 
     @torch.inference_mode(False)

@@ -216,7 +216,7 @@ def test_encoders_and_codecs_beside_the_model_count_where_they_stand_on_its_gpu(
     assert f"needs {binary(own['total'])} " in shown, "check and plan say the same"
 
     shown = told(*ADAPTER, "base=later")
-    assert "it fits, but for" in shown and "task.text_encoder" in shown and "of unknown size: later/text_" in shown
+    assert "it fits, leaving out" in shown and "task.text_encoder" in shown and "of unknown size: later/text_" in shown
     sample = ["world_model/sample_pretrained", "model=wan21_t2v_14b", base]
     assert "(weights 53.2 GiB, encoders and codecs 11.1 GiB)" in told(*sample)
     assert "keeps 53.2 GiB (weights 53.2 GiB)" in told(*sample, "pipeline.offload=true"), "each takes its turn"

@@ -9,7 +9,6 @@ reserved is no part of a recipe, so a sentence says it instead.
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.planning.layout_words import binary, gib
@@ -19,9 +18,6 @@ from nemo_vfm.core.types.job import DevicePlan, Job, PlannableJob
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.workflow import Workflow
-
-if TYPE_CHECKING:
-    from nemo_vfm.cli.planning.plan_request import PlanRequest
 
 _STAND_IN = "given-later"
 
@@ -115,21 +111,15 @@ def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argpar
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
     fits, gpu = request.question.fits(needed), request.question.machine.gpu
     width = "".join(f"; {sentence.rstrip('.')}" for sentence in fp8_sentences(request.question))
+    unknown = " and ".join(sorted(request.held.unknown))
+    left_out = f", leaving out {unknown}, whose size is not known" if unknown else ""
     return (
         f"on {request.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
         f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
-        + (
-            f"it fits{_without(request)}"
-            if fits
-            else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would"
-        )
+        + (f"it fits{left_out}" if fits
+           else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would")
         + width
-    )
-
-
-def _without(request: "PlanRequest") -> str:
-    """What a verdict leaves out."""
-    return f", but for {' and '.join(sorted(request.held.unknown))}" if request.held.unknown else ""
+    )  # fmt: skip
 
 
 def _standing(plan: DevicePlan, why: str) -> str:
