@@ -18,9 +18,11 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
+from nemo_vfm.parallel.plan.static_memory import on_meta
 
 #: Class -> keys of config.json for the latent channels, temporal stride and spatial stride.
 KINDS = {
@@ -169,6 +171,17 @@ class DiffusersCodec:
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
+
+    def held_weights(self) -> HeldWeights:
+        """See `HoldsWeights`."""
+        kind = getattr(require("diffusers", purpose="an autoencoder of diffusers"), self.sizes().kind)
+        config = read_mapping(self._where() / "config.json")
+        width = 4 if self.precision == "fp32" else 2
+        try:
+            count = sum(parameter.numel() for parameter in on_meta(lambda: kind.from_config(config)).parameters())
+        except (ValueError, RuntimeError, TypeError) as error:
+            raise DataError(f"{self._where().name}/config.json describes no autoencoder: {str(error)[:300]}") from error
+        return HeldWeights(f"autoencoder {self._where()} in {width} bytes", width * count)
 
     @torch.inference_mode(False)
     def _load(self) -> Any:

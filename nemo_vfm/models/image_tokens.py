@@ -15,10 +15,12 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.pretrained import checked_folder, fingerprint_of
 from nemo_vfm.models.vision import Pictures, load_encoder, read_config
+from nemo_vfm.parallel.plan.static_memory import on_meta
 
-_WORDS = "the image encoder of a pipeline"
+_WORDS, _CLASS = "the image encoder of a pipeline", "CLIPVisionModel"
 
 
 @needs_gpu()
@@ -60,6 +62,12 @@ class ClipImageTokens:
         if _loaded.cache_info().currsize:
             _loaded(self.folder, self.processor)[0].to("cpu")
 
+    def held_weights(self) -> HeldWeights:
+        """See `HoldsWeights`; they are in fp32."""
+        encoder = on_meta(lambda: load_encoder(checked_folder(self.folder), _CLASS))
+        count = sum(parameter.numel() for parameter in encoder.parameters())
+        return HeldWeights(f"image encoder {self.folder}", 4 * count)
+
     def fingerprint(self) -> str:
         """Identifies the model's bytes and settings."""
         return f"clip-image-tokens/1 {fingerprint_of(self.folder)} layer={self.layer}"
@@ -70,5 +78,5 @@ def _loaded(folder: Path, processor: Path) -> tuple[nn.Module, Pictures]:
     config = read_config(checked_folder(folder), "config.json")
     if config.get("model_type") not in ("clip", "clip_vision_model"):
         raise UserError(f"{folder} holds a {str(config.get('model_type'))[:60]}; image tokens need a CLIP")
-    encoder = load_encoder(folder, "CLIPVisionModel").eval().requires_grad_(False)
+    encoder = load_encoder(folder, _CLASS).eval().requires_grad_(False)
     return encoder, Pictures(processor, read_config(processor, "preprocessor_config.json"))

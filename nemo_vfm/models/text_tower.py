@@ -25,6 +25,7 @@ from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.models.vision import quiet
+from nemo_vfm.parallel.plan.static_memory import on_meta
 
 _ONE_AT_A_TIME = threading.Lock()  # a fast tokenizer that two threads use raises "Already borrowed"
 _PARTS = ("language_model", "text_model")  # of a model with pictures beside the text
@@ -75,6 +76,26 @@ def read_config(folder: Path) -> TextConfig:
     text = config.get_text_config(encoder=True) if config.is_encoder_decoder else config.get_text_config()
     most = getattr(text, "max_position_embeddings", None)
     return TextConfig(str(config.model_type), int(text.hidden_size), int(text.num_hidden_layers), most)
+
+
+def text_parameters(folder: Path) -> int:
+    """How many numbers the text part has, without its weights.
+
+    Raises:
+        UserError: see `read_config`.
+    """
+    config, transformers = _config(folder), require("transformers", purpose="A text encoder from a folder")
+    kind = _kind(transformers, config)
+    with _folder_errors(folder):
+        kind._model_mapping[type(config)]  # imported here: tensors that a module makes on the meta device stay there
+        model = on_meta(lambda: kind.from_config(config))
+        return sum(parameter.numel() for parameter in _text_part(model).parameters())
+
+
+def _kind(transformers: Json, config: Json) -> Json:
+    """The class that loads it; of encoder-decoders one that loads the encoder alone."""
+    kind = transformers.AutoModelForTextEncoding
+    return kind if type(config) in kind._model_mapping else transformers.AutoModel
 
 
 def _config(folder: Path) -> Json:
@@ -206,10 +227,8 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
     config = _config(folder)
     transformers = require("transformers", purpose="A text encoder from a folder")
     local = {"local_files_only": True, "trust_remote_code": False}
-    kind = transformers.AutoModelForTextEncoding  # of encoder-decoders it loads the encoder alone
-    kind = kind if type(config) in kind._model_mapping else transformers.AutoModel
     with _folder_errors(folder), quiet(transformers):
-        model, report = kind.from_pretrained(
+        model, report = _kind(transformers, config).from_pretrained(
             folder,
             config=config,
             use_safetensors=True,

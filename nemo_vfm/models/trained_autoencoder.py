@@ -17,6 +17,7 @@ from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.chunked import in_pieces, in_tiles
 from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights
@@ -115,6 +116,11 @@ class TrainedAutoencoder:
         with _LOCK:
             if (model := _LOADED.get(self.fingerprint())) is not None:
                 model.to("cpu")
+
+    def held_weights(self) -> HeldWeights:
+        """See `HoldsWeights`."""
+        count = sum(parameter.numel() for parameter in self._shape().parameters())
+        return HeldWeights(f"autoencoder {self.trained}", 4 * count)
 
     @torch.inference_mode(False)
     def _load(self) -> CausalAutoencoder:

@@ -15,8 +15,9 @@ from torch import Tensor
 from nemo_vfm.core.device import device
 from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.pretrained import fingerprint_of, tokenizer_fingerprint
-from nemo_vfm.models.text_tower import load, read_config
+from nemo_vfm.models.text_tower import load, read_config, text_parameters
 
 FinalNorm = Literal["last", "all", "none"]
 Pooling = Literal["none", "mean", "first", "last"]
@@ -90,6 +91,11 @@ class TransformersTextEncoder:
         """See `Offloadable`."""
         if load.cache_info().currsize:
             load(self.folder, self.tokenizer, Precision(self.precision)).to(torch.device("cpu"))
+
+    def held_weights(self) -> HeldWeights:
+        """See `HoldsWeights`."""
+        width = 4 if self.precision == "fp32" else 2
+        return HeldWeights(f"text encoder {self.folder} in {width} bytes", width * text_parameters(self.folder))
 
     def _placed(self, text_BTD: Tensor, mask_BT: Tensor) -> tuple[Tensor, Tensor]:
         if self.pooling != "none":

@@ -37,6 +37,7 @@ class Memory:
         activations: whatever else there is at the fullest moment: what waits for backward, what is being computed,
             weights that are gathered; less the gradients that are not there yet.
         average: the running average of weights.
+        beside: other networks on the device, all the time: encoders and codecs.
         host: in host memory, where the optimizer is kept there.
         moment: the fullest, in words.
     """
@@ -46,13 +47,14 @@ class Memory:
     optimizer: int
     activations: int
     average: int = 0
+    beside: int = 0
     host: int = 0
     moment: str = ""
 
     @property
     def total(self) -> int:
         """At the fullest moment."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.average
+        return self.parameters + self.gradients + self.optimizer + self.activations + self.average + self.beside
 
 
 def memory(

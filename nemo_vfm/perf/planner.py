@@ -48,6 +48,7 @@ class Question:
         fp8: how the blocks' large linears are in FP8; None has them in `precision`.
         average: whether a running average of the weights is kept.
         offload: whether the optimizer's state is in host memory.
+        beside: bytes of other networks that stand on each GPU: encoders and codecs.
     """
 
     subject: Subject
@@ -58,6 +59,7 @@ class Question:
     fp8: Fp8 | None = None
     average: bool = False
     offload: bool = False
+    beside: int = 0
 
     def clock(self) -> Clock:
         """What tells how long a step takes."""
@@ -70,10 +72,11 @@ class Question:
 
     def memory(self, plan: ParallelPlan, rows: int, recompute: bool) -> Memory:
         """Of the fullest device, with so many samples in a microbatch."""
-        return memory(
+        own = memory(
             self.known, plan, precision=self.precision, fp8=self.fp8, recompute="blocks" if recompute else "none",
             microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
         )  # fmt: skip
+        return replace(own, beside=self.beside)
 
     def fits(self, needed: Memory) -> bool:
         """Whether the GPU has so much."""

@@ -23,9 +23,11 @@ from nemo_vfm.core.types.job import JobShard, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
+from nemo_vfm.parallel.apply.apply_parallelism import allocate
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
+from nemo_vfm.parallel.engine.engine import build_model, build_unfilled, load_weights_into
 from nemo_vfm.synth.prompts import Prompts
 
 
@@ -45,9 +47,9 @@ class Generate:
 
     Args:
         model: builds the model: the node that trained it, or `gpt_of_folder` for one that transformers wrote.
-        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; None
-            takes the model as it is built, which is with the weights of a folder, or untrained.
-        weights: of the checkpoint: the running average, or the raw ones.
+        checkpoint: a checkpoint, or a folder of them (the newest whole one is taken), here or in an object store; or a
+            folder of transformers. None takes the model as it is built, which is untrained.
+        weights: of the checkpoint: the running average, or the raw ones; a folder of transformers has only one set.
         tokenizer: the one that it was trained with.
         prompts: beginnings; an empty one begins a document.
         most_tokens: that a text gets at most.
@@ -117,17 +119,31 @@ class Generate:
                 line.advance(len(group), group[-1].prompt[:60])
 
     def _opened(self, seed: int) -> Continues[object]:
-        model = build_model(self.model, seed)
+        if self.checkpoint is None:
+            model, empty = build_model(self.model, seed), False
+        else:
+            model, empty = build_unfilled(self.model, seed)
         if not isinstance(model, Continues):
             raise ValueError(f"{type(model).__name__} writes no texts; give a language model such as GPT")
         rows = getattr(model, "vocab", None)
         if isinstance(rows, int) and rows < self.tokenizer.vocab_size():
             raise ValueError(f"the model knows {rows} tokens and the tokenizer has {self.tokenizer.vocab_size()}; they "
                              f"are not of each other")  # fmt: skip
+        model.to(Precision(self.precision).resolved()[0])
+        if empty:
+            allocate(model, device())
         if self.checkpoint is not None:
-            with opened(self.checkpoint) as found:
-                load_weights_into(model, load_weights(found.path, self.weights))
-        return model.to(device(), Precision(self.precision).resolved()[0]).eval()
+            self._load(model, self.checkpoint)
+        return model.to(device()).eval()
+
+    def _load(self, model: nn.Module, checkpoint: Place) -> None:
+        if isinstance(checkpoint, Path) and is_language_model(checkpoint):
+            with GptFolder(checkpoint) as weights:
+                weights.require_same_function(model)
+                load_weights_into(model, weights)
+            return
+        with opened(checkpoint) as found:
+            load_weights_into(model, load_weights(found.path, self.weights))
 
     def _texts(self, model: Continues[object], group: Sequence[_Asked], seed: int) -> list[Json]:
         end = self.tokenizer.end()

@@ -4,7 +4,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
 
@@ -24,9 +24,11 @@ from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.held_weights import HELD, held_below
 from nemo_vfm.core.types.job import DevicePlan, JobShard, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
+from nemo_vfm.data.video.given_frames import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.generated_videos import GeneratedVideos, VideoRequest
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
@@ -35,7 +37,6 @@ from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
-from nemo_vfm.synth.given_frames import given_frames
 from nemo_vfm.synth.prompts import Prompt, Prompts
 from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 
@@ -119,7 +120,12 @@ class Sample:
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """See `PlannableJob`."""
-        return sampling_plan_for(self.model, self.parallel, num_gpus)
+        held = held_below({"pipeline": self.pipeline})
+        plan = sampling_plan_for(self.model, self.parallel, num_gpus)
+        if self.pipeline.offload:  # they wait in host memory, and each takes the network's place
+            return plan
+        beside = {HELD: held.num_bytes} if held.weights else {}
+        return replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
 
     def rounds(self) -> int:
         """See `ShardedJob`."""

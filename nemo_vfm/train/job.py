@@ -23,6 +23,7 @@ from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.held_weights import HELD, Held, held_below
 from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
@@ -230,8 +231,21 @@ class Train:
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}
-        notes = (*plan.notes, *map(str, self.phases))
-        return replace(plan, state_bytes={**plan.state_bytes, **average}, notes=notes)
+        held = self.held_beside()
+        beside = {HELD: held.num_bytes} if held.weights else {}
+        notes = (*plan.notes, *held.notes(), *map(str, self.phases))
+        return replace(plan, state_bytes={**plan.state_bytes, **average, **beside}, notes=notes)
+
+    def held_beside(self) -> Held:
+        """The networks of the task and of callbacks, which stand on each GPU beside the model."""
+        from nemo_vfm.data.sources.cached_latents import gives_latents
+
+        parts: dict[str, object] = {f"callbacks.{name}": one for name, one in self.callbacks.items()}
+        if not gives_latents(self.data):
+            parts["task"] = self.task
+        elif getattr(self.task, "text_dropout", 0):  # latents come with their texts, but for the empty one
+            parts["task.text_encoder"] = getattr(self.task, "text_encoder", None)
+        return held_below(parts)
 
     def _start(self, run: Run) -> TrainState:
         self._require_columns()

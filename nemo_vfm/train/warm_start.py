@@ -15,7 +15,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder, require_converted
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
-from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
+from nemo_vfm.parallel.checkpoint.checkpoint import require_whole, weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, mismatch, put, shapes_of, some
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
@@ -60,6 +60,7 @@ class WarmStart:
             require_converted(self.path)
         with opened(self.path, ranks) as found:
             chosen, saved = found.name, found.saved
+            require_whole(saved, chosen)
             group = self.weights or ("ema" if "ema" in saved.groups else "model")
             new = self._put(model, weights_of(saved, group), chosen, ranks)
             take_table_state(model, saved.groups.get("tables", {}), ranks)

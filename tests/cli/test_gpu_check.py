@@ -5,6 +5,7 @@
 import argparse
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from nemo_vfm.config import build, compose
 from nemo_vfm.core.types.job import PlannableJob
 from nemo_vfm.parallel.plan.static_memory import state_of
 from nemo_vfm.perf.planner import Answer, Planner
+from nemo_vfm.train.job import Train
 from nemo_vfm.workflow import Workflow
 from tests.support.recipe_folder import ROOT, WIDE
 
@@ -177,6 +179,61 @@ def test_check_and_plan_say_one_number_and_one_verdict_of_every_recipe_on_severa
     own = found["own"]
     assert needs == binary(own["memory_bytes"]["total"]) and room == gib(found["gpu"]["usable_bytes"])
     assert (verdict == "fits") == own["fits"]
+
+
+UMT5_XXL = {"model_type": "umt5", "d_model": 4096, "d_ff": 10240, "num_layers": 24, "num_heads": 64,
+            "vocab_size": 256384, "feed_forward_proj": "gated-gelu", "is_encoder_decoder": True}  # fmt: skip
+ADAPTER = ["world_model/lora", "model=wan21_t2v_14b", "data.path=x"]
+
+
+def pipeline_without_weights(folder: Path) -> Path:
+    """What stands beside Wan 2.1, by its sizes alone."""
+    kind = pytest.importorskip("diffusers", reason="needs the extra diffusers").AutoencoderKLWan
+    with torch.device("meta"):
+        vae = dict(kind().config)
+    for part, config in (("text_encoder", UMT5_XXL), ("vae", {"_class_name": "AutoencoderKLWan", **vae})):
+        (folder / part).mkdir(parents=True)
+        (folder / part / "config.json").write_text(json.dumps(config))
+        (folder / part / "model.safetensors").touch()
+    (folder / "model_index.json").write_text("{}")
+    return folder
+
+
+@pytest.mark.slow  # imports diffusers
+def test_encoders_and_codecs_beside_the_model_count_where_they_stand_on_its_gpu(tmp_path, capsys):
+    def told(*words: str) -> str:
+        assert main(["check", *words, "--gpus", "1"]) == 0
+        return " ".join(capsys.readouterr().out.split())
+
+    base = f"base={pipeline_without_weights(tmp_path / 'base')}"
+    found = planned([*ADAPTER, base, "--gpus", "1"], capsys)
+    own = found["own"]["memory_bytes"]
+    assert sorted(round(size / 2**30, 1) for size in found["beside_bytes"].values()) == [0.5, 10.6]
+    assert own["beside"] == sum(found["beside_bytes"].values()) and not found["own"]["fits"]
+    assert own["total"] - own["beside"] < found["gpu"]["usable_bytes"], "alone, the network would fit"
+    shown = told(*ADAPTER, base)
+    assert "encoders and codecs 11.1 GiB" in shown and "it does not fit" in shown
+    assert f"needs {binary(own['total'])} " in shown, "check and plan say the same"
+
+    shown = told(*ADAPTER, "base=later")
+    assert "it fits, leaving out" in shown and "task.text_encoder" in shown and "of unknown size: later/text_" in shown
+    sample = ["world_model/sample_pretrained", "model=wan21_t2v_14b", base]
+    assert "(weights 53.2 GiB, encoders and codecs 11.1 GiB)" in told(*sample)
+    assert "keeps 53.2 GiB (weights 53.2 GiB)" in told(*sample, "pipeline.offload=true"), "each takes its turn"
+
+
+@pytest.mark.parametrize(("changes", "expected"), [
+    ([], {"autoencoder", "text"}), (["data.buckets=wan_480p"], {"autoencoder", "text"}),
+    (["data.buckets=null"], {"text"}), (["data.buckets=null", "task.text_dropout=0"], set()),
+])  # fmt: skip
+def test_of_cached_latents_only_what_is_still_used_is_held(changes, expected, tmp_path):
+    base = pipeline_without_weights(tmp_path / "base")
+    words = [f"base={base}", "model=wan21_t2v_14b", "data=shards", "data.shards=x", *changes]
+    job = build(compose(ROOT / "recipes/world_model/lora.yaml", words))
+    assert isinstance(job, Train)
+    drawn, job.callbacks = job.held_beside(), {}
+    assert {name.partition(" ")[0] for name in drawn.weights} == {"autoencoder", "text"}, "previews use both"
+    assert {name.partition(" ")[0] for name in job.held_beside().weights} == expected
 
 
 def test_a_value_that_decides_the_size_must_be_given_first(kitchen, capsys):

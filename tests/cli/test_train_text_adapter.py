@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that an adapter is trained on a language model, and merged into a transformers folder."""
+"""Tests that a language model, of a recipe or of a transformers folder, is trained by an adapter and written again."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,12 +11,15 @@ import torch
 from nemo_vfm.cli.serving.load_served import ServedSource, load_served
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.models.convert.gpt_folder import load_gpt, write_gpt
+from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.text.tokenize import TokenizeText
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
 
 from tests.support.language_models import scores  # noqa: E402
+from tests.support.repository import ROOT  # noqa: E402
 
 RECIPE = """
 _target_: nemo_vfm.train.job.Train
@@ -31,13 +35,56 @@ optimizer: {_target_: torch.optim.AdamW, lr: 1e-2}
 duration: 2 steps
 checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, every_steps: 2}
 """
+OF_FOLDER = "model={_target_: nemo_vfm.models.convert.gpt_folder.gpt_of_folder, folder: theirs}"
+
+
+def tokenized(folder: Path) -> None:
+    texts = folder / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
+    TokenizeText(path=texts, tokenizer=ByteTokenizer(), processes=1).run(Run(folder / "tokenized"))
+
+
+def written(folder: Path) -> GPT:
+    """A folder of transformers, in bfloat16."""
+    model = GPT(vocab=300, width=32, depth=2, heads=4, mlp_hidden=48, init_std=0.3)
+    write_gpt(model, dict(model.named_parameters()), folder, 64, dtype=torch.bfloat16)
+    return load_gpt(folder)
+
+
+def test_a_network_of_a_folder_is_refused_where_nothing_brings_the_folders_weights(kitchen) -> None:
+    written(kitchen.folder / "theirs")
+    kitchen.write("train.yaml", RECIPE)
+    assert kitchen.main("check", "train.yaml", OF_FOLDER, "start_from=theirs") == 0
+    refused = kitchen.command("check", "train.yaml", OF_FOLDER)
+    assert refused.returncode == 2 and "set start_from to the same folder" in refused.stdout, refused.stdout
+    generate = [str(ROOT / "recipes/llm/generate.yaml"), "model.folder=theirs"]
+    assert (kitchen.main("check", *generate), kitchen.main("check", *generate, "~checkpoint")) == (0, 2)
+
+
+@pytest.mark.slow  # trains twice
+def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_others_go(kitchen) -> None:
+    tokenized(kitchen.folder)
+    theirs = written(kitchen.folder / "theirs")
+    kitchen.write("train.yaml", f"start_from: theirs\n{RECIPE}")
+    kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: theirs\n{RECIPE}")
+    assert kitchen.main("run", "train.yaml", OF_FOLDER, "run_dir=runs/full") == 0
+    weights = checkpoint.weights_of(checkpoint.found(kitchen.folder / "runs/full"), "model")
+    assert {weights[name].dtype for name in weights} == {torch.float32}
+    moved = (weights["head.weight"] - theirs.head.weight).abs().max()
+    assert 0 < moved < 0.03, "two steps of AdamW move a weight by two learning rates"
+
+    assert kitchen.main("run", "tuned.yaml", OF_FOLDER, "run_dir=runs/tuned") == 0
+    assert kitchen.main("convert", "runs/tuned", "mine", "--adapter", "ours") == 0
+    assert kitchen.main("convert", "runs/tuned", "out", "--to", "transformers", "--most-tokens", "16") == 0
+    served = load_served(ServedSource(kitchen.folder / "runs/tuned", precision="fp32"))
+    words = torch.arange(10)[None]
+    assert torch.equal(scores(served.model, words), scores(load_gpt(kitchen.folder / "out"), words))
+    assert not torch.equal(scores(served.model, words), scores(theirs, words))
 
 
 @pytest.mark.slow  # trains twice
 def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
-    texts = kitchen.folder / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
-    TokenizeText(path=texts, tokenizer=ByteTokenizer(), processes=1).run(Run(kitchen.folder / "tokenized"))
+    tokenized(kitchen.folder)
     kitchen.write("base.yaml", RECIPE)
     kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: runs/base\n{RECIPE}")
     assert kitchen.main("run", "base.yaml", "run_dir=runs/base") == 0

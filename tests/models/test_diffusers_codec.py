@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.precision import PrecisionName
 from nemo_vfm.core.types.encoders import Codec
 from nemo_vfm.models import diffusers_codec
 from nemo_vfm.models.diffusers_codec import DiffusersCodec
@@ -178,6 +179,19 @@ def test_a_folder_without_safetensors_is_refused(wan: Path, tmp_path: Path):
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match=r"scale must be above 0|tile must be at least 1"):
         DiffusersCodec(folder=Path("anything"), **wrong)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_weights_that_are_held_are_those_that_are_loaded(
+    precision: PrecisionName, name: str, folders: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(diffusers_codec, "_LOADED", {})
+    codec = DiffusersCodec(folder=folders / name, precision=precision)
+    held = codec.held_weights()
+    assert not diffusers_codec._LOADED, "no weight was read"
+    assert held == DiffusersCodec(folder=folders / name, precision=precision, scale=0.5).held_weights()
+    assert held.num_bytes == sum(parameter.nbytes for parameter in codec._load().parameters())
 
 
 def test_a_model_is_loaded_once_a_process(folders: Path, monkeypatch: pytest.MonkeyPatch):

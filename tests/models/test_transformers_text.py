@@ -14,7 +14,9 @@ pytest.importorskip("transformers", reason="needs the extra transformers")
 import transformers as hf
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.encoders import TextEncoder
+from nemo_vfm.models import text_tower
 from nemo_vfm.models.transformers_text import TransformersTextEncoder
 from tests.support.text_folders import MODELS, text_folder
 
@@ -67,6 +69,17 @@ def test_vectors_are_those_of_transformers_for_every_family(family, folders):
     inner, _ = encoder(folder, layers=[0, 1]).encode(TEXTS)
     joined = torch.cat(expected.hidden_states[:2], 2)[0, :length]
     torch.testing.assert_close(inner[0, :length], joined, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("family", MODELS)
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_weights_that_are_held_are_those_that_are_loaded(precision, family, folders):
+    text_tower.load.cache_clear()
+    chosen = encoder(folders[family], precision=precision)
+    held = chosen.held_weights().num_bytes
+    assert text_tower.load.cache_info().misses == 0, "no weight was read"
+    tower = text_tower.load(chosen.folder, chosen.tokenizer, Precision(precision))
+    assert held == sum(parameter.nbytes for parameter in tower._model.parameters())
 
 
 @pytest.mark.parametrize("family", MODELS)

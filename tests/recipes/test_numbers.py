@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.verbs import run
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.models.convert.video.random_pipeline import write_random_pipeline
+from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.plan import static_memory
 from nemo_vfm.runtime.sweep import _check_all
 from nemo_vfm.runtime.sweep_points import sweep_plan
@@ -147,6 +150,84 @@ def test_parts_that_do_not_fit_a_pretrained_network_are_refused_at_its_folder(pa
     assert main(words) == 2
     told = "".join(capsys.readouterr())
     assert said in told and "give the folder of a network that fits" in told and "  model.folder\n" in told
+
+
+@pytest.fixture(scope="module")
+def image_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("diffusers", reason="needs the extra diffusers")
+    folder = tmp_path_factory.mktemp("image") / "base"
+    write_random_pipeline(folder, "wan21_i2v")
+    return folder
+
+
+IMAGE, GIVEN = ["callbacks.preview.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
+WITHOUT_IMAGE = [
+    ("full", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
+    ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
+    ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
+    ("sample_pretrained", ["pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"], "prompts", "takes none"),
+]
+WITH_IMAGE = [
+    ("full", [*IMAGE, GIVEN, "data.path=a"]), ("lora", [*IMAGE, GIVEN, "data.path=a"]),
+    ("full", [*IMAGE, "data.path=a", "callbacks.preview.pipeline.frame_conditioning.none_given=0.1"]),
+    ("sample_pretrained", ["pipeline=wan21_i2v", "prompts.given=[a.jpg]"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("recipe", "given", "key", "said"), WITHOUT_IMAGE, ids=lambda one: str(one)[:40])
+def test_a_network_that_begins_with_an_image_is_refused_where_it_gets_none(
+    recipe, given, key, said, image_base, capsys
+):
+    assert main(["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), f"base={image_base}", *given]) == 2
+    told = "".join(capsys.readouterr())
+    assert said in told and f"  {key}" in told, told
+
+
+@pytest.mark.parametrize(("recipe", "given"), WITH_IMAGE, ids=lambda one: str(one)[:40])
+def test_a_network_that_begins_with_an_image_is_right_where_it_gets_one(recipe, given, image_base, capsys):
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), f"base={image_base}", *given]
+    assert main(words) == 0, capsys.readouterr().out
+
+
+def test_a_network_that_encodes_given_frames_is_refused_where_the_data_are_latents(image_base, tmp_path, capsys):
+    for member in ("latents.safetensors", "mp4"):
+        with ShardWriter(tmp_path / member) as writer:
+            writer.write("0" * 32, {member: b"x"}, {"caption": "a"})
+    words = ["check", str(ROOT / "recipes/world_model/full.yaml"), f"base={image_base}", *IMAGE, GIVEN, "data=shards"]
+    for given in ([f"data.shards={tmp_path / 'latents.safetensors'}"], ["data.shards=later", "data.buckets=null"]):
+        assert main([*words, *given]) == 2
+        assert "of this data cached latents are read" in " ".join("".join(capsys.readouterr()).split())
+    for folder in (tmp_path / "mp4", "later"):
+        assert main([*words, f"data.shards={folder}"]) == 0, capsys.readouterr().out
+
+
+def test_a_training_of_two_networks_is_refused_with_a_folder_of_one(base, capsys):
+    words = ["check", str(ROOT / "recipes/world_model/full.yaml"), f"base={base}", "data.path=a"]
+    assert main([*words, "model=pretrained_experts"]) == 2
+    assert "BASE/transformer_2: model=pretrained model.folder=FOLDER" in "".join(capsys.readouterr())
+    for one in ("transformer", "transformer_2"):
+        assert main([*words, f"model.folder={base / one}", f"start_from={base / one}"]) == 0, capsys.readouterr().out
+
+
+def test_weights_that_are_adapters_alone_are_refused_with_the_way_to_merge_them(base, tmp_path, capsys):
+    folder = tmp_path / "lora" / "checkpoints"
+    for step, state in ((1, {}), (2, {"adapters": {"method": "lora"}})):
+        checkpoint.save(folder, step, {"model": {"a.adapters.own.a": torch.ones(1)}}, state)
+    full, sample = (str(ROOT / f"recipes/world_model/{name}.yaml") for name in ("full", "sample_pretrained"))
+    for place in (tmp_path / "lora", folder, folder / "step-00000002"):
+        for words in ([full, "data.path=a", f"start_from={place}"], [sample, f"checkpoint={place}"]):
+            assert main(["check", *words, f"base={base}"]) == 2
+            told = "".join(capsys.readouterr())
+            assert "holds adapters alone" in told and f"nemo-vfm convert {place} OUT" in " ".join(told.split()), told
+    assert main(["check", full, "data.path=a", f"start_from={folder / 'step-00000001'}", f"base={base}"]) == 0
+
+
+def test_blocks_that_a_model_does_not_name_are_refused_at_the_engine(capsys):
+    words = [str(ROOT / f"recipes/{SMALL}.yaml"), "data.shards=x", "model={_target_: tests.support.toy.ToyModel}"]
+    assert main(["check", *words, "--trust", "tests.support.toy", "engine.recompute=blocks"]) == 2
+    told = "".join(capsys.readouterr())
+    assert "ToyModel has no plan() that names its blocks" in told and "set engine.recompute to none" in told
+    assert main(["check", *words, "--trust", "tests.support.toy"]) == 0
 
 
 def test_a_pretrained_model_that_is_not_there_yet_is_no_problem(tmp_path, capsys):

@@ -101,7 +101,8 @@ def test_a_checkpoint_and_a_folder_of_transformers_write_the_same(tmp_path: Path
     checkpoint.save(tmp_path / "checkpoints", 1, {"ema": dict(model.state_dict())}, {})
     save_gpt(model, tmp_path / "folder", most_tokens=64)
     job(checkpoint=tmp_path / "checkpoints").run(Run(tmp_path / "a"))
-    job(model=partial(gpt_of_folder, folder=tmp_path / "folder", precision="fp32")).run(Run(tmp_path / "b"))
+    of_folder = {"model": partial(gpt_of_folder, folder=tmp_path / "folder"), "checkpoint": tmp_path / "folder"}
+    job(**of_folder).run(Run(tmp_path / "b"))
     job().run(Run(tmp_path / "untrained"))
     raw = dict(build_model(MODEL, seed=8).state_dict())
     checkpoint.save(tmp_path / "both", 1, {"ema": raw, "model": dict(model.state_dict())}, {})

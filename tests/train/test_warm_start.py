@@ -19,7 +19,9 @@ from nemo_vfm.core.storage.files import sha256_file
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.checkpoint import checkpoint
+from nemo_vfm.parallel.engine.engine import build_unfilled
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA
@@ -273,3 +275,23 @@ def test_copies_of_another_seed_or_behind_other_steps_are_not_gone_on_from(faili
             train(seed, other)
     train(1, recipe, until=8)
     assert any("GET" in line and "step-00000004/model" in line for line in failing.requests), "it was fetched"
+
+
+def test_adapters_alone_begin_no_model(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"model": {"a.adapters.own.a": torch.ones(1)}}, {"adapters": {"method": "lora"}})
+    with pytest.raises(UserError, match=r"holds adapters alone.*convert .* OUT --to transformers"):
+        WarmStart(path=tmp_path).load_into(ToyModel())
+
+
+def test_several_devices_keep_the_weights_that_a_model_brings() -> None:
+    class Brought(GPT):
+        """Of somebody's own class, which reads its weights while it is made."""
+
+        def __init__(self) -> None:
+            with torch.device("cpu"):
+                super().__init__(vocab=8, width=8, depth=1, heads=1, mlp_hidden=8)
+            torch.nn.init.constant_(self.head.weight, 0.5)
+
+    model, empty = build_unfilled(Brought, seed=1)
+    assert not empty and bool((model.get_parameter("head.weight") == 0.5).all())
+    assert build_unfilled(partial(GPT, vocab=8, width=8, depth=1, heads=1, mlp_hidden=8), seed=1)[1]

@@ -13,6 +13,7 @@ from pathlib import Path
 from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import Problem, RecipeError, build
+from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.core.types.job import DevicePlan, Job, PlannableJob
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.user_permissions import permissions
@@ -105,16 +106,20 @@ def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argpar
     except ValueError as error:  # UserError is one
         return _standing(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
-             "running average": needed.average, "activations and gathered weights": needed.activations}  # fmt: skip
+             "running average": needed.average, HELD: needed.beside,
+             "activations and gathered weights": needed.activations}  # fmt: skip
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
     fits, gpu = request.question.fits(needed), request.question.machine.gpu
     width = "".join(f"; {sentence.rstrip('.')}" for sentence in fp8_sentences(request.question))
+    unknown = " and ".join(sorted(request.held.unknown))
+    left_out = f", leaving out {unknown}, whose size is not known" if unknown else ""
     return (
         f"on {request.own} the fullest GPU needs {binary(needed.total)} at {needed.moment} ({shown}) of the "
         f"{gib(gpu.usable_bytes)} GiB that one {gpu.name} has to fill: "
-        + ("it fits" if fits else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would")
+        + (f"it fits{left_out}" if fits
+           else f"it does not fit; `nemo-vfm plan --gpus {request.own.world}` lists what would")
         + width
-    )
+    )  # fmt: skip
 
 
 def _standing(plan: DevicePlan, why: str) -> str:

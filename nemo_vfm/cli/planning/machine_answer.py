@@ -33,7 +33,7 @@ def to_json(request: PlanRequest, answer: Answer, own: Choice | None) -> "Json":
                    "source": request.sample.source},
         "phase": request.phase or None, "batch": question.subject.batch, "steps": request.steps,
         "precision": question.arithmetic, "fp8": None if question.fp8 is None else _fp8(request, question.fp8),
-        "mfu": CONVENTION,
+        "mfu": CONVENTION, "beside_bytes": dict(request.held.weights), "not_counted": dict(request.held.unknown),
         "checkpoint_bytes": request.checkpoint_bytes, "checkpoints_kept": request.kept,
         "ranked": [_choice(request, one) for one in answer.ranked],
         "own": None if own is None else _choice(request, own) | {"rank": answer.rank_of(own.family)},

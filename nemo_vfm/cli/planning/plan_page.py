@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.cli.planning.layout_ingredient import changes
 from nemo_vfm.cli.planning.layout_words import count, digits, gib, large, layout, percent, size
 from nemo_vfm.cli.planning.plan_request import PlanRequest
+from nemo_vfm.core.types.held_weights import HELD
 from nemo_vfm.perf.layout_rules import Size, judged
 from nemo_vfm.perf.low_precision.fp8_threshold import fp8_pays_from
 from nemo_vfm.perf.memory_remedies import NO_AVERAGE, OFFLOAD, Remedy
@@ -105,6 +106,11 @@ def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
         f"{answer.gpus:,} {gpu.name} of {gpu.memory_gib:g} GiB, of which {gib(gpu.usable_bytes)} can be filled, in "
         f"{machines} of up to {network.gpus_per_node}. Predicted, not measured: docs/planning.md says how well."
     )
+    if request.held.weights:
+        parts = ", ".join(f"{name} {gib(size)}" for name, size in request.held.weights.items())
+        yield (f"On each GPU stand {HELD}, too, which count: {parts} GiB. Data of cached latents and texts need fewer "
+               f"(recipes/curation/encode.yaml).")  # fmt: skip
+    yield from (f"Not counted: {note}" for note in request.held.notes())
 
 
 def fp8_sentences(question: Question) -> Iterator[str]:

@@ -15,6 +15,7 @@ from nemo_vfm.cli.tiny_recipe import built_training
 from nemo_vfm.config import ingredient, trust_list
 from nemo_vfm.config.tree import Map, Node
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.held_weights import Held
 from nemo_vfm.core.types.training_data import HasBatchSizes
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -52,6 +53,7 @@ class PlanRequest:
         recompute: whether the recipe's engine runs blocks again.
         kept: checkpoints that stay on the disk; None keeps all.
         checkpoint_bytes: of one.
+        held: the networks beside the model.
     """
 
     question: Question
@@ -66,6 +68,7 @@ class PlanRequest:
     recompute: bool
     kept: int | None
     checkpoint_bytes: int
+    held: Held
 
 
 def parse_request(arguments: argparse.Namespace) -> PlanRequest:
@@ -118,10 +121,11 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         others=tuple(size for name, size in batches.items() if name != "batch_size"),
         splits_weights_apart=not job.engine.compile,
     )  # fmt: skip
+    held = job.held_beside()
     question = Question(
         subject=subject, work=work, known=known, machine=machine, precision=_precision(job),
         fp8=job.precision.fp8, average=job.ema is not None,
-        offload=job.engine.offload_optimizer,
+        offload=job.engine.offload_optimizer, beside=held.num_bytes,
     )  # fmt: skip
     keep, where = job.checkpoint.keep, f"phases.{phase}.parallel" if phase else "parallel"
     each, learned = 4 + (4 if job.ema is not None else 0), round(work.parameters * work.learned)
@@ -129,7 +133,7 @@ def request_of(job: "Train", recipe: Path, arguments: argparse.Namespace, *, own
         question=question, sample=sample, phase=phase, steps=steps, own=own, step="", has_engine=False, where=where,
         written=written,
         recompute=job.engine.recompute == "blocks", kept=None if keep.last is None else keep.last + keep.best,
-        checkpoint_bytes=each * learned + known.kept.by(torch.float32, learned),
+        checkpoint_bytes=each * learned + known.kept.by(torch.float32, learned), held=held,
     )  # fmt: skip
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loads GPT with its weights from a language model's folder of transformers, and writes such a folder.
+"""Reads GPT and its weights from a language model's folder of transformers, and writes such a folder.
 
 Weights are written in files of a few gigabytes with an index, as transformers does, one file at a time.
 """
@@ -11,16 +11,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
-from nemo_vfm.models.convert.gpt_config import config_of
+from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import tensor_map
-from nemo_vfm.models.convert.weight_files import write_files
+from nemo_vfm.models.convert.weight_files import read_mapping, write_files
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
 
 _FILE_BYTES = 4 << 30
@@ -50,14 +50,21 @@ def filled(weights: GptFolder, dtype: torch.dtype) -> GPT:
 
 
 @component
-def gpt_of_folder(*, folder: Path, precision: PrecisionName = "auto") -> GPT:
-    """The model of a folder, for a recipe that asks it for something; a training begins with `start_from` instead.
+def gpt_of_folder(*, folder: Path) -> GPT:
+    """The model of a folder, with the weights that the seed gives it; `start_from` or `checkpoint` bring the others.
 
     Args:
-        folder: config.json and safetensors.
-        precision: of its weights: auto, bf16 or fp32.
+        folder: config.json and safetensors of a language model.
+
+    Raises:
+        UserError: there is no such folder, or its weights are no safetensors.
+        DataError: it is damaged, or of another architecture.
     """
-    return load_gpt(local(folder, "the folder of a language model"), Precision(precision).resolved()[0])
+    found = checked_folder(local(folder, "the folder of a language model"))
+    try:
+        return GPT(**arguments_of(read_mapping(found / "config.json")))
+    except DataError as error:
+        raise DataError(f"{found.name}/{error}") from error
 
 
 def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:

@@ -205,10 +205,18 @@ def recompute(model: nn.Module) -> None:
 
     Their forward is wrapped, not the module: a wrapper would change the names of the parameters.
     """
+    if not isinstance(model, Divisible):
+        raise UserError(no_blocks(model))
     names = dict(model.named_modules())
-    for name in _matched(declared(model).recompute, names):
+    for name in _matched(model.plan().recompute, names):
         module: Any = names[name]
         module.forward = partial(_again, module.forward)
+
+
+def no_blocks(model: nn.Module) -> str:
+    """Why the blocks of a model without `plan()` cannot be computed again."""
+    return (f"{type(model).__name__} has no plan() that names its blocks, so they cannot be computed again in "
+            f"backward; set engine.recompute to none")  # fmt: skip
 
 
 def _again(forward: Callable[..., object], *arguments: object) -> object:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import CorruptCheckpoint, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.checkpoint import checkpoint_index, checkpoint_one_file
 from nemo_vfm.parallel.checkpoint import checkpoint_manifest as manifests
@@ -150,6 +150,28 @@ def _places(path: Path) -> list[Path]:
         steps = ", ".join(str(folder.parent) for folder in below)
         raise UserError(f"Several folders below {path} hold checkpoints; name one of {steps}.")
     return [path, path / "checkpoints", *below]
+
+
+def adapters_alone(path: Path) -> str:
+    """Why a run or checkpoint cannot begin a model, by its manifest alone; empty where it can, or nothing is known."""
+    try:
+        steps = [path] if _is_one(path) else [one for place in _places(path) for one in existing(place)[-1:]]
+        state = manifests.read(steps[0])["state"] if steps else None
+    except (UserError, CorruptCheckpoint):
+        return ""
+    return _of_adapters(path) if isinstance(state, dict) and state.get("adapters") is not None else ""
+
+
+def require_whole(saved: Checkpoint, name: str) -> None:
+    """UserError where a checkpoint holds adapters alone."""
+    if isinstance(saved.state, dict) and saved.state.get("adapters") is not None:
+        raise UserError(_of_adapters(name))
+
+
+def _of_adapters(name: object) -> str:
+    return (f"{name} holds adapters alone, as a training of adapters saves them. `nemo-vfm convert {name} OUT --to "
+            f"transformers`, or `--to diffusers --pipeline BASE`, merges them into their model; then "
+            f"name OUT")  # fmt: skip
 
 
 def _none(path: Path) -> UserError:

@@ -21,6 +21,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.core.types.task import ModelInputs, Task
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.apply.apply_parallelism import Drawn
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -112,6 +113,18 @@ def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initial weights"))
         return factory()
+
+
+def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
+    """The model, and whether it is still without memory: so it is where it could be too large for one device.
+
+    A model that brings weights of its own keeps them.
+    """
+    with torch.device("meta"):
+        model = build_model(factory, seed)
+    if isinstance(model, Drawn) and not list(model.buffers()) and all(one.is_meta for one in model.parameters()):
+        return model, True
+    return build_model(factory, seed), False
 
 
 def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.adapter_split import set_apart
-from nemo_vfm.parallel.engine.engine import build_model
+from nemo_vfm.parallel.engine.engine import build_model, build_unfilled
 from nemo_vfm.parallel.engine.model_layout import call_under, call_within, layout_of
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 from nemo_vfm.parallel.fp8.fp8_attention import attention_in_fp8
@@ -49,7 +49,7 @@ def build_for_inference(
         attach(model)
         _into_fp8(model, fp8)
         return model.eval().requires_grad_(False)
-    model, meta = _build(factory, seed)
+    model, meta = build_unfilled(factory, seed)
     attach(model)
     model.eval().requires_grad_(False)
     for network in networks_of(model):
@@ -86,12 +86,3 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     """Raise UserError if a plan does not fit a model or one of its networks."""
     for network in networks_of(model):
         apply_parallelism.require_divisible(network, plan)
-
-
-def _build(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
-    """Build the model, if possible on the meta device, because it may be too large for one device."""
-    with torch.device("meta"):
-        model = build_model(factory, seed)
-    if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
-        return model, True
-    return build_model(factory, seed), False

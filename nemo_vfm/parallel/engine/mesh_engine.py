@@ -20,7 +20,7 @@ from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import everywhere, fill, mismatch, put, shapes_of
 from nemo_vfm.parallel.context.token_layout import Layout
-from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult, build_model, build_unfilled
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.fp8.use_fp8 import history_tensors, is_mark, switch_off, switched_off
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -158,12 +158,9 @@ class MeshEngine:
 
 
 def born(parts: EngineInputs) -> tuple[nn.Module, bool]:
-    """The model, and whether it is still without memory: so it is where it could be too large for one device."""
+    """See `build_unfilled`; a single device holds the whole model from the start."""
     if parts.plan.world > 1:
-        with torch.device("meta"):
-            model = build_model(parts.model, parts.seed)
-        if isinstance(model, apply_parallelism.Drawn) and not list(model.buffers()):
-            return model, True
+        return build_unfilled(parts.model, parts.seed)
     return build_model(parts.model, parts.seed), False
 
 

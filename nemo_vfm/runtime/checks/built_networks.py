@@ -26,20 +26,18 @@ class BuiltNetwork:
     module: "nn.Module | None" = None
     is_pretrained: bool = False
 
-    def instead(self, key: str, value: int) -> tuple[Address, str]:
-        """Where another number is to be given for `key`, and what to give there."""
+    def instead(self, key: str, value: int, beyond: str = "") -> tuple[Address, str]:
+        """Where another number is to be given for `key`, and what to give there, or what `beyond` adds."""
         if self.is_pretrained:
             return ("model", "folder"), "the folder of a network that fits"
-        return ("model", key), f"{key}={value}"
+        return ("model", key), f"{key}={value} {beyond}".rstrip()
 
 
 def built_networks(job: Any) -> list[BuiltNetwork]:
     """The networks of a job that has a model, at least one; a pipeline may have one for each range of noise levels."""
-    factory = getattr(job.model, "model", job.model)  # of a model with adapters, that of the model
-    if not isinstance(factory, BoundFactory):
-        return [BuiltNetwork()]
-    is_class = isinstance(factory.call.target, type)
-    if not is_class and not _reads_config_alone(factory.call.target):
+    factory = _factory_of(job)
+    is_class = factory is not None and isinstance(factory.call.target, type)
+    if factory is None or not (is_class or is_of_folder(job)):
         return [BuiltNetwork()]
     from nemo_vfm.parallel.plan.sharding_spec import networks_of
     from nemo_vfm.parallel.plan.static_memory import on_meta
@@ -50,8 +48,15 @@ def built_networks(job: Any) -> list[BuiltNetwork]:
         return [BuiltNetwork()]
 
 
-def _reads_config_alone(target: object) -> bool:
-    """Whether a function builds a network from a folder's config.json, without its weights."""
+def is_of_folder(job: Any) -> bool:
+    """Whether a folder's config.json says what network a job has, and the weights come from elsewhere."""
+    from nemo_vfm.models.convert.gpt_folder import gpt_of_folder
     from nemo_vfm.models.convert.video.pretrained_video import pretrained_experts, pretrained_video_model
 
-    return target in (pretrained_video_model, pretrained_experts)
+    factory = _factory_of(job)
+    return factory is not None and factory.call.target in (gpt_of_folder, pretrained_video_model, pretrained_experts)
+
+
+def _factory_of(job: Any) -> BoundFactory | None:
+    factory = getattr(job.model, "model", job.model)  # of a model with adapters, that of the model
+    return factory if isinstance(factory, BoundFactory) else None

@@ -9,7 +9,9 @@ from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
+from nemo_vfm.runtime.checks.brought_weights import without_weights
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
+from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
+_TWO_NETWORKS = ("this model is two networks, for high and for low noise levels, and a training is of one; name the "
+                 "folder of one of them, BASE/transformer or BASE/transformer_2: model=pretrained model.folder=FOLDER "
+                 "start_from=FOLDER")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
@@ -38,6 +43,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
+        yield from without_weights(job)
+        yield from without_image(job, ())
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -46,7 +53,11 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
 
 def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     yield from _of_phases(job)
-    network = built_networks(job)[0]  # a training has one
+    yield from without_weights(job)
+    network, *others = built_networks(job)
+    if others:
+        yield ("model",), _TWO_NETWORKS
+        return
     model = network.module
     if model is not None:
         yield from _layouts(job, model)
@@ -55,15 +66,17 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
         yield from _channels(network, codec)
         yield from _buckets(job, network, codec)
     yield from _text(network, getattr(job.task, "text_encoder", None))
-    yield from _words(model, getattr(job.data, "tokenizer", None), made)
-    yield from _tokens(model, getattr(job.data, "folders", None), made)
+    yield from _words(network, getattr(job.data, "tokenizer", None), made)
+    yield from _tokens(network, getattr(job.data, "folders", None), made)
     for name, callback in job.callbacks.items():
         yield from _of_user(callback, network, ("callbacks", name), made)
+        yield from without_image(callback, ("callbacks", name))
+    yield from without_pixels(job, _sources(job.data, ("data",)))
 
 
 def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of a job or callback that draws with a model."""
-    yield from _words(network.module, getattr(user, "tokenizer", None), made)
+    yield from _words(network, getattr(user, "tokenizer", None), made)
     pipeline = getattr(user, "pipeline", None)
     if pipeline is None or not hasattr(user, "num_frames"):
         return
@@ -101,32 +114,33 @@ def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
         yield at, f"{text}; give {instead}, or another text encoder"
 
 
-def _words(model: Any, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _words(network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of tokenizers that come with no files, or whose files a step makes."""
-    rows = getattr(model, "vocab", None)
+    rows = getattr(network.module, "vocab", None)
     if tokenizer is None or not isinstance(rows, int):
         return
     if hasattr(tokenizer, "folder"):
-        yield from _of_step(rows, of_tokenizer(tokenizer, made))
+        yield from _of_step(network, rows, of_tokenizer(tokenizer, made))
         return
     if rows < (words := tokenizer.vocab_size()):
-        yield ("model", "vocab"), (f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give "
-                                   f"vocab={words} or more")  # fmt: skip
+        at, instead = network.instead("vocab", words, "or more")
+        yield at, f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give {instead}"
 
 
-def _tokens(model: Any, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
+def _tokens(network: BuiltNetwork, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     """Of texts that a step makes tokens of."""
-    rows = getattr(model, "vocab", None)
+    rows = getattr(network.module, "vocab", None)
     if not isinstance(folders, Mapping) or not isinstance(rows, int):
         return
     for folder in folders.values():
-        yield from _of_step(rows, made.get(whole(folder)))
+        yield from _of_step(network, rows, made.get(whole(folder)))
 
 
-def _of_step(rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
+def _of_step(network: BuiltNetwork, rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
     if made is not None and rows < made.size:
-        yield ("model", "vocab"), (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the "
-                                   f"model a vocabulary of {rows:,}; give vocab={made.size} or more")  # fmt: skip
+        at, instead = network.instead("vocab", made.size, "or more")
+        yield at, (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the model a "
+                   f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
 
 
 def _buckets(job: "Train", network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
@@ -190,9 +204,12 @@ def _blamed(text: str, names: Address) -> str:
 
 def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
     """Degrees that the model's sizes do not allow. Ranks say so as well, but of a later phase only when it begins."""
-    from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+    from nemo_vfm.parallel.apply.apply_parallelism import no_blocks, require_divisible
     from nemo_vfm.parallel.engine.engine import ObjectsToPlans
+    from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
+    if getattr(job.engine, "recompute", "none") != "none" and not isinstance(model, Divisible):
+        yield ("engine", "recompute"), no_blocks(model)
     phases: list[tuple[Address, ParallelPlan]] = [(("phases", one.name, "parallel"), one.plan) for one in job.phases]
     for address, plan in phases or [(("parallel",), job.parallel)]:
         if isinstance(job.engine, ObjectsToPlans) and (why := job.engine.objection(plan, job.precision)):

@@ -4,10 +4,16 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
+from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
+from nemo_vfm.data.video.given_frames import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.train.train_state import TrainState
@@ -24,18 +30,29 @@ class Preview:
         height_px: height of a sample.
         width_px: width of a sample.
         fps: frames a second.
+        given: a picture or a clip for each prompt, or one for all, for a model that is given first frames.
+        given_frames: how many frames of it are given, the last ones of a clip; 1 for a picture.
+
+    Raises:
+        ValueError: a number is below 1, or there are no prompts, or another number of pictures and clips.
     """
 
     def __init__(
         self, *, pipeline: TextToVideo, prompts: Sequence[str], every_steps: int,
-        num_frames: int, height_px: int, width_px: int, fps: float,
+        num_frames: int, height_px: int, width_px: int, fps: float, given: Sequence[Path] = (),
+        given_frames: PixelFrames = PixelFrames(1),
     ) -> None:  # fmt: skip
         if every_steps < 1 or not prompts:
             raise ValueError(f"every_steps ({every_steps}) must be at least 1, and prompts must not be empty")
+        if len(given) not in (0, 1, len(prompts)):
+            raise ValueError(f"given has {len(given)} files for {len(prompts)} prompts; give one each, or one for all")
         require_between(1, MOST_FRAMES, num_frames=num_frames)
+        require_between(1, num_frames, given_frames=given_frames.count)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
         self.pipeline, self.prompts, self.every_steps = pipeline, tuple(prompts), every_steps
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
+        self.given = tuple(given) * (len(prompts) if len(given) == 1 else 1)
+        self.given_frames = given_frames
 
     def on_step(self, fit: TrainState) -> None:
         """Draw where due."""
@@ -45,9 +62,15 @@ class Preview:
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
                 fit.model, self.prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
-                fps=self.fps, seed=fit.run.seed,
+                fps=self.fps, seed=fit.run.seed, given=self._given() or None,
             )  # fmt: skip
         fit.model.train()
         if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
+
+    def _given(self) -> list[Tensor]:
+        """The first frames of each sample; empty where nothing is given."""
+        size = {"width": self.width_px, "height": self.height_px}
+        read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
+        return [read[path] for path in self.given]

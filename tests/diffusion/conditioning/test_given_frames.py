@@ -3,13 +3,17 @@
 """Tests how networks are told of given frames, in training and in sampling, for each way of telling."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
+from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
@@ -24,6 +28,7 @@ from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
+from nemo_vfm.train.callbacks import preview
 
 CODEC, TEXT = WaveletCodec(levels_space=1, levels_time=1), HashedNgrams(dim=16, max_tokens=4)
 TWO = GivenInTime(least=LatentFrames(2), most=LatentFrames(2), level=1e-4)
@@ -223,6 +228,22 @@ def test_each_video_of_a_batch_begins_with_its_own_given_frames() -> None:
     assert (received["noise_B"][:3] == 1e-4).sum(1).tolist() == [2, 0, 1]
 
 
+def test_each_video_of_a_preview_begins_with_its_image(tmp_path, monkeypatch) -> None:
+    drawn: list[torch.Tensor] = []
+    monkeypatch.setattr(preview, "write_grid", lambda _, videos, __: drawn.append(torch.from_numpy(videos)))
+    for name, colour in (("a.png", 40), ("b.png", 200)):
+        Image.new("RGB", (12, 8), (colour,) * 3).save(tmp_path / name)
+    sizes = {"every_steps": 1, "num_frames": FRAMES, "height_px": 8, "width_px": 8, "fps": 8.0}
+    fit: Any = SimpleNamespace(due=lambda _: True, model=Level(), ema=None, run=Run(tmp_path), step=1)
+    for given in (["a.png", "b.png"], ["a.png"]):
+        pictures = [tmp_path / name for name in given]
+        preview.Preview(pipeline=pipeline(TWO), prompts=["x", "y"], given=pictures, **sizes).on_step(fit)
+    first = [video[:, 0].float().mean((1, 2, 3)).round().tolist() for video in drawn]
+    assert first == [[40, 200], [40, 40]]
+    with pytest.raises(ValueError, match="given has 3 files for 2 prompts"):
+        preview.Preview(pipeline=pipeline(TWO), prompts=["x", "y"], given=[tmp_path] * 3, **sizes)
+
+
 def test_the_inputs_of_a_video_do_not_depend_on_the_rest_of_the_batch() -> None:
     received = []
     for texts, clips in ((["a", "b"], [clip(3), clip(1)]), (["b"], [clip(1)])):
@@ -261,6 +282,7 @@ def test_a_schedule_that_ends_above_zero_does_not_scale_down_the_latents() -> No
     (TWO, clip(FRAMES), "expected fewer than 9 frames"),
     (TWO, clip(1)[:, :4], r"expected fewer than 9 frames of shape \(8, 8, 3\)"),
     (TWO, clip(2), "2 frames do not fit a codec with levels_time 1"),
+    (GivenInChannels(), None, "this network begins with an image, and none is given"),
 ])  # fmt: skip
 def test_invalid_given_frames_are_refused(conditioning, given, said) -> None:
     with pytest.raises(ValueError, match=said):

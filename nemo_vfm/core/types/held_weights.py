@@ -1,0 +1,103 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Adds up the weights of encoders, codecs and other networks that stand on a device beside the model."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from torch import nn
+
+from nemo_vfm.core.errors import DataError, UserError
+
+HELD = "encoders and codecs"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldWeights:
+    """The weights of a network.
+
+    Args:
+        name: tells it from others; who gives the same name holds the same weights.
+        num_bytes: of them on a GPU.
+    """
+
+    name: str
+    num_bytes: int
+
+
+@runtime_checkable
+class HoldsWeights(Protocol):
+    """An encoder or a codec whose network stands on the device once it is used."""
+
+    def held_weights(self) -> HeldWeights:
+        """Its weights, known without reading them.
+
+        Raises:
+            UserError, DataError: what says how large they are cannot be read.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What stands beside a model on each GPU.
+
+    Args:
+        weights: bytes by name.
+        unknown: where something is held whose size cannot be known yet, with the reason.
+    """
+
+    weights: Mapping[str, int] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all that is known."""
+        return sum(self.weights.values())
+
+    def notes(self) -> list[str]:
+        """A sentence on each whose size is not known."""
+        return [f"{at} holds a network on each GPU, too, of unknown size: {why}" for at, why in self.unknown.items()]
+
+
+def held_below(parts: Mapping[str, object]) -> Held:
+    """Everything that these parts hold, at whatever depth.
+
+    Args:
+        parts: by address.
+    """
+    weights, unknown, seen = dict[str, int](), dict[str, str](), set[int]()
+    waiting = list(parts.items())
+    while waiting:
+        at, part = waiting.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, nn.Module):
+            weights[f"{type(part).__name__} at {at}"] = sum(parameter.nbytes for parameter in part.parameters())
+            continue
+        if not isinstance(part, HoldsWeights):
+            waiting += ((f"{at}.{name}", below) for name, below in _below(part))
+            continue
+        try:
+            found = part.held_weights()
+        except (UserError, DataError, OSError) as error:  # a folder that is given later, a package that is not here
+            unknown[at] = str(error)
+        else:
+            weights[found.name] = found.num_bytes
+    return Held(weights, unknown)
+
+
+def _below(part: object) -> Iterator[tuple[str, object]]:
+    """What a component keeps: its attributes, or the entries of a mapping or list."""
+    if isinstance(part, type | Path | str | bytes) or callable(part):
+        return
+    if isinstance(part, Mapping):
+        yield from ((str(key), below) for key, below in part.items())
+    elif isinstance(part, list | tuple):
+        yield from ((str(place), below) for place, below in enumerate(part))
+    else:
+        names = [*getattr(part, "__dict__", ()), *getattr(type(part), "__slots__", ())]
+        yield from ((name, getattr(part, name)) for name in names if hasattr(part, name))

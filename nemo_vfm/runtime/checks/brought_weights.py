@@ -1,0 +1,27 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds models whose weights nothing brings, or brings only adapters of."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from nemo_vfm.runtime.checks.built_networks import Address, is_of_folder
+from nemo_vfm.runtime.recipe_work import samples, trains
+
+
+def without_weights(job: Any) -> Iterator[tuple[Address, str]]:
+    """Of a job with a model: the address of what is to be changed, and why."""
+    from nemo_vfm.parallel.checkpoint.checkpoint import adapters_alone
+
+    key = "start_from" if trains(job) else "checkpoint"
+    given = getattr(job, key, job)
+    if given is job:
+        return
+    # Videos are also drawn without weights, as a baseline that the recipe asks for.
+    if given is None and is_of_folder(job) and not samples(job):
+        yield ("model",), (f"a folder gives this network its sizes, and {key}, which is not set, its weights; set "
+                           f"{key} to the same folder")  # fmt: skip
+    place = given.path if trains(job) and given is not None else given
+    if isinstance(place, Path) and (text := adapters_alone(place)):
+        yield (key,), text

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds networks that begin with an image where nothing gives them one: data, previews, prompts."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from nemo_vfm.runtime.checks.built_networks import Address
+from nemo_vfm.runtime.recipe_work import samples
+
+if TYPE_CHECKING:
+    from nemo_vfm.train.job import Train
+
+Misfit = tuple[Address, str]
+
+
+def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iterator[Misfit]:
+    """Sources of latents alone, where the network's given frames are encoded from pixels."""
+    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+
+    if isinstance(getattr(job.task, "frame_conditioning", None), GivenInChannels):
+        from nemo_vfm.data.sources.cached_latents import gives_latents
+
+        if (at := next((at for data, at in sources if gives_latents(data)), None)) is not None:
+            yield at, ("this network encodes given frames from pixels, and of this data cached latents are read; "
+                           "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
+
+
+def without_image(user: Any, at: Address) -> Iterator[Misfit]:
+    """Of a job or callback that draws videos: none where its network needs an image, or one that it cannot take."""
+    from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+
+    if not hasattr(user, "pipeline"):
+        return
+    conditioning, source, key = user.pipeline.frame_conditioning, user, "given"
+    if samples(user):
+        source, key = user.prompts, "prompts.given"
+    given, address = getattr(source, "given", ()), (*at, key.partition(".")[0])
+    if given and conditioning is None:
+        yield address, "first frames are given, and this pipeline's network takes none; set its frame_conditioning"
+    needs = isinstance(conditioning, GivenInChannels) and conditioning.none_given == 0
+    if needs and not given and type(source).__module__.startswith("nemo_vfm."):
+        yield address, (f"this network begins with an image, and none is given for what is drawn; set {key} to an "
+                        f"image or clip for each prompt, or to one for all")  # fmt: skip
