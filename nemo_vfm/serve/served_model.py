@@ -11,6 +11,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
+from nemo_vfm.serve.generation_settings import GenerationSettings
 
 
 class ChatTokens(Protocol):
@@ -47,6 +48,7 @@ class ServedModel:
         chat: None where the model has no chat format.
         revision: changes with the weights; empty where it is not known.
         reward: what the outputs of a reward model mean; None for a model that writes text.
+        generation: what holds where a request says nothing.
 
     Raises:
         UserError: model and tokenizer do not fit.
@@ -60,6 +62,7 @@ class ServedModel:
     chat: ChatTokens | None = None
     revision: str = ""
     reward: RewardHead | None = None
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
     decode: Callable[[Sequence[int]], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

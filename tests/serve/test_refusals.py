@@ -15,12 +15,13 @@ import openai
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.serve.generation_settings import generation_settings
 from nemo_vfm.serve.openai_api.access_guard import AccessGuard, names_of
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chat_request import read_chat
 from nemo_vfm.serve.openai_api.completion_request import read_completion
 from nemo_vfm.serve.openai_api.http_server import Listen
-from nemo_vfm.serve.served_folder import _stop_tokens, served_folder
+from nemo_vfm.serve.served_folder import served_folder
 from tests.support.served_http import Running, running
 
 KEY = "sk-canary-5f0c2e9b7d"
@@ -281,7 +282,6 @@ def test_a_token_that_there_is_not_is_refused_when_the_model_is_loaded(
 
 
 def test_one_token_a_list_and_none_end_a_text(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
     for value, tokens in ((None, []), (7, [7]), ([7, 9], [7, 9]), ([], [])):
-        file.write_text(json.dumps({"eos_token_id": value, "pad_token_id": -1}))
-        assert _stop_tokens(file, 400) == frozenset(tokens)
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": value, "pad_token_id": -1}))
+        assert generation_settings(400, tmp_path).stop == frozenset(tokens)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
 from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling
@@ -36,8 +37,12 @@ class ChatRequest:
     num_top: int | None
 
 
-def read_chat(body: Mapping[str, Json]) -> ChatRequest:
-    """Read it; `model` has been read.
+def read_chat(body: Mapping[str, Json], default: Choice = Choice()) -> ChatRequest:
+    """Read it.
+
+    Args:
+        body: JSON; `model` has been read.
+        default: how tokens are chosen where it says nothing.
 
     Raises:
         ApiError: 400, naming the field.
@@ -46,8 +51,8 @@ def read_chat(body: Mapping[str, Json]) -> ChatRequest:
     fields.value("model")
     for name, values in NOT_HONOURED.items():
         fields.neutral(name, *values)
-    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields), read_sampling(fields),
-                          _num_top(fields))  # fmt: skip
+    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields),
+                          read_sampling(fields, default), _num_top(fields))  # fmt: skip
     fields.require_all_read()
     return request
 

@@ -62,7 +62,7 @@ class Chats:
         )
 
     def _read(self, body: dict[str, Json]) -> _Chat:
-        request = read_chat(body)
+        request = read_chat(body, self._served.generation.choice)
         text = chat_text(self._served, self._engine, request)
         require_countable(self._engine, request.sampling.num_choices)
         texts = tuple(

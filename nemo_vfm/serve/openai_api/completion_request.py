@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
 from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling
@@ -32,19 +33,20 @@ class CompletionRequest:
     num_top: int | None
 
 
-def read_completion(body: Mapping[str, Json], vocab: int) -> CompletionRequest:
+def read_completion(body: Mapping[str, Json], vocab: int, default: Choice = Choice()) -> CompletionRequest:
     """Read it.
 
     Args:
         body: JSON; `model` has been read.
         vocab: tokens are below it.
+        default: how tokens are chosen where it says nothing.
 
     Raises:
         ApiError: 400, naming the field.
     """
     fields = RequestFields(body)
     fields.value("model")
-    sampling = read_sampling(fields)
+    sampling = read_sampling(fields, default)
     fields.neutral("suffix", "")
     fields.neutral("user")
     fields.neutral("best_of", sampling.num_choices)

@@ -77,7 +77,7 @@ class Completions:
         return _Completion(asked, prompts, AnswerPlan(texts, asked.sampling.stops, asked.sampling.stream))
 
     def _checked(self, body: dict[str, Json]) -> CompletionRequest:
-        asked = read_completion(body, self._served.model.vocab)
+        asked = read_completion(body, self._served.model.vocab, self._served.generation.choice)
         require_countable(self._engine, len(asked.prompts) * asked.sampling.num_choices)
         for prompt in asked.prompts:
             if isinstance(prompt, str):

@@ -40,8 +40,8 @@ class SamplingFields:
         return self.seed if number == 0 else derive(self.seed, "choice", number)
 
 
-def read_sampling(fields: RequestFields) -> SamplingFields:
-    """Read them, and refuse what OpenAI knows beside them and this server does not do."""
+def read_sampling(fields: RequestFields, default: Choice = Choice()) -> SamplingFields:
+    """Read them, and refuse what OpenAI knows beside them and this server does not do; `default` is the model's own."""
     num_choices = fields.integer("n", 1, 1, MOST_CHOICES) or 1
     for name in ("presence_penalty", "frequency_penalty"):
         fields.neutral(name, 0, 0.0)
@@ -49,15 +49,15 @@ def read_sampling(fields: RequestFields) -> SamplingFields:
     stream = fields.flag("stream")
     seed = fields.integer("seed", None, -_LARGEST_SEED - 1, _LARGEST_SEED)
     return SamplingFields(
-        _choice(fields), secrets.randbits(62) if seed is None else seed, fields.texts("stop", MOST_STOPS),
+        _choice(fields, default), secrets.randbits(62) if seed is None else seed, fields.texts("stop", MOST_STOPS),
         num_choices, stream, _include_usage(fields, stream),
     )  # fmt: skip
 
 
-def _choice(fields: RequestFields) -> Choice:
-    temperature = fields.number("temperature", 1.0, 0, 100)
-    top_p, min_p = fields.number("top_p", 1.0, 0, 1), fields.number("min_p", 0.0, 0, 0.999999)
-    top_k = fields.integer("top_k", None, -1, 1 << 30)
+def _choice(fields: RequestFields, default: Choice) -> Choice:
+    temperature = fields.number("temperature", default.temperature, 0, 100)
+    top_p, min_p = fields.number("top_p", default.top_p, 0, 1), fields.number("min_p", default.min_p, 0, 0.999999)
+    top_k = fields.integer("top_k", default.top_k, -1, 1 << 30)
     if 0 < temperature < _LOWEST_TEMPERATURE:  # scores over it would not be finite
         raise ApiError(400, f"temperature must be 0, which takes the likeliest token, or at least "
                             f"{_LOWEST_TEMPERATURE}", param="temperature")  # fmt: skip
