@@ -11,6 +11,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import GENERATION, generation_of, stop_tokens
 
+#: The smallest and the largest that keep scores finite.
+REPETITION_PENALTIES = (0.01, 100.0)
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 #: Keys that say nothing about the next token, and values that ask for nothing.
 _SILENT = {"_from_model_config", "transformers_version", "bos_token_id", "eos_token_id", "pad_token_id", "do_sample"}
@@ -27,11 +29,13 @@ class GenerationSettings:
     Args:
         stop: tokens that end it.
         choice: how the next token is chosen.
+        repetition_penalty: see `TokenRules`.
         note: what of the file is applied, and what is not; empty where it asks for nothing.
     """
 
     stop: frozenset[int] = frozenset()
     choice: Choice = field(default_factory=Choice)
+    repetition_penalty: float = 1.0
     note: str = ""
 
 
@@ -43,13 +47,17 @@ def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings
     """
     found = generation_of(vocab, *folders)
     wanted = {name: value for name, value in found.items() if name not in _SILENT and _asks(name, value)}
-    applied = {name: wanted[name] for name in _SAMPLING if name in wanted} if found.get("do_sample") is True else {}
+    sampled = {name: wanted[name] for name in _SAMPLING if name in wanted} if found.get("do_sample") is True else {}
+    penalty = wanted.get("repetition_penalty", 1.0)
     try:
         # 0 leaves all words, in transformers too.
-        choice = Choice(**{name: value for name, value in applied.items() if (name, value) != ("top_k", 0)})
+        choice = Choice(**{name: value for name, value in sampled.items() if (name, value) != ("top_k", 0)})
+        if not REPETITION_PENALTIES[0] <= penalty <= REPETITION_PENALTIES[1]:
+            raise ValueError(f"repetition_penalty must be from 0.01 to 100, got {penalty}")
     except (TypeError, ValueError) as error:
         raise DataError(f"{GENERATION}: {error}") from None
-    return GenerationSettings(frozenset(stop_tokens(found)), choice, _note(applied, wanted))
+    applied = sampled | {name: value for name, value in wanted.items() if name == "repetition_penalty"}
+    return GenerationSettings(frozenset(stop_tokens(found)), choice, float(penalty), _note(applied, wanted))
 
 
 def _asks(name: str, value: Json) -> bool:

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
@@ -11,13 +12,17 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
+from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.generation_settings import GenerationSettings
 
 
 class ChatTokens(Protocol):
     """Messages to the tokens of a model's chat format."""
 
-    def tokens(self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool) -> list[int]:
+    def tokens(
+        self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool,
+        variables: Mapping[str, Json] | None = None,
+    ) -> list[int]:  # fmt: skip
         """The prompt after which the model answers; DataError where the messages do not fit the format."""
         ...
 
@@ -71,3 +76,8 @@ class ServedModel:
         if self.tokenizer.vocab_size() > self.model.vocab:
             raise UserError(f"the model knows {self.model.vocab} tokens and the tokenizer has "
                             f"{self.tokenizer.vocab_size()}; they are not of each other")  # fmt: skip
+
+    @cached_property
+    def names(self) -> TokenNames:
+        """Of its tokens, for log-probabilities."""
+        return TokenNames(self.tokenizer)

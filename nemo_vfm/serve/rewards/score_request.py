@@ -70,6 +70,7 @@ def read_scored_chat(body: Mapping[str, Json]) -> ScoreRequest:
     fields.value("model")
     for name, values in (NOT_HONOURED | _NO_CHOICE).items():
         fields.neutral(name, *values)
+    fields.name("user")
     fields.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     for name in ("max_tokens", "max_completion_tokens"):
         fields.integer(name, None, 1, 1 << 30)
