@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from nemo_vfm.core.types.component import component
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.plan.static_memory import Params
 
 
@@ -46,7 +45,8 @@ def grouped_optimizer(
     params: Params, *, lr: float, betas: tuple[float, float] | None = None, eps: float | None = None,
     weight_decay: float | None = None, amsgrad: bool | None = None, maximize: bool | None = None,
     foreach: bool | None = None, capturable: bool | None = None, fused: bool | None = None, kind: str = "AdamW",
-    options: Mapping[str, Json] | None = None, groups: Mapping[str, ParamGroup] | None = None,
+    options: Mapping[str, bool | float | str | Sequence[float]] | None = None,
+    groups: Mapping[str, ParamGroup] | None = None,
 ) -> torch.optim.Optimizer:  # fmt: skip
     """An optimizer of `torch.optim`, by default AdamW. Of what is None its own default holds.
 
@@ -71,9 +71,9 @@ def grouped_optimizer(
     make: Any = getattr(torch.optim, kind, None)
     if not (inspect.isclass(make) and issubclass(make, torch.optim.Optimizer)) or make is torch.optim.Optimizer:
         raise ValueError(f"torch.optim has no optimizer {kind!r}; name one such as AdamW, SGD or Adafactor")
-    given = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize,
+    named = {"betas": betas, "eps": eps, "weight_decay": weight_decay, "amsgrad": amsgrad, "maximize": maximize,
              "foreach": foreach, "capturable": capturable, "fused": fused, **(options or {})}  # fmt: skip
-    given = {"lr": lr} | {name: value for name, value in given.items() if value is not None}
+    given: dict[str, Any] = {"lr": lr} | {name: value for name, value in named.items() if value is not None}
     decays = any(group.weight_decay is not None for group in (groups or {}).values())
     wanted = {*given, *(["weight_decay"] if decays else [])}
     if unknown := sorted(wanted - inspect.signature(make).parameters.keys()):
