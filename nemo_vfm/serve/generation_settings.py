@@ -52,6 +52,8 @@ def generation_settings(vocab: int, *folders: Path | None) -> GenerationSettings
     try:
         # 0 leaves all words, in transformers too.
         choice = Choice(**{name: value for name, value in sampled.items() if (name, value) != ("top_k", 0)})
+        if not isinstance(choice.top_k, int | None):
+            raise ValueError(f"top_k must be a whole number, got {choice.top_k}")
         if not REPETITION_PENALTIES[0] <= penalty <= REPETITION_PENALTIES[1]:
             raise ValueError(f"repetition_penalty must be from 0.01 to 100, got {penalty}")
     except (TypeError, ValueError) as error:

@@ -64,9 +64,10 @@ def test_a_model_stops_and_samples_as_its_files_say_wherever_it_lies(kitchen, mo
 def test_the_server_says_what_of_a_models_own_sampling_holds(told: dict[str, Any], note: str, tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps(told))
     assert generation_settings(9, tmp_path).note == (f"generation_config.json: {note}" if note else "")
-    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_p": "x"}))
-    with pytest.raises(DataError, match=r"generation_config\.json: "):
-        generation_settings(9, tmp_path)
+    for name, value in (("top_p", "x"), ("top_k", 2.5), ("temperature", -1), ("repetition_penalty", 0)):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
+        with pytest.raises(DataError, match=r"generation_config\.json: "):
+            generation_settings(9, tmp_path)
 
 
 def test_what_files_do_not_say_is_an_argument(kitchen, monkeypatch) -> None:

@@ -92,20 +92,15 @@ def _rules(fields: RequestFields, vocab: int, default: GenerationSettings) -> To
 
 def _bias(fields: RequestFields, vocab: int) -> dict[int, float]:
     value = fields.value("logit_bias")
-    if value is None:
-        return {}
-    numbers = (
-        {name: name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < vocab for name in value}
-        if isinstance(value, dict)
-        else {}
-    )
-    if not isinstance(value, dict) or not all(numbers.values()) or not all(map(_is_bias, value.values())):
+    found = {} if value is None else value
+    if not isinstance(found, dict) or not all(_is_bias(*one, vocab) for one in found.items()):
         raise fields.wrong("logit_bias", f"an object of tokens from 0 to {vocab - 1} and numbers from -100 to 100")
-    return {int(name): float(bias) for name, bias in value.items()}
+    return {int(name): float(bias) for name, bias in found.items()}
 
 
-def _is_bias(value: Json) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and -100 <= value <= 100
+def _is_bias(name: str, value: Json, vocab: int) -> bool:
+    is_token = name.isascii() and name.isdecimal() and len(name) < 10 and int(name) < vocab
+    return is_token and isinstance(value, int | float) and not isinstance(value, bool) and -100 <= value <= 100
 
 
 def _stop_tokens(fields: RequestFields, vocab: int) -> frozenset[int]:
