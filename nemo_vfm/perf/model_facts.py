@@ -195,7 +195,7 @@ def _large_linears(model: Cuttable, block: str) -> int:
 def _copies(optimizer: OptimizerFactory) -> bool:
     """torch's optimizers do on a GPU, where they go over all weights at once, unless one kernel does all of it."""
     with without_compiler():
-        options = optimizer([nn.Parameter(torch.zeros(2, 3))]).defaults
+        options = optimizer([("weight", nn.Parameter(torch.zeros(2, 3)))]).defaults
     return not options.get("fused") and options.get("foreach") is not False
 
 

@@ -5,7 +5,7 @@
 from pathlib import Path
 
 from nemo_vfm.core.device import device
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.encoders import Tokenizer
@@ -13,11 +13,11 @@ from nemo_vfm.data.chat.chat_format import ChatFormat
 from nemo_vfm.data.chat.chat_template import has_template
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.gpt_folder import load_gpt
-from nemo_vfm.models.convert.gpt_keys import shown
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import fingerprint_of
 from nemo_vfm.models.reward import RewardHead
+from nemo_vfm.serve.generation_settings import GenerationSettings, generation_settings
 from nemo_vfm.serve.served_model import ServedModel
 
 _UNKNOWN_CONTEXT = 4096
@@ -41,19 +41,18 @@ def served_folder(
         DataError: it is damaged, or of another architecture.
     """
     folder = local(folder, "the folder of a language model")
-    config, generation = read_mapping(folder / "config.json"), folder / "generation_config.json"
-    told = generation if generation.is_file() else folder / "config.json"
+    config = read_mapping(folder / "config.json")
     model = load_gpt(folder, Precision(precision).resolved()[0])
     return served_model(
         model, FolderTokenizer(folder=tokenizer or folder), name=name or folder.resolve().name,
-        context=context or config.get("max_position_embeddings"), stop=_stop_tokens(told, model.vocab),
-        revision=fingerprint_of(folder),
+        context=context or config.get("max_position_embeddings"),
+        generation=generation_settings(model.vocab, folder), revision=fingerprint_of(folder),
     )  # fmt: skip
 
 
 def served_model(
-    model: GPT, tokenizer: Tokenizer, *, name: str, context: int | None, stop: frozenset[int] = frozenset(),
-    revision: str = "", reward: RewardHead | None = None,
+    model: GPT, tokenizer: Tokenizer, *, name: str, context: int | None,
+    generation: GenerationSettings = GenerationSettings(), revision: str = "", reward: RewardHead | None = None,
 ) -> ServedModel:  # fmt: skip
     """A loaded model, ready to be served.
 
@@ -62,7 +61,7 @@ def served_model(
         tokenizer: the one that it was trained with; the token that ends a document ends a text.
         name: as clients call it.
         context: tokens of a text at most; None takes 4,096.
-        stop: further tokens that end a text.
+        generation: further tokens that end a text, and how tokens are chosen.
         revision: changes with the weights.
         reward: what the outputs of a reward model mean.
     """
@@ -70,27 +69,8 @@ def served_model(
     chat = None
     if isinstance(tokenizer, FolderTokenizer) and has_template(tokenizer.folder):
         chat = ChatFormat(tokenizer=tokenizer)
-    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, stop | _end_of(tokenizer), chat, revision,
-                       reward)  # fmt: skip
-
-
-def _stop_tokens(file: Path, vocab: int) -> frozenset[int]:
-    """Of the file of transformers that names one token that ends a text, or a list, or none.
-
-    Raises:
-        DataError: it names something else; a text would then never end.
-    """
-    config = read_mapping(file)
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        value = config.get(name)
-        listed = value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]
-        lowest = -1 if name == "pad_token_id" else 0  # where nothing is filled up, some write -1
-        if not all(type(one) is int and lowest <= one < vocab for one in listed):
-            more = ", or a list of them" if name == "eos_token_id" else ""
-            raise DataError(f"{file.name} of {file.parent.name} says {name}: {shown(value)}; it must be null, a token "
-                            f"from 0 to {vocab - 1}{more}")  # fmt: skip
-    ends = config.get("eos_token_id")
-    return frozenset(ends if isinstance(ends, list) else [] if ends is None else [ends])
+    return ServedModel(name, model, tokenizer, context or _UNKNOWN_CONTEXT, generation.stop | _end_of(tokenizer), chat,
+                       revision, reward, generation)  # fmt: skip
 
 
 def _end_of(tokenizer: Tokenizer) -> frozenset[int]:

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.core.errors import UserError
@@ -12,6 +13,8 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.reward import RewardHead
+from nemo_vfm.serve.answers.token_names import TokenNames
+from nemo_vfm.serve.generation_settings import GenerationSettings
 
 _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most so many
 
@@ -19,7 +22,10 @@ _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most
 class ChatTokens(Protocol):
     """Messages to the tokens of a model's chat format."""
 
-    def tokens(self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool) -> list[int]:
+    def tokens(
+        self, messages: Sequence[Mapping[str, Json]], *, add_generation_prompt: bool,
+        variables: Mapping[str, Json] | None = None,
+    ) -> list[int]:  # fmt: skip
         """The prompt after which the model answers; DataError where the messages do not fit the format."""
         ...
 
@@ -50,6 +56,7 @@ class ServedModel:
         chat: None where the model has no chat format.
         revision: changes with the weights; empty where it is not known.
         reward: what the outputs of a reward model mean; None for a model that writes text.
+        generation: what holds where a request says nothing.
 
     Raises:
         UserError: model and tokenizer do not fit.
@@ -63,6 +70,7 @@ class ServedModel:
     chat: ChatTokens | None = None
     revision: str = ""
     reward: RewardHead | None = None
+    generation: GenerationSettings = field(default_factory=GenerationSettings)
     decode: Callable[[Sequence[int]], str] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -75,3 +83,8 @@ class ServedModel:
     def thought_split(self, prompt: Sequence[int]) -> ThoughtSplit:
         """What splits the thought from the answer to a prompt, whose template may have begun the thought itself."""
         return ThoughtSplit(is_open=opens_thought(self.decode(prompt[-_TAG_TOKENS:])))
+
+    @cached_property
+    def names(self) -> TokenNames:
+        """Of its tokens, for log-probabilities."""
+        return TokenNames(self.tokenizer)

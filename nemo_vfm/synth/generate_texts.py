@@ -21,8 +21,10 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.language.generation import Continues, generate
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.models.convert.gpt_folder import generation_of, stop_tokens
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.parallel.apply.apply_parallelism import allocate
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
@@ -146,9 +148,8 @@ class Generate:
             load_weights_into(model, load_weights(found.path, self.weights))
 
     def _texts(self, model: Continues[object], group: Sequence[_Asked], seed: int) -> list[Json]:
-        end = self.tokenizer.end()
         found = generate(
-            model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=frozenset([end]),
+            model, [one.tokens for one in group], most_new=self.most_tokens, choice=self.choice, stop=self._stop(model),
             seeds=[derive(seed, "text", one.index) for one in group], device=device(),
             dtype=Precision(self.precision).resolved()[0],
         )  # fmt: skip
@@ -157,6 +158,12 @@ class Generate:
              "tokens": len(tokens), "ended": len(tokens) < self.most_tokens}
             for one, tokens in zip(group, found, strict=True)
         ]  # fmt: skip
+
+    def _stop(self, model: Continues[object]) -> frozenset[int]:
+        """The token that ends a document, and those of a generation_config.json beside the tokenizer."""
+        rows = getattr(model, "vocab", self.tokenizer.vocab_size())
+        beside = self.tokenizer.folder if isinstance(self.tokenizer, FolderTokenizer) else None
+        return frozenset([self.tokenizer.end(), *stop_tokens(generation_of(rows, beside))])
 
 
 def _groups(items: Sequence[_Asked], size: int) -> Iterator[Sequence[_Asked]]:

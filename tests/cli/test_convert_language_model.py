@@ -124,6 +124,47 @@ def test_a_run_goes_out_and_transformers_reads_and_writes_as_ours(named: str, ke
     assert theirs.config.max_position_embeddings == 64 and theirs.generation_config.eos_token_id == ours.end()
 
 
+#: As of Llama 3 and Qwen 2.5: several tokens end a text, and a way to sample.
+GENERATION = {"bos_token_id": 0, "do_sample": True, "eos_token_id": [7, 1, 9], "pad_token_id": 7, "temperature": 0.6,
+              "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.05, "transformers_version": "4.43.0"}  # fmt: skip
+
+
+@pytest.mark.parametrize("tokenizer", [True, False])
+def test_how_a_model_writes_texts_comes_in_and_goes_out_whole(tokenizer: bool, kitchen) -> None:
+    written(kitchen.folder / "theirs", "llama", vocab_size=400)
+    if tokenizer:
+        byte_level(kitchen.folder / "theirs")
+    (kitchen.folder / "theirs/generation_config.json").write_text(json.dumps(GENERATION))
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    assert kitchen.main("convert", "ours", "again", "--to", "transformers") == 0
+    assert json.loads((kitchen.folder / "again/generation_config.json").read_text()) == GENERATION
+    assert json.loads((kitchen.folder / "again/config.json").read_text())["eos_token_id"] == [7, 1, 9]
+    again = transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / "again")
+    assert again.generation_config.eos_token_id == [7, 1, 9] and again.generation_config.temperature == 0.6
+
+
+def test_a_run_goes_out_with_what_lies_beside_its_tokenizer_and_ends_texts_as_its_documents(kitchen) -> None:
+    trained(kitchen)
+    file = kitchen.folder / "tokenizer/generation_config.json"
+    for number, (ends, expected) in enumerate((([7, 1, 9], [7, 1, 9]), ([7, 9], [7, 9, 1]), (None, 1))):
+        file.write_text(json.dumps(GENERATION | {"eos_token_id": ends}))
+        out = kitchen.folder / f"out{number}"
+        assert kitchen.main("convert", "run", out.name, "--to", "transformers") == 0
+        told = json.loads((out / "generation_config.json").read_text())
+        assert {**told, "_from_model_config": 0} == {**GENERATION, "eos_token_id": expected, "_from_model_config": 0}
+    file.write_text(json.dumps({"eos_token_id": [7, 400]}))
+    assert kitchen.main("convert", "run", "out", "--to", "transformers") == 1
+
+
+def test_tokens_that_config_json_alone_names_end_texts_after_conversion(kitchen) -> None:
+    written(kitchen.folder / "theirs", "llama", vocab_size=400, eos_token_id=[7, 9], pad_token_id=7)
+    (kitchen.folder / "theirs/generation_config.json").unlink()
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    assert kitchen.main("convert", "ours", "again", "--to", "transformers") == 0
+    told = transformers.GenerationConfig.from_pretrained(kitchen.folder / "again")
+    assert (told.eos_token_id, told.pad_token_id) == ([7, 9], 7)
+
+
 def test_weights_go_out_in_bfloat16_and_with_another_tokenizer(kitchen) -> None:
     trained(kitchen)
     byte_level(kitchen.folder / "other", split_digits=True)

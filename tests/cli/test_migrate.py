@@ -21,7 +21,11 @@ from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.sample_batches import VideoBatch
+from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.param_groups import ParamGroup
 from tests.support import foreign
 from tests.support.recipe_folder import ROOT, Kitchen
 
@@ -94,10 +98,11 @@ def test_automodel_keeps_its_numbers(kitchen):
     assert (bucket["width"], bucket["height"], bucket["num_frames"]) == (640, 384, "???")
     assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["heads"]) == (1536, 30, 12)
     assert ours["optimizer"] == {
-        "_target_": "torch.optim.AdamW",
+        "_target_": "nemo_vfm.parallel.engine.param_groups.grouped_optimizer",
         "lr": 2e-5,
         "betas": [0.9, 0.95],
         "weight_decay": 0.05,
+        "groups": {},
     }
     assert ours["schedule"]["_target_"].endswith("WarmupCosine")
     assert (ours["schedule"]["warmup_steps"], ours["schedule"]["final_fraction"]) == (100, 0.1)
@@ -105,6 +110,26 @@ def test_automodel_keeps_its_numbers(kitchen):
     assert (objective["shift"], objective["logit_mean"], objective["logit_std"]) == (2.5, 0.5, 1.5)
     assert (objective["uniform_fraction"], objective["noise_weight"]) == (0.2, 0.0)
     assert ours["precision"]["compute"] == "bf16" and ours["checkpoint"]["every_steps"] == 500
+
+
+def test_of_megatrons_formats_norms_and_biases_do_not_decay(kitchen):
+    drafts = {name: migrate(text, name).draft.values for name, text in foreign.ALL.items()}
+    sparing = {name: values.get("optimizer.groups.no_decay.parameters") for name, values in drafts.items()}
+    assert {name for name, patterns in sparing.items() if patterns is None} == {"automodel", "automodel_language"}, (
+        "plain AdamW"
+    )
+    group = ParamGroup(
+        parameters=sparing["nemo1"], weight_decay=drafts["nemo1"]["optimizer.groups.no_decay.weight_decay"]
+    )
+    assert group.weight_decay == 0.0 and len(set(sparing.values())) == 2
+    sizes = {"width": 24, "depth": 1, "heads": 2}
+    with torch.device("meta"):
+        models = [GPT(vocab=8, mlp_hidden=8, qkv_bias=True, qk_norm=True, norm="layernorm1p", **sizes),
+                  DiT(in_channels=4, text_dim=8, **sizes), STDiT(in_channels=4, text_dim=8, **sizes)]  # fmt: skip
+    for name, parameter in (named for model in models for named in model.named_parameters()):
+        assert group.matches(name) == (parameter.ndim < 2), name
+    ours = migrated(kitchen, foreign.NEMO2_LANGUAGE)["optimizer"]["groups"]
+    assert ours == {"no_decay": {"parameters": ["*norm.weight", "*.bias"], "weight_decay": 0.0}}
 
 
 def test_linear_loss_weighting_is_the_weight_of_ours():

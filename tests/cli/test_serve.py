@@ -3,18 +3,22 @@
 """Tests which models `serve` loads (runs, checkpoints, folders), and that each option reaches its part."""
 
 import argparse
+import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from nemo_vfm.cli.serving.load_served import ServedSource, load_served
 from nemo_vfm.cli.verbs import serve
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.serve.generation_settings import GenerationSettings, generation_settings
+from nemo_vfm.serve.openai_api.completion_request import read_completion
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
-from tests.cli.test_convert_language_model import trained  # noqa: E402
+from tests.cli.test_convert_language_model import GENERATION, trained  # noqa: E402
 from tests.support.language_models import scores, words  # noqa: E402
 
 
@@ -29,6 +33,41 @@ def test_a_run_a_checkpoint_and_what_was_converted_are_one_model(kitchen, monkey
         assert torch.equal(scores(served.model, words()), expected), folder
         assert (served.name, served.context) == (Path(folder).name, 64)
         assert served.stop == {served.tokenizer.end()} and served.revision
+
+
+def test_a_model_stops_and_samples_as_its_files_say_wherever_it_lies(kitchen, monkeypatch) -> None:
+    monkeypatch.chdir(kitchen.folder)
+    trained(kitchen)
+    Path("tokenizer/generation_config.json").write_text(json.dumps(GENERATION))
+    assert kitchen.main("convert", "run", "theirs", "--to", "transformers") == 0
+    assert kitchen.main("convert", "theirs", "back") == 0
+    for folder in ("run", "theirs", "back"):
+        served = load_served(ServedSource(Path(folder), precision="fp32"))
+        assert served.stop == {7, 1, 9}, folder
+        asked = [
+            read_completion({"prompt": "a", **body}, 400, served.generation)
+            for body in ({}, {"temperature": 1, "top_k": -1})
+        ]
+        own, other = (vars(one.sampling.choice) for one in asked)
+        assert asked[0].sampling.rules.repetition_penalty == 1.05
+        assert own == {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "min_p": 0.0}
+        assert other == own | {"temperature": 1.0, "top_k": None}
+
+
+@pytest.mark.parametrize(("told", "note"), [
+    ({"do_sample": True, "temperature": 0.6, "num_beams": 1, "max_length": 4096},
+     "a request without its own gets temperature 0.6; not applied: max_length"),
+    ({"temperature": 0.6, "top_p": None}, "not applied: temperature (do_sample is not true)"),
+    ({"do_sample": False, "suppress_tokens": [3]}, "not applied: suppress_tokens"),
+    ({"do_sample": True, "eos_token_id": 3}, ""),
+])  # fmt: skip
+def test_the_server_says_what_of_a_models_own_sampling_holds(told: dict[str, Any], note: str, tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps(told))
+    assert generation_settings(9, tmp_path).note == (f"generation_config.json: {note}" if note else "")
+    for name, value in (("top_p", "x"), ("top_k", 2.5), ("temperature", -1), ("repetition_penalty", 0)):
+        (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, name: value}))
+        with pytest.raises(DataError, match=r"generation_config\.json: "):
+            generation_settings(9, tmp_path)
 
 
 def test_what_files_do_not_say_is_an_argument(kitchen, monkeypatch) -> None:
@@ -104,6 +143,7 @@ class Part:
     """Stands for a part of a server, or for what was loaded."""
 
     name, model, address = "loaded", "weights", "http://127.0.0.1"
+    generation = GenerationSettings()
 
     def __init__(self, called: str) -> None:
         self._called = called

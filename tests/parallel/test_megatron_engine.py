@@ -19,6 +19,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import SavedTensors
 from nemo_vfm.parallel.engine import gradients
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.param_groups import ParamGroup, grouped_optimizer
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -113,21 +114,29 @@ def test_every_layout_gives_one_devices_losses_and_norms(one_device: dict[str, A
                 assert one[key] == pytest.approx(one_device[name][key], rel=1e-5), (name, degrees)
 
 
-def weights(rank: int, kind: type, degrees: dict[str, Any]) -> dict[str, torch.Tensor]:
+#: Norms and biases as they are; queries and keys at a rate of their own.
+GROUPS = {"no_decay": ParamGroup(parameters=["*norm.weight", "*.bias"], weight_decay=0.0),
+          "slow": ParamGroup(parameters=["*.qkv.weight"], lr_scale=0.25)}  # fmt: skip
+
+
+def weights(rank: int, kind: type, degrees: dict[str, Any], groups: Any = None) -> dict[str, torch.Tensor]:
     """After steps in which weight decay moves more than gradients do."""
     with megatron_on_cpu() if kind is MegatronEngine else nullcontext():
-        plan, optimizer = ParallelPlan(**degrees), partial(torch.optim.AdamW, lr=1e-3, weight_decay=20.0, eps=1e-5)
-        engine = kind()
+        optimizer = partial(grouped_optimizer, lr=1e-3, weight_decay=20.0, eps=1e-5, groups=groups)
+        plan, engine = ParallelPlan(**degrees), kind()
         engine.start(EngineInputs(*MODELS["dit"], optimizer, Precision("fp32"), 3, plan))
         for index in range(STEPS):
             engine.step([own(plan, rank, index)], 1.0)
         return {name: whole(tensor).clone() for name, tensor in engine.tensors()["model"].items()}
 
 
-def test_every_weight_norm_and_bias_decays_as_in_the_other_engine() -> None:
-    expected = on_ranks(1, weights, TorchEngine, {})[0]
-    for count, degrees in ((1, {}), (2, {"shard": 2})):
-        found = on_ranks(count, weights, MegatronEngine, degrees)[0]
+@pytest.mark.parametrize("groups", [None, GROUPS], ids=["alike", "groups"])
+def test_every_weight_norm_and_bias_decays_as_in_the_other_engine(groups: Any) -> None:
+    expected = on_ranks(1, weights, TorchEngine, {}, groups)[0]
+    pipeline = [(2, PIPELINE)] if groups else []  # a stage without some of the groups
+    for count, degrees in ((1, {}), (2, {"shard": 2}), *pipeline):
+        ranks = on_ranks(count, weights, MegatronEngine, degrees, groups)
+        found = {name: tensor for one in ranks for name, tensor in one.items()}
         assert found.keys() == expected.keys()
         for name, tensor in found.items():
             torch.testing.assert_close(tensor, expected[name], rtol=1e-3, atol=1e-4, msg=f"{degrees} {name}")

@@ -11,6 +11,7 @@ from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.serve.answers.choice_writer import ChoiceWriter, Piece
 from nemo_vfm.serve.answers.stop_strings import StopStrings
+from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.answers.token_text import TokenText
 from nemo_vfm.serve.continuous.text_request import TokenResult
 from tests.support.tiny_tokenizers import LINES, byte_level, metaspace
@@ -62,6 +63,17 @@ def test_bytes_that_are_no_text_come_out_as_they_do_at_once() -> None:
 
 def test_a_character_of_several_tokens_comes_whole() -> None:
     assert grown(ByteTokenizer(), list("é東".encode()), []) == ["", "é", "", "", "東", ""]
+
+
+def test_every_token_of_a_vocabulary_has_a_name_of_its_own(tokenizer: Tokenizer) -> None:
+    names = TokenNames(tokenizer)
+    every = range(tokenizer.vocab_size() + 3)  # a model may have more rows than its tokenizer has tokens
+    assert len({names.name(token) for token in every}) == len(every)
+    for tokens in tokenizer.encode(LINES):
+        for token in tokens:
+            own = names.bytes_of(token)
+            assert own is not None and "\ufffd" not in names.name(token)
+            assert names.name(token).startswith(("bytes:", "token_id:")) or names.name(token).encode() == own
 
 
 def test_stop_strings_end_a_text_wherever_it_is_cut() -> None:

@@ -120,7 +120,7 @@ def test_an_echoed_text_holds_its_tokens_at_their_offsets(client: openai.OpenAI)
     choice = whole(client, "the miller's cat", echo=True, logprobs=0, max_tokens=8, temperature=0).choices[0]
     assert choice.text.startswith("the miller's cat") and len(choice.logprobs.tokens) > 8
     for text, offset in zip(choice.logprobs.tokens, choice.logprobs.text_offset, strict=True):
-        assert "\ufffd" in text or choice.text[offset:].lstrip("\ufffd").startswith(text)
+        assert text.startswith(("bytes:", "token_id:")) or choice.text[offset:].lstrip("\ufffd").startswith(text)
 
 
 def test_a_stop_string_ends_the_text_before_it(client: openai.OpenAI) -> None:
@@ -231,6 +231,30 @@ def test_a_chat_names_its_likeliest_tokens(client: openai.OpenAI) -> None:
     content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
     assert content is not None and len(content) == 5
     assert all(one.logprob == one.top_logprobs[0].logprob and len(one.top_logprobs) == 2 for one in content)
+
+
+def test_the_bytes_of_a_chats_tokens_are_the_bytes_of_its_text(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model=NAME, messages=MESSAGES, max_tokens=60, seed=1, logprobs=True, top_logprobs=20
+    )
+    content = answer.choices[0].logprobs.content  # type: ignore[union-attr]
+    assert content is not None
+    joined = b"".join(bytes(one.bytes or []) for one in content)
+    assert joined.decode(errors="replace") == answer.choices[0].message.content
+    assert any(one.token.startswith("bytes:") for one in content), "parts of letters are among them"
+    every = [other for one in content for other in one.top_logprobs]
+    assert all(len({other.token for other in one.top_logprobs}) == 20 for one in content)
+    assert all(other.bytes != list("\ufffd".encode()) for other in every)
+
+
+def test_a_token_bears_its_own_value_among_the_likeliest(client: openai.OpenAI) -> None:
+    found = whole(client, PROMPTS, echo=True, logprobs=20, max_tokens=30, seed=2).choices
+    count = 0
+    for scores in (choice.logprobs for choice in found):
+        for token, own, top in list(zip(scores.tokens, scores.token_logprobs, scores.top_logprobs, strict=True))[1:]:
+            assert top[token] == own and len(top) in (20, 21)
+            count += token.startswith("bytes:")
+    assert count, "parts of letters are among them"
 
 
 def test_the_model_is_listed_under_its_name(client: openai.OpenAI) -> None:

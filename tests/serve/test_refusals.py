@@ -15,12 +15,13 @@ import openai
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.serve.generation_settings import generation_settings
 from nemo_vfm.serve.openai_api.access_guard import AccessGuard, names_of
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.chat_request import read_chat
 from nemo_vfm.serve.openai_api.completion_request import read_completion
 from nemo_vfm.serve.openai_api.http_server import Listen
-from nemo_vfm.serve.served_folder import _stop_tokens, served_folder
+from nemo_vfm.serve.served_folder import served_folder
 from tests.support.served_http import Running, running
 
 KEY = "sk-canary-5f0c2e9b7d"
@@ -29,7 +30,8 @@ ASK: dict[str, Any] = {"prompt": "a", "max_tokens": 2}
 
 SAMPLED: dict[str, Any] = {
     "n": 2, "temperature": 0.5, "top_p": 0.5, "min_p": 0.5, "top_k": 3, "seed": 2, "stop": ["x"], "stream": True,
-    "max_tokens": 3,
+    "max_tokens": 3, "presence_penalty": 0.5, "frequency_penalty": 0.5, "repetition_penalty": 1.5,
+    "logit_bias": {"5": 1}, "stop_token_ids": [5], "min_tokens": 2,
 }  # fmt: skip
 
 
@@ -48,8 +50,9 @@ class AskedBody(dict[str, Any]):
 
 @pytest.mark.parametrize(("read", "base", "honoured"), [
     (partial(read_completion, vocab=9), {"prompt": "a"}, SAMPLED | {"prompt": "b", "echo": True, "logprobs": 1}),
-    (read_chat, {"messages": [{"role": "user", "content": "a"}]}, SAMPLED | {
+    (partial(read_chat, vocab=9), {"messages": [{"role": "user", "content": "a"}]}, SAMPLED | {
         "messages": [{"role": "user", "content": "b"}], "max_completion_tokens": 4, "logprobs": True,
+        "chat_template_kwargs": {"enable_thinking": False},
     }),
 ], ids=["completion", "chat"])  # fmt: skip
 def test_every_field_changes_what_is_asked_or_is_refused_and_null_is_absent(
@@ -67,18 +70,25 @@ def test_every_field_changes_what_is_asked_or_is_refused_and_null_is_absent(
     read(body)
     for name in body.asked - honoured.keys() - {"model"}:
         with pytest.raises(ApiError) as refused:
-            told({name: "x"})
+            told({name: 7 if name == "user" else "x"})
         assert refused.value.param == name
 
 
 @pytest.mark.parametrize(
     ("more", "param", "said"),
     [
-        ({"presence_penalty": 0.5}, "presence_penalty", "is not supported by this server; only 0 or 0.0 passes"),
-        ({"logit_bias": {"5": 1}}, "logit_bias", "is not supported"),
+        ({"presence_penalty": 2.5}, "presence_penalty", "must be a number from -2 to 2"),
+        ({"repetition_penalty": 0}, "repetition_penalty", "must be a number from 0.01 to 100"),
+        ({"logit_bias": {"400": 1}}, "logit_bias", "an object of tokens from 0 to 399 and numbers from -100 to 100"),
+        ({"logit_bias": {"5": 101}}, "logit_bias", "numbers from -100 to 100"),
+        ({"logit_bias": {"-1": 1}}, "logit_bias", "tokens from 0 to 399"),
+        ({"logit_bias": [5]}, "logit_bias", "tokens from 0 to 399"),
+        ({"stop_token_ids": [400]}, "stop_token_ids", "a list of whole numbers from 0 to 399"),
+        ({"stop_token_ids": [True]}, "stop_token_ids", "a list of whole numbers"),
+        ({"min_tokens": 17, "max_tokens": 16}, "min_tokens", "must be at most max_tokens (16)"),
         ({"best_of": 3}, "best_of", "is not supported"),
         ({"suffix": "end"}, "suffix", "is not supported"),
-        ({"user": "me"}, "user", "is not supported"),
+        ({"user": 7}, "user", "must be a text"),
         ({"guided_json": {}}, "guided_json", "is no field that this server knows"),
         ({"temperatur": None}, "temperatur", "is no field that this server knows"),
         ({"temperature": "hot"}, "temperature", 'must be a number from 0 to 100, got "hot"'),
@@ -113,7 +123,10 @@ def test_a_field_that_would_be_ignored_or_is_wrong_is_named(
     [({"tools": [{}]}, "tools"), ({"response_format": {"type": "json_object"}}, "response_format"),
      ({"top_logprobs": 2}, "top_logprobs"), ({"messages": []}, "messages"),
      ({"messages": [{"role": "user"}]}, "messages"),
-     ({"max_tokens": 2, "max_completion_tokens": 3}, "max_tokens"), ({"echo": True}, "echo")],
+     ({"max_tokens": 2, "max_completion_tokens": 3}, "max_tokens"), ({"echo": True}, "echo"),
+     ({"tool_choice": "required"}, "tool_choice"), ({"chat_template_kwargs": ["x"]}, "chat_template_kwargs"),
+     ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"), ({"min_tokens": 3, "max_tokens": 2}, "min_tokens"),
+     ({"chat_template_kwargs": {"messages": []}}, "messages")],
     ids=str,
 )  # fmt: skip
 def test_chats_name_such_fields_too(server: Running, more: dict[str, Any], param: str) -> None:
@@ -128,9 +141,15 @@ def test_fields_that_ask_for_nothing_pass(server: Running) -> None:
         "best_of": 1,
         "suffix": None,
         "logit_bias": {},
-        "user": None,
+        "user": "me",
+        "repetition_penalty": 1,
+        "stop_token_ids": [],
+        "min_tokens": 0,
     }
     assert server.ask({**ASK, **more})[0] == 200
+    chat = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3, "tools": [], "tool_choice": "auto",
+            "parallel_tool_calls": True, "chat_template_kwargs": {"enable_thinking": False}, "user": "me"}  # fmt: skip
+    assert server.ask(chat, "/v1/chat/completions")[0] == 200
 
 
 @pytest.mark.parametrize(
@@ -281,7 +300,6 @@ def test_a_token_that_there_is_not_is_refused_when_the_model_is_loaded(
 
 
 def test_one_token_a_list_and_none_end_a_text(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
     for value, tokens in ((None, []), (7, [7]), ([7, 9], [7, 9]), ([], [])):
-        file.write_text(json.dumps({"eos_token_id": value, "pad_token_id": -1}))
-        assert _stop_tokens(file, 400) == frozenset(tokens)
+        (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": value, "pad_token_id": -1}))
+        assert generation_settings(400, tmp_path).stop == frozenset(tokens)

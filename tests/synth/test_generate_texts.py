@@ -11,6 +11,7 @@ import torch
 
 from nemo_vfm.core.types.job import Job, JobShard, Run
 from nemo_vfm.data.tokenizers.byte_tokenizer import ByteTokenizer
+from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import gpt_of_folder, save_gpt
 from nemo_vfm.models.dit import DiT
@@ -20,6 +21,7 @@ from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.synth import generate_texts as module
 from nemo_vfm.synth.generate_texts import Generate
 from nemo_vfm.synth.prompts import PromptList
+from tests.support.tiny_tokenizers import byte_level
 
 TEXTS = ["One day Mia", "", "The", "At home"]
 MODEL = partial(GPT, vocab=264, width=32, depth=1, heads=2, mlp_hidden=32, init_std=0.3)
@@ -94,6 +96,21 @@ def test_an_end_that_the_model_writes_ends_the_text(ends: bool, tmp_path: Path) 
     outcome = job(model=partial(Sure, **MODEL.keywords)).run(Run(tmp_path))
     assert all((one["ended"], one["tokens"]) == (ends, 0 if ends else 12) for one in lines(tmp_path))
     assert outcome.figures["ended"] == float(ends)
+
+
+def test_every_end_that_lies_beside_the_tokenizer_ends_the_text(tmp_path: Path) -> None:
+    pytest.importorskip("transformers", reason="needs the extra transformers")
+
+    class Sure(GPT):
+        def scores(self, *given: object, **more: object) -> torch.Tensor:
+            found = super().scores(*given, **more)
+            found[:, 300] = 1000.0
+            return found
+
+    tokenizer = FolderTokenizer(folder=byte_level(tmp_path / "tokenizer"))
+    (tmp_path / "tokenizer/generation_config.json").write_text('{"eos_token_id": [1, 300]}')
+    job(model=partial(Sure, **MODEL.keywords | {"vocab": 400}), tokenizer=tokenizer).run(Run(tmp_path / "run"))
+    assert all(one["ended"] and one["tokens"] == 0 for one in lines(tmp_path / "run"))
 
 
 def test_a_checkpoint_and_a_folder_of_transformers_write_the_same(tmp_path: Path) -> None:

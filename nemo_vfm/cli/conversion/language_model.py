@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
 
 if TYPE_CHECKING:
+    from nemo_vfm.core.types.json_value import Json
     from nemo_vfm.models.gpt import GPT
 
 TOKENIZER = "tokenizer"
@@ -33,13 +34,20 @@ def convert_in(source: Path, target: Path) -> str:
     Raises:
         UserError, DataError: see `GptFolder`; or the disk is too small.
     """
+    from nemo_vfm.core.storage.files import write_json
+    from nemo_vfm.models.convert.gpt_folder import GENERATION, generation_of
     from nemo_vfm.models.convert.gpt_source import GptFolder
 
     with GptFolder(source) as weights:
         length = weights.config.get("max_position_embeddings")
+        generation = generation_of(weights.model.vocab, source)
         settings = write_in(weights, target, weights.arguments, "transformers", source.name, most_tokens=length)
         family, count = weights.config["architectures"][0], weights.num_values()
     tokenizer_note = _tokenizer_copied(source, target / TOKENIZER)
+    # Beside the tokenizer, whose tokens it names, a run that reads the tokenizer finds it, too.
+    beside = target / TOKENIZER if (target / TOKENIZER).is_dir() else target
+    if generation:
+        write_json(beside / GENERATION, generation)
     return f"a {family}: {count:,} parameters, {INGREDIENT}{tokenizer_note}\n{settings}"
 
 
@@ -79,7 +87,7 @@ def convert_out(
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(known.model))
     weights = merged(trained(source, group, trust, allow_host)) if adapted else checkpoint.weights_of(saved, group)
-    write_gpt(known.model, weights, target, length, end=_end(folder, known.model),
+    write_gpt(known.model, weights, target, length, generation=_generation(known, folder),
               dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
     tokenizer_note = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
@@ -95,11 +103,13 @@ class KnownModel:
         model: without weights.
         most_tokens: of a text; None where it is not said.
         tokenizer: its folder; None where none is named.
+        generation: where its generation_config.json lies, if there is no tokenizer to lie beside.
     """
 
     model: "GPT"
     most_tokens: int | None
     tokenizer: Path | None
+    generation: Path | None = None
 
 
 def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> KnownModel:
@@ -148,25 +158,28 @@ def converted_model(source: Path) -> KnownModel:
     with torch.device("meta"):
         model = GPT(**{name: settings[name] for name in settings if name != "_target_"},
                     rope=TextRope(theta=rope["theta"], share=rope["share"], long_context=kept))  # fmt: skip
-    tokenizer = source / TOKENIZER
-    return KnownModel(
-        model, read_json(source / "convert.json").get("most_tokens"), tokenizer if tokenizer.is_dir() else None
-    )
+    length, tokenizer = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
+    return KnownModel(model, length, tokenizer) if tokenizer.is_dir() else KnownModel(model, length, None, source)
 
 
-def _end(tokenizer: Path | None, model: "GPT") -> int | None:
-    """The token that ends a document, where the tokenizer is known; ValueError where it is not the model's."""
+def _generation(known: KnownModel, tokenizer: Path | None) -> "dict[str, Json]":
+    """What lies beside the tokenizer or came in with the model; the token after a document ends a text, too."""
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
+    from nemo_vfm.models.convert.gpt_folder import generation_of, stop_tokens
 
+    vocab = known.model.vocab
+    generation = generation_of(vocab, tokenizer, known.generation)
     if tokenizer is None:
-        return None
-    found = FolderTokenizer(folder=tokenizer)
-    if found.vocab_size() > model.vocab:
-        raise UserError(
-            f"the tokenizer of {tokenizer} has {found.vocab_size()} tokens and the model knows {model.vocab}"
-        )
-    return found.end()
+        return generation
+    document = FolderTokenizer(folder=tokenizer)
+    if document.vocab_size() > vocab:
+        raise UserError(f"the tokenizer of {tokenizer} has {document.vocab_size()} tokens and the model knows {vocab}")
+    if document.end() in (ends := stop_tokens(generation)):
+        return generation
+    ends = [*ends, document.end()]
+    return {"_from_model_config": False, "bos_token_id": None, "pad_token_id": None, **generation,
+            "eos_token_id": ends if len(ends) > 1 else ends[0]}  # fmt: skip
 
 
 def _warn_of_qwen(tokenizer: Path | None, target: Path) -> None:

@@ -18,7 +18,7 @@ from nemo_vfm.cli.migrate.language import language
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
 from nemo_vfm.cli.migrate.parallel import parallel
-from nemo_vfm.cli.migrate.training import training
+from nemo_vfm.cli.migrate.training import spare_norms, training
 from nemo_vfm.core.errors import UserError
 
 FORMATS = {form.name: form for form in (AUTOMODEL, DFM, NEMO2, NEMO1)}
@@ -76,6 +76,8 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     (diffusion if draft.kind == "diffusion" else language)(draft)
     parallel(draft)
     training(draft)
+    if chosen is not AUTOMODEL:
+        spare_norms(draft)
     return Migration(chosen, draft, tuple(_entries(keys, chosen, draft, speakers)))
 
 

@@ -102,6 +102,14 @@ def _which_optimizer(draft: Draft) -> None:
         draft.leave("optimizer", "this optimizer is not among those a recipe may name without --trust; AdamW stands in")
 
 
+def spare_norms(draft: Draft) -> None:
+    """No decay of norms and biases: Megatron's way, which no key of its formats says."""
+    if draft.choices.get("optimizer") == "adamw":
+        patterns = ("*norm.weight", "*.bias")
+        draft.put("optimizer.groups.no_decay.parameters", patterns, "Megatron decays no norms and biases")
+        draft.put("optimizer.groups.no_decay.weight_decay", 0.0)
+
+
 def _betas(draft: Draft) -> None:
     betas, first, second = draft.get("betas"), draft.number("beta1"), draft.number("beta2")
     if isinstance(betas, tuple) and len(betas) == 2:

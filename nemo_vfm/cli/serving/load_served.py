@@ -55,6 +55,7 @@ class _Loaded:
     tokenizer: "Tokenizer | None"
     context: int | None
     revision: str
+    generation: Path | None = None
 
 
 def load_served(source: ServedSource) -> "ServedModel":
@@ -69,6 +70,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.convert.gpt_source import is_language_model
     from nemo_vfm.models.convert.reward_folder import is_reward_model
+    from nemo_vfm.serve.generation_settings import generation_settings
     from nemo_vfm.serve.rewards.served_reward import served_reward
     from nemo_vfm.serve.served_folder import served_folder, served_model
 
@@ -86,8 +88,12 @@ def load_served(source: ServedSource) -> "ServedModel":
     tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:
         raise UserError(f"no tokenizer is known for {source.folder}; give --tokenizer DIR")
-    return served_model(found.model, tokenizer, name=source.name or source.folder.resolve().name,
-                        context=source.context or found.context, revision=found.revision)  # fmt: skip
+    beside = tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None
+    return served_model(
+        found.model, tokenizer, name=source.name or source.folder.resolve().name,
+        context=source.context or found.context, revision=found.revision,
+        generation=generation_settings(found.model.vocab, beside, found.generation),
+    )  # fmt: skip
 
 
 def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
@@ -97,7 +103,7 @@ def _of_ours(source: ServedSource, dtype: "torch.dtype") -> _Loaded:
     saved = checkpoint.found(source.folder)
     group = source.weights or ("ema" if "ema" in saved.groups else "model")
     return _Loaded(_with_weights(known.model, source, group, dtype), known.tokenizer, known.context,
-                   f"step {saved.step}")  # fmt: skip
+                   f"step {saved.step}", known.generation)  # fmt: skip
 
 
 def _converted(folder: Path) -> _Loaded:
@@ -105,7 +111,7 @@ def _converted(folder: Path) -> _Loaded:
 
     known = converted_model(folder)
     tokenizer = None if known.tokenizer is None else FolderTokenizer(folder=known.tokenizer)
-    return _Loaded(known.model, tokenizer, known.most_tokens, "")
+    return _Loaded(known.model, tokenizer, known.most_tokens, "", known.generation)
 
 
 def _trained(source: ServedSource) -> _Loaded:

@@ -120,7 +120,7 @@ def _answer(arguments: argparse.Namespace, listen: "Listen", served: "ServedMode
     app = application(served, engine, most_body_bytes=int(arguments.most_body_mb * 1e6),
                       split_thoughts=arguments.reasoning_parser is not None)  # fmt: skip
     server = HttpServer(app, listen)
-    _announce(served.name, server.address, engine.most_tokens())
+    _announce(served, server.address, engine.most_tokens())
     server.run()
     engine.close()
     return 0
@@ -183,8 +183,10 @@ def _weights(text: str) -> dict[str, float]:
     return found
 
 
-def _announce(name: str, address: str, tokens: int) -> None:
+def _announce(served: "ServedModel", address: str, tokens: int) -> None:
     from nemo_vfm.core.sanitize import printable
 
-    sys.stdout.write(f"{printable(name, 200)} at {address}, room for {tokens:,} tokens\n")
+    note = served.generation.note
+    sys.stdout.write(f"{printable(served.name, 200)} at {address}, room for {tokens:,} tokens\n")
+    sys.stdout.write(f"{printable(note, 1000)}\n" if note else "")
     sys.stdout.flush()

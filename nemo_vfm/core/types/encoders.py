@@ -59,6 +59,15 @@ class Tokenizer(Protocol):
 
 
 @runtime_checkable
+class TokenizesBytes(Protocol):
+    """A tokenizer that knows the bytes of each token, which may be a part of a letter."""
+
+    def token_bytes(self) -> Sequence[bytes | None]:
+        """Of each token by its number; None for one that says nothing, such as a special one."""
+        ...
+
+
+@runtime_checkable
 class TextEncoder(Protocol):
     """Captions to embeddings."""
 

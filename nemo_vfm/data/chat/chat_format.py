@@ -80,8 +80,9 @@ class ChatFormat:
         return self.template is None and has_template(self.tokenizer.folder, "tool_use")
 
     def tokens(
-        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, tools: Sequence[Json] | None = None
-    ) -> list[int]:
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = False, tools: Sequence[Json] | None = None,
+        variables: Mapping[str, Json] | None = None,
+    ) -> list[int]:  # fmt: skip
         """The tokens of a conversation.
 
         Args:
@@ -89,11 +90,13 @@ class ChatFormat:
                 Arguments of calls may be a mapping or JSON, as OpenAI's are.
             add_generation_prompt: end with what begins the assistant's turn.
             tools: descriptions of functions, as OpenAI's.
+            variables: further ones of the template, such as enable_thinking.
 
         Raises:
             DataError: the template refuses the messages or goes beyond a limit.
         """
-        text, _ = without_generation_marks(self._rendered(messages, tools, add_generation_prompt))
+        rendered = self._rendered(messages, tools, add_generation_prompt, variables)
+        text, _ = without_generation_marks(rendered)
         return self._of(tools).control.encoded(text)[0]
 
     def masked(self, messages: Sequence[Message], *, tools: Sequence[Json] | None = None) -> Conversation:
@@ -135,15 +138,19 @@ class ChatFormat:
         text, _ = without_generation_marks(self._rendered(messages, tools, prompt))
         return unmarked(text)
 
-    def _rendered(self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool) -> str:
+    def _rendered(
+        self, messages: Sequence[Message], tools: Sequence[Json] | None, prompt: bool,
+        variables: Mapping[str, Json] | None = None,
+    ) -> str:  # fmt: skip
         written = self._of(tools)
         try:
             marked = [written.control.marked(_with_arguments(_with_text(message))) for message in messages]
+            told = {name: written.control.marked(value) for name, value in (variables or {}).items()}
         except RecursionError:
             raise DataError("a message holds lists in lists that are nested too deep") from None
         return written.template.rendered(
             marked, tools=None if tools is None else written.control.marked(list(tools)),
-            add_generation_prompt=prompt, special=self.tokenizer.special_names(),
+            add_generation_prompt=prompt, special=self.tokenizer.special_names(), variables=told,
         )  # fmt: skip
 
     def stop_tokens(self) -> frozenset[int]:

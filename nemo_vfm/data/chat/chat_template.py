@@ -87,7 +87,7 @@ class ChatTemplate:
 
     def rendered(
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
-        add_generation_prompt: bool = False, special: Mapping[str, str],
+        add_generation_prompt: bool = False, special: Mapping[str, str], variables: Mapping[str, Json] | None = None,
     ) -> str:  # fmt: skip
         """Messages as text; marks of `{% generation %}` are still in it.
 
@@ -96,16 +96,18 @@ class ChatTemplate:
             tools: descriptions of functions.
             add_generation_prompt: end with what begins the assistant's turn.
             special: bos_token and the like.
+            variables: further ones.
 
         Raises:
             DataError: the template refuses the messages, fails, or goes beyond a limit.
         """
+        own = {"messages": list(messages), "tools": tools, "documents": None,
+               "add_generation_prompt": add_generation_prompt, **special}  # fmt: skip
+        if taken := sorted((variables or {}).keys() & (own.keys() | self.environment.globals.keys())):
+            raise DataError(f"the chat template has a value of its own for {taken[0]}; leave it out")
         self.environment.begin()
         try:
-            return str(self.environment.kept(self._made.render(
-                messages=list(messages), tools=tools, documents=None, add_generation_prompt=add_generation_prompt,
-                **special,
-            )))  # fmt: skip
+            return str(self.environment.kept(self._made.render(**(variables or {}), **own)))
         except TemplateTooLong:
             raise
         except jinja2.TemplateError as error:

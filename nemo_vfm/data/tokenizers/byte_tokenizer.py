@@ -26,6 +26,10 @@ class ByteTokenizer:
             raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
         return bytes(token for token in tokens if token < _END).decode(errors="replace")
 
+    def token_bytes(self) -> list[bytes | None]:
+        """See `TokenizesBytes`."""
+        return [*(bytes([byte]) for byte in range(_END)), None]
+
     def vocab_size(self) -> int:
         """See `Tokenizer`."""
         return _END + 1

@@ -38,6 +38,10 @@ class Loaded(Protocol):
         """The largest token and one: gaps between numbers count, since a matrix has rows for them."""
         ...
 
+    def token_bytes(self) -> list[bytes | None]:
+        """See `TokenizesBytes`."""
+        ...
+
     def end(self, named: str | None) -> int:
         """The token of this name; None takes the one that the folder calls the end of a sequence."""
         ...
@@ -82,6 +86,10 @@ class FolderTokenizer:
     def vocab_size(self) -> int:
         """See `Tokenizer`."""
         return self._loaded().vocab_size()
+
+    def token_bytes(self) -> list[bytes | None]:
+        """See `TokenizesBytes`."""
+        return self._loaded().token_bytes()
 
     def end(self) -> int:
         """See `Tokenizer`."""

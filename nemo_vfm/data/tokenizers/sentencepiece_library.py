@@ -12,6 +12,7 @@ from nemo_vfm.data.tokenizers import special_tokens
 from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.model"
+SPACE = "\u2581"  # what pieces have in place of a space
 _MOST_BYTES = 1 << 30
 
 
@@ -41,6 +42,16 @@ class SentencePiece:
     def vocab_size(self) -> int:
         """See `Loaded`."""
         return int(self._made.get_piece_size())
+
+    def token_bytes(self) -> list[bytes | None]:
+        """See `Loaded`."""
+        return [self._bytes_of(token) for token in range(self.vocab_size())]
+
+    def _bytes_of(self, token: int) -> bytes | None:
+        if self._made.is_control(token) or self._made.is_unknown(token):
+            return None
+        piece = str(self._made.id_to_piece(token))
+        return bytes([int(piece[1:-1], 16)]) if self._made.is_byte(token) else piece.replace(SPACE, " ").encode()
 
     def end(self, named: str | None) -> int:
         """See `Loaded`."""

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads a folder's tokenizer.json with the `tokenizers` library."""
 
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -11,10 +13,22 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers import special_tokens
+from nemo_vfm.data.tokenizers.sentencepiece_library import SPACE
 from nemo_vfm.data.tokenizers.trial import require_sound
 
 FILE = "tokenizer.json"
 _MOST_BYTES = 1 << 30
+_BYTE = re.compile("<0x([0-9A-F]{2})>")
+
+
+def _alphabet() -> dict[str, int]:
+    """GPT-2's letters for bytes: those that can be seen are themselves, and the others follow from 256 on."""
+    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in seen]
+    return {chr(byte): byte for byte in seen} | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _alphabet()
 
 
 class HuggingFace:
@@ -72,6 +86,26 @@ class HuggingFace:
     def vocab_size(self) -> int:
         """See `Loaded`."""
         return self._most
+
+    def token_bytes(self) -> list[bytes | None]:
+        """See `Loaded`."""
+        decoder = self._made.decoder
+        told = json.loads(decoder.__getstate__()) if decoder is not None else {}
+        kinds = {one["type"] for one in (told, *told.get("decoders", []))} if told else set()
+        added = {one.number: None if one.special else one.content.encode() for one in self.added()}
+        return [added[token] if token in added else self._bytes_of(token, kinds) for token in range(self._most)]
+
+    def _bytes_of(self, token: int, kinds: set[str]) -> bytes | None:
+        piece = self._made.id_to_token(token)
+        if piece is None:
+            return None
+        if "ByteLevel" in kinds and all(letter in _BYTES for letter in piece):
+            return bytes(_BYTES[letter] for letter in piece)
+        if "ByteFallback" in kinds and (byte := _BYTE.fullmatch(piece)):
+            return bytes([int(byte[1], 16)])
+        if {"Metaspace", "Replace"} & kinds:
+            return str(piece).replace(SPACE, " ").encode()
+        return self.decode([token]).encode(errors="replace")
 
     def end(self, named: str | None) -> int:
         """See `Loaded`."""

@@ -15,7 +15,9 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
+from nemo_vfm.models.convert.gpt_keys import shown
 from nemo_vfm.models.convert.gpt_source import GptFolder
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.weight_files import read_mapping, write_files
@@ -23,6 +25,9 @@ from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
 
+#: Of transformers: the tokens that end a text, and how the next one is chosen.
+GENERATION = "generation_config.json"
+_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 _FILE_BYTES = 4 << 30
 
 
@@ -80,7 +85,7 @@ def save_gpt(model: GPT, folder: Path, most_tokens: int) -> None:
 
 def write_gpt(
     model: GPT, weights: Mapping[str, Tensor], folder: Path, most_tokens: int, *, dtype: torch.dtype | None = None,
-    end: int | None = None, file_bytes: int = _FILE_BYTES,
+    generation: Mapping[str, Json] | None = None, file_bytes: int = _FILE_BYTES,
 ) -> None:  # fmt: skip
     """Write a folder that transformers loads; it must not be there, or be empty.
 
@@ -90,7 +95,7 @@ def write_gpt(
         folder: to write.
         most_tokens: the longest text it was trained on.
         dtype: of the weights written; None leaves them as they are.
-        end: the token after a document's last, with which transformers ends what it generates; None names none.
+        generation: all of generation_config.json, by which transformers ends texts and samples; None ends none.
         file_bytes: a file has at most so many, unless one weight has more.
 
     Raises:
@@ -105,7 +110,38 @@ def write_gpt(
     maps = {name: tensor_map(name, model.sizes) for name in names}
     kind = write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype)
     # transformers' own defaults are the tokens 1 and 2, whatever these may be here.
-    ends = {"bos_token_id": None, "eos_token_id": end, "pad_token_id": None}
-    write_json(folder / "generation_config.json", {"_from_model_config": False, **ends})
+    tokens = {name: (generation or {}).get(name) for name in _TOKENS}
+    write_json(folder / GENERATION, generation or {"_from_model_config": False, **tokens})
     # Last: without it nobody takes the folder for a model.
-    write_json(folder / "config.json", config | ends | {"torch_dtype": str(kind).removeprefix("torch.")})
+    write_json(folder / "config.json", config | tokens | {"torch_dtype": str(kind).removeprefix("torch.")})
+
+
+def generation_of(vocab: int, *folders: Path | None) -> dict[str, Json]:
+    """All of the first folder's generation_config.json, or the tokens that its config.json names; else empty.
+
+    Raises:
+        DataError: a file is damaged, or names a token that is none; a text would then never end.
+    """
+    found = [folder / name for folder in folders if folder is not None for name in (GENERATION, "config.json")]
+    file = next((path for path in found if path.is_file()), None)
+    if file is None:
+        return {}
+    settings = read_mapping(file)
+    for name in _TOKENS:
+        value = settings.get(name)
+        lowest = -1 if name == "pad_token_id" else 0  # where nothing is filled up, some write -1
+        if not all(type(one) is int and lowest <= one < vocab for one in _listed(value, name)):
+            more = ", or a list of them" if name == "eos_token_id" else ""
+            raise DataError(f"{file.name} of {file.parent.name} says {name}: {shown(value)}; it must be null, a token "
+                            f"from 0 to {vocab - 1}{more}")  # fmt: skip
+    return settings if file.name == GENERATION else {name: settings[name] for name in _TOKENS if name in settings}
+
+
+def stop_tokens(generation: Mapping[str, Json]) -> list[int]:
+    """Tokens that end a text, in the order of what `generation_of` found."""
+    return _listed(generation.get("eos_token_id"), "eos_token_id")
+
+
+def _listed(value: Json, name: str) -> list[Json]:
+    """Only the end may be several tokens."""
+    return value if isinstance(value, list) and name == "eos_token_id" else [] if value is None else [value]

@@ -40,7 +40,7 @@ class ShardedOptimizer:
             _require_elementwise(factory)
         self._whole = learning
         self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
-        self.optimizer = factory(list(self._own.values()))
+        self.optimizer = factory(list(self._own.items()))
         self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         self._stale = True
 
@@ -123,7 +123,7 @@ def _require_elementwise(factory: OptimizerFactory) -> None:
     whole = _tried(factory, [start], [[grad] for grad in grads])
     halves = _tried(factory, _halves(start), [_halves(grad) for grad in grads])
     if not torch.allclose(whole, halves, rtol=1e-5, atol=1e-7):
-        name = type(factory([nn.Parameter(start.clone())])).__name__
+        name = type(factory([("weight", nn.Parameter(start.clone()))])).__name__
         raise UserError(
             f"{name} needs whole matrices, and this plan shards them, so the result would depend on the layout. Use "
             f"an element-wise optimizer such as AdamW, or parallel.shard=1 and tensor=1."
@@ -136,7 +136,7 @@ def _halves(matrix: Tensor) -> list[Tensor]:
 
 def _tried(factory: OptimizerFactory, pieces: list[Tensor], grads: list[list[Tensor]]) -> Tensor:
     parameters = [nn.Parameter(piece.clone()) for piece in pieces]
-    optimizer = factory(parameters)
+    optimizer = factory([(f"weight{number}", parameter) for number, parameter in enumerate(parameters)])
     for step in grads:
         for parameter, grad in zip(parameters, step, strict=True):
             parameter.grad = grad.clone()

@@ -13,7 +13,7 @@ from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 
 @dataclass(frozen=True, slots=True)
 class AdamArguments:
-    """Of one AdamW, alike for all parameters."""
+    """Of one AdamW; groups of parameters may have another `lr` and `weight_decay`."""
 
     lr: float
     betas: tuple[float, float]
@@ -27,7 +27,7 @@ def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
     Raises:
         UserError: it is not AdamW, or has options that Megatron-Core's has not.
     """
-    made = factory([nn.Parameter(torch.zeros(1))])
+    made = factory([("weight", nn.Parameter(torch.zeros(1)))])
     name = type(made).__name__
     group = made.param_groups[0]
     if type(made) is not torch.optim.AdamW and not (type(made) is torch.optim.Adam and not group["weight_decay"]):
@@ -37,3 +37,12 @@ def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
         raise UserError(f"Megatron-Core's AdamW has no {' or '.join(extra)}. Leave it out, or use engine=torch.")
     first, second = group["betas"]
     return AdamArguments(float(group["lr"]), (first, second), group["eps"], group["weight_decay"])
+
+
+def own_numbers(factory: OptimizerFactory, model: nn.Module) -> dict[tuple[float, float], set[int]]:
+    """(learning rate, weight decay) -> ids of the parameters that the recipe's optimizer would update by them."""
+    made = factory([(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad])
+    found: dict[tuple[float, float], set[int]] = {}
+    for group in made.param_groups:
+        found.setdefault((float(group["lr"]), float(group["weight_decay"])), set()).update(map(id, group["params"]))
+    return found

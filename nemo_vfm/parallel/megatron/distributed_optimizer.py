@@ -13,18 +13,21 @@ require("megatron.core", purpose="engine=megatron")
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from megatron.core.distributed import DistributedDataParallel
-from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig, ParamKey, get_megatron_optimizer
+from megatron.core.optimizer.optimizer_config import ParamPredicate
 from megatron.core.process_groups_config import ProcessGroupCollection
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
-from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments
+from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments, adam_arguments, own_numbers
 from nemo_vfm.parallel.plan.mesh import Mesh
+from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -56,28 +59,29 @@ class MegatronOptimizer:
 
     Args:
         wrapped: the model inside Megatron-Core's DDP.
-        arguments: of AdamW.
+        factory: the recipe's AdamW.
         groups: of processes.
         mesh: this rank among the others.
         dims: of the parameters that tensor ranks split, which dimension.
     """
 
     def __init__(
-        self, wrapped: DistributedDataParallel, arguments: AdamArguments, groups: ProcessGroupCollection, mesh: Mesh,
+        self, wrapped: DistributedDataParallel, factory: OptimizerFactory, groups: ProcessGroupCollection, mesh: Mesh,
         dims: Mapping[str, int],
     ) -> None:  # fmt: skip
         self._mesh, self._dims, self._group = mesh, dims, groups.intra_dp_cp
         self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
+        arguments = adam_arguments(factory)
         self._lr = arguments.lr
-        # An empty mapping: by default biases and norms would have no weight decay.
         self._chained = get_megatron_optimizer(
-            _config(arguments, shared=self._is_shared), [wrapped], {}, use_gloo_process_groups=False,
-            pg_collection=groups,
+            _config(arguments, shared=self._is_shared), [wrapped], _overrides(factory, wrapped.module, arguments),
+            use_gloo_process_groups=False, pg_collection=groups,
         )  # fmt: skip
         (self._own,) = self._chained.chained_optimizers
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no weights that learn. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
+        self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
         self._shards = [self._shard(name, parameter) for name, parameter in learning]
 
@@ -92,8 +96,8 @@ class MegatronOptimizer:
 
     def step(self, clip_factor: float, lr_factor: float) -> float:
         """Update, after `norm`; returns the learning rate."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = self._lr * lr_factor
+        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
+            group["lr"] = base * lr_factor
         if clip_factor != 1.0:
             torch._foreach_mul_([p.grad for g in self.optimizer.param_groups for p in g["params"]], clip_factor)
         self._chained.step_with_ready_grads()
@@ -206,6 +210,19 @@ class MegatronOptimizer:
                 dist.all_reduce(whole, group=self._group)
                 own = whole.view_as(own)
             yield shard.name, self._laid_out(shard, own.clone())
+
+
+def _overrides(factory: OptimizerFactory, model: nn.Module, base: AdamArguments) -> dict[ParamKey, dict[str, float]]:
+    """The numbers of parameters that have others than the rest; empty, lest norms and biases lose their decay."""
+    return {
+        ParamKey(predicate=ParamPredicate(f"{lr} {decay}", partial(_is_among, own))): {"lr": lr, "weight_decay": decay}
+        for (lr, decay), own in own_numbers(factory, model).items()
+        if (lr, decay) != (base.lr, base.weight_decay)
+    }  # fmt: skip
+
+
+def _is_among(ids: set[int], parameter: nn.Parameter) -> bool:
+    return id(parameter) in ids
 
 
 def _config(arguments: AdamArguments, *, shared: bool) -> OptimizerConfig:

@@ -85,7 +85,7 @@ class MegatronEngine(MeshEngine):
         """
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
-        arguments = adam_arguments(parts.optimizer)
+        adam_arguments(parts.optimizer)  # refused before anything is imported
         require_megatron()
         from nemo_vfm.parallel.megatron.data_parallel import DataParallel
         from nemo_vfm.parallel.megatron.distributed_optimizer import MegatronOptimizer
@@ -101,7 +101,7 @@ class MegatronEngine(MeshEngine):
         self._data: DataParallel = DataParallel(self.model, self._config, self._groups, self.mesh)
         dims = split_parameters(self.model)
         self._optimizer: MegatronOptimizer = MegatronOptimizer(
-            self._data.wrapped, arguments, self._groups, self.mesh, dims
+            self._data.wrapped, parts.optimizer, self._groups, self.mesh, dims
         )
         return self.model
 

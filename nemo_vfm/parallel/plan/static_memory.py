@@ -17,7 +17,8 @@ from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import networks_of
 from nemo_vfm.sparse.tables.fused_tables import count_rows, tables_of
 
-Params: TypeAlias = Iterable[nn.Parameter]
+#: With their names, or without.
+Params: TypeAlias = Iterable[nn.Parameter] | Iterable[tuple[str, nn.Parameter]]
 OptimizerFactory: TypeAlias = Factory[[Params], torch.optim.Optimizer]
 
 
@@ -121,7 +122,7 @@ def _kept(dtype: torch.dtype, optimizer: OptimizerFactory) -> tuple[int, int]:
     """(bytes for each number of a parameter, bytes for each parameter)."""
     parameter = nn.Parameter(torch.zeros(2, 3, dtype=dtype))
     with without_compiler():
-        made = optimizer([parameter])
+        made = optimizer([("weight", parameter)])
         parameter.grad = torch.zeros_like(parameter)
         made.step()
     state: Mapping[str, object] = made.state[parameter]

@@ -3,7 +3,7 @@
 """Builds a recipe's models and optimizers on the meta device, to report invalid numbers before a run."""
 
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_type_hints
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
 from nemo_vfm.core.errors import UserError
@@ -73,11 +73,12 @@ def _of_files(error: BaseException) -> bool:
 
 
 def _try(factory: BoundFactory) -> None:
-    """Build it where that reads nothing; a function may read a folder, so classes alone are tried."""
-    torch, kind = sys.modules.get("torch"), factory.call.target
+    """Build it where that reads nothing: a function that makes a model may read a folder."""
+    torch, target = sys.modules.get("torch"), factory.call.target
+    kind = target if isinstance(target, type) else get_type_hints(target).get("return")
     if torch is None or not isinstance(kind, type):
         return
-    if issubclass(kind, torch.nn.Module):
+    if issubclass(kind, torch.nn.Module) and kind is target:
         from nemo_vfm.parallel.plan.static_memory import on_meta
 
         on_meta(factory)
@@ -85,4 +86,4 @@ def _try(factory: BoundFactory) -> None:
         from nemo_vfm.core.without_compiler import without_compiler
 
         with without_compiler():  # fused ones refuse meta tensors, and ask for a matrix
-            factory([torch.nn.Parameter(torch.zeros(2, 3))])
+            factory([("weight", torch.nn.Parameter(torch.zeros(2, 3)))])

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, tokens."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,7 @@ def _of_training(job: "Train", made: Mapping[str, Vocabulary]) -> Iterator[Misfi
     model = network.module
     if model is not None:
         yield from _layouts(job, model)
+        yield from _param_groups(job, model)
     codec = model if hasattr(model, "latent_shape") else getattr(job.task, "codec", None)
     if codec is not None:
         yield from _channels(network, codec)
@@ -221,6 +223,25 @@ def _layouts(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
             yield address, str(error)
         else:
             yield from _fp8(job.precision.fp8, model, plan.tensor, ("precision", "fp8"))
+
+
+def _param_groups(job: "Train", model: "nn.Module") -> Iterator[Misfit]:
+    """Groups whose patterns match no parameter."""
+    import torch
+
+    from nemo_vfm.core.without_compiler import without_compiler
+    from nemo_vfm.parallel.engine.param_groups import grouped_optimizer
+
+    if not isinstance(job.optimizer, BoundFactory) or job.optimizer.call.target is not grouped_optimizer:
+        return
+    names = [name for name, _ in model.named_parameters()]
+    with without_compiler():  # any matrix will do
+        made = job.optimizer([(name, torch.nn.Parameter(torch.zeros(2, 3))) for name in names])
+    for group in made.param_groups:
+        if "name" in group and not group["params"]:
+            known = ", ".join(dict.fromkeys(re.sub(r"\d+", "*", name) for name in names))
+            text = f"no parameter of {type(model).__name__} has such a name, or a later group has it; it has {known}"
+            yield ("optimizer", "groups", group["name"], "parameters"), text
 
 
 def _fp8(spec: "Fp8 | None", model: "nn.Module | None", tensor: int, at: Address) -> Iterator[Misfit]:

@@ -19,6 +19,7 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.span_allocator import Span
 from nemo_vfm.serve.continuous.text_request import TakesOutputs, TextEnding, TextListener, TextRequest, TokenResult
+from nemo_vfm.serve.continuous.token_rules import RuledText
 from nemo_vfm.serve.continuous.token_scores import chosen, finite_rows, token_results
 
 
@@ -36,6 +37,8 @@ class ServedText:
         self.done, self.num_new, self.next_token = 0, 0, -1  # tokens that are in; tokens added; the one to read next
         self.ended = False
         self._chances: list[float] | None = None
+        ruled = not request.rules.change_nothing()
+        self.ruled = RuledText(request.rules, request.tokens, request.stop) if ruled else None
 
     def chance(self) -> float:
         """The number from [0, 1) that draws the next token; all follow from the seed, as in `generate`."""
@@ -200,14 +203,15 @@ class BatchEngine:
         self._extend(texts, scores_NV)
 
     def _extend(self, texts: list[ServedText], scores_NV: Tensor) -> None:
-        finite = finite_rows(scores_NV)
+        ruled_NV = _ruled(texts, scores_NV)
+        finite = finite_rows(ruled_NV)
         for text, is_finite in zip(texts, finite, strict=True):
             if not is_finite:
                 self._fail(text)
         if not all(finite):
             texts = [text for text in texts if not text.ended]
-            scores_NV = scores_NV[finite]
-        tokens = chosen(scores_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
+            scores_NV, ruled_NV = scores_NV[finite], ruled_NV[finite]
+        tokens = chosen(ruled_NV, [text.request.choice for text in texts], [text.chance() for text in texts])
         self.num_tokens += len(tokens)
         for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
             self._add(text, token, scores_NV[row : row + 1])
@@ -217,6 +221,8 @@ class BatchEngine:
         if token in request.stop:
             return self._end(text, "stop")
         text.next_token, text.num_new = token, text.num_new + 1
+        if text.ruled is not None:
+            text.ruled.add(token)
         num_top = request.num_top
         result = TokenResult(token) if num_top is None else token_results(scores_1V, [token], num_top)[0]
         if not text.listener.token(result):
@@ -235,3 +241,11 @@ class BatchEngine:
             self.passes.room.spans.give_back(text.span)
             text.span = None
         text.listener.ended(ending)
+
+
+def _ruled(texts: Sequence[ServedText], scores_NV: Tensor) -> Tensor:
+    """Scores by which the next tokens are chosen, in fp32 where a rule changes any: bf16 would lose a small penalty."""
+    if all(text.ruled is None for text in texts):
+        return scores_NV
+    rows = zip(texts, scores_NV.float(), strict=True)
+    return torch.stack([row if text.ruled is None else text.ruled.applied(row) for text, row in rows])

@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declares what is asked about one text, and who is told about its tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.serve.continuous.token_rules import TokenRules
 
 #: stop (a stop token, or the listener has enough), length, cancelled (nobody listens any more), failed.
 TextEnding = Literal["stop", "length", "cancelled", "failed"]
@@ -23,6 +24,7 @@ class TextRequest:
         stop: tokens that end the text; they are no part of it.
         score_prompt: whether the log-probabilities of the given tokens are wanted, too.
         num_top: how many of the likeliest tokens are named at each place; None wants no log-probabilities at all.
+        rules: change scores before the choice; log-probabilities are of those that the model gave.
     """
 
     tokens: tuple[int, ...]
@@ -32,6 +34,7 @@ class TextRequest:
     stop: frozenset[int] = frozenset()
     score_prompt: bool = False
     num_top: int | None = None
+    rules: TokenRules = field(default_factory=TokenRules)
 
     @property
     def places(self) -> int:

@@ -6,16 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.generation_settings import GenerationSettings
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
-from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling
+from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling, require_room_for
 
 _MOST_TOKENS = 1 << 30
 #: Fields that OpenAI knows -> the values that ask for nothing.
 NOT_HONOURED: dict[str, tuple[Json, ...]] = {
-    "tools": ([],), "tool_choice": ("none",), "functions": ([],), "function_call": ("none",),
-    "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "metadata": ({},), "user": (),
-    "parallel_tool_calls": (), "audio": (), "prediction": (), "reasoning_effort": (), "service_tier": (),
+    "tools": ([],), "tool_choice": ("none", "auto"), "functions": ([],), "function_call": ("none",),
+    "response_format": ({"type": "text"},), "modalities": (["text"],), "store": (False,), "metadata": ({},),
+    "parallel_tool_calls": (True, False), "audio": (), "prediction": (), "reasoning_effort": (),
+    "service_tier": ("auto", "default"),
 }  # fmt: skip
 
 
@@ -28,16 +30,23 @@ class ChatRequest:
         max_tokens: of an answer; None lets it fill the model's context.
         sampling: how tokens are chosen.
         num_top: likeliest tokens named at each place; None for no log-probabilities.
+        variables: of the chat template, such as enable_thinking.
     """
 
     messages: tuple[Mapping[str, Json], ...]
     max_tokens: int | None
     sampling: SamplingFields
     num_top: int | None
+    variables: Mapping[str, Json]
 
 
-def read_chat(body: Mapping[str, Json]) -> ChatRequest:
-    """Read it; `model` has been read.
+def read_chat(body: Mapping[str, Json], vocab: int, default: GenerationSettings = GenerationSettings()) -> ChatRequest:
+    """Read it.
+
+    Args:
+        body: JSON; `model` has been read.
+        vocab: tokens are below it.
+        default: how tokens are chosen where it says nothing.
 
     Raises:
         ApiError: 400, naming the field.
@@ -46,10 +55,20 @@ def read_chat(body: Mapping[str, Json]) -> ChatRequest:
     fields.value("model")
     for name, values in NOT_HONOURED.items():
         fields.neutral(name, *values)
-    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields), read_sampling(fields),
-                          _num_top(fields))  # fmt: skip
+    request = ChatRequest(read_messages(fields.value("messages")), _max_tokens(fields),
+                          read_sampling(fields, vocab, default), _num_top(fields), _variables(fields))  # fmt: skip
+    fields.name("user")
     fields.require_all_read()
+    require_room_for(request.sampling, request.max_tokens)
     return request
+
+
+def _variables(fields: RequestFields) -> dict[str, Json]:
+    value = fields.value("chat_template_kwargs")
+    found = {} if value is None else value
+    if not isinstance(found, dict) or not all(map(str.isidentifier, found)):
+        raise fields.wrong("chat_template_kwargs", "an object whose keys are names of variables")
+    return found
 
 
 def read_messages(value: Json) -> tuple[Mapping[str, Json], ...]:

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece
+from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.openai_api.answer_names import AnswerNames
@@ -33,6 +34,7 @@ class _Chat:
     request: ChatRequest
     prompt: tuple[int, ...]
     plan: AnswerPlan
+    names: TokenNames | None  # of tokens, where log-probabilities are wanted
 
 
 class Chats:
@@ -65,21 +67,19 @@ class Chats:
         )
 
     def _read(self, body: dict[str, Json]) -> _Chat:
-        request = read_chat(body)
+        request = read_chat(body, self._served.model.vocab, self._served.generation)
         text = chat_text(self._served, self._engine, request)
         require_countable(self._engine, request.sampling.num_choices)
         texts = tuple(
             TextRequest(text.tokens, text.most_new, text.choice, request.sampling.seed_of(number), text.stop,
-                        num_top=text.num_top)
+                        num_top=text.num_top, rules=text.rules)
             for number in range(request.sampling.num_choices)
         )  # fmt: skip
         plan = AnswerPlan(texts, request.sampling.stops, request.sampling.stream, self._split_thoughts)
-        return _Chat(request, text.tokens, plan)
+        return _Chat(request, text.tokens, plan, None if request.num_top is None else self._served.names)
 
     def _body(self, work: _Chat, pieces: Sequence[Piece], names: AnswerNames) -> dict[str, Json]:
-        with_logprobs, decode = work.request.num_top is not None, self._served.decode
-        choices = [chat_choice(number, piece, decode, with_logprobs=with_logprobs)
-                   for number, piece in enumerate(pieces)]  # fmt: skip
+        choices = [chat_choice(number, piece, work.names) for number, piece in enumerate(pieces)]
         num_new = sum(piece.num_tokens for piece in pieces)
         return {**names.body("chatcmpl", "chat.completion"), "choices": choices,
                 "usage": usage(len(work.prompt), num_new)}  # fmt: skip
@@ -87,8 +87,7 @@ class Chats:
     async def _events(self, work: _Chat, stream: AnswerStream, names: AnswerNames) -> AsyncIterator[Json]:
         head, counts = names.body("chatcmpl", "chat.completion.chunk"), dict[int, int]()
         async for number, piece in stream.pieces():
-            choice = chat_delta(number, piece, self._served.decode, first=number not in counts,
-                                with_logprobs=work.request.num_top is not None)  # fmt: skip
+            choice = chat_delta(number, piece, work.names, first=number not in counts)
             counts[number] = piece.num_tokens
             yield {**head, "choices": [choice]}
         if work.request.sampling.include_usage:
@@ -103,13 +102,13 @@ def chat_text(served: ServedModel, engine: EngineThread, request: ChatRequest) -
     """
     if served.chat is None:
         raise ApiError(400, f"{served.name} has no chat format (its folder has no chat template); use /v1/completions")
-    require_readable(list(request.messages), served.context, "messages")
+    require_readable([*request.messages, dict(request.variables)], served.context, "messages")
     try:
-        tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True))
+        tokens = tuple(served.chat.tokens(request.messages, add_generation_prompt=True, variables=request.variables))
     except DataError as error:
         raise ApiError(400, f"messages: {error}", param="messages") from None
     most = min(served.context, engine.most_tokens()) - len(tokens)
     require_places(served, [tokens], request.max_tokens or 1)
-    stop = served.stop | served.chat.stop_tokens()
+    stop = served.stop | served.chat.stop_tokens() | request.sampling.stop_tokens
     return TextRequest(tokens, request.max_tokens or max(1, most), request.sampling.choice, request.sampling.seed, stop,
-                       num_top=request.num_top)  # fmt: skip
+                       num_top=request.num_top, rules=request.sampling.rules)  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
+from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.answers.token_text import TokenText
 from nemo_vfm.serve.continuous.text_request import TokenResult
 
@@ -34,41 +35,36 @@ def echoed(decode: Decode, tokens: Sequence[int], results: Sequence[TokenResult]
 
 
 def completion_choice(
-    index: int, piece: Piece, decode: Decode, *, before: tuple[str, list[WrittenToken]] | None, shift: int,
-    with_logprobs: bool,
+    index: int, piece: Piece, names: TokenNames | None, *, before: tuple[str, list[WrittenToken]] | None, shift: int
 ) -> dict[str, Json]:  # fmt: skip
     """One choice, or a part of it.
 
     Args:
         index: of the choice.
         piece: its text and tokens.
-        decode: of the tokenizer.
+        names: of tokens, where log-probabilities are wanted.
         before: the prompt's text and tokens, where they belong to this part.
         shift: characters of the choice in front of its new text.
-        with_logprobs: whether they were wanted.
     """
     text, tokens = before or ("", [])
     moved = [WrittenToken(token.result, token.offset + shift) for token in piece.tokens]
     return {
         "index": index, "text": text + piece.text, "finish_reason": piece.ending,
-        "logprobs": _logprobs([*tokens, *moved], decode) if with_logprobs else None,
+        "logprobs": None if names is None else _logprobs([*tokens, *moved], names),
     }  # fmt: skip
 
 
-def _logprobs(tokens: Sequence[WrittenToken], decode: Decode) -> dict[str, Json]:
+def _logprobs(tokens: Sequence[WrittenToken], names: TokenNames) -> dict[str, Json]:
     return {
-        "tokens": [decode([token.result.token]) for token in tokens],
+        "tokens": [names.name(token.result.token) for token in tokens],
         "token_logprobs": [token.result.logprob for token in tokens],
-        "top_logprobs": [_likeliest(token.result, decode) for token in tokens],
+        "top_logprobs": [_likeliest(token.result, names) for token in tokens],
         "text_offset": [token.offset for token in tokens],
     }
 
 
-def _likeliest(result: TokenResult, decode: Decode) -> dict[str, float] | None:
-    """By their text, likeliest first, the token itself among them; None where nothing came before it."""
+def _likeliest(result: TokenResult, names: TokenNames) -> dict[str, float] | None:
+    """By their names, likeliest first, the token itself among them; None where nothing came before it."""
     if result.logprob is None:
         return None
-    found: dict[str, float] = {}
-    for token, logprob in (*result.top, (result.token, result.logprob)):
-        found.setdefault(decode([token]), logprob)  # of two tokens with one text the likelier
-    return found
+    return {names.name(token): logprob for token, logprob in (*result.top, (result.token, result.logprob))}

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.serve.generation_settings import GenerationSettings
 from nemo_vfm.serve.openai_api.api_error import ApiError
 from nemo_vfm.serve.openai_api.request_fields import RequestFields
-from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling
+from nemo_vfm.serve.openai_api.sampling_fields import MOST_TOP, SamplingFields, read_sampling, require_room_for
 
 _MOST_TOKENS = 1 << 30
 
@@ -32,27 +33,31 @@ class CompletionRequest:
     num_top: int | None
 
 
-def read_completion(body: Mapping[str, Json], vocab: int) -> CompletionRequest:
+def read_completion(
+    body: Mapping[str, Json], vocab: int, default: GenerationSettings = GenerationSettings()
+) -> CompletionRequest:
     """Read it.
 
     Args:
         body: JSON; `model` has been read.
         vocab: tokens are below it.
+        default: how tokens are chosen where it says nothing.
 
     Raises:
         ApiError: 400, naming the field.
     """
     fields = RequestFields(body)
     fields.value("model")
-    sampling = read_sampling(fields)
+    sampling = read_sampling(fields, vocab, default)
     fields.neutral("suffix", "")
-    fields.neutral("user")
+    fields.name("user")
     fields.neutral("best_of", sampling.num_choices)
     request = CompletionRequest(
         _prompts(fields.value("prompt"), vocab), fields.integer("max_tokens", 16, 0, _MOST_TOKENS) or 0, sampling,
         fields.flag("echo"), fields.integer("logprobs", None, 0, MOST_TOP),
     )  # fmt: skip
     fields.require_all_read()
+    require_room_for(sampling, request.max_tokens)
     if not request.max_tokens and not request.echo:
         raise ApiError(400, "max_tokens: 0 asks for nothing; with echo: true it scores the prompt", param="max_tokens")
     return request

@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.serve.answers.choice_writer import Piece, WrittenToken
+from nemo_vfm.serve.answers.token_names import TokenNames
 from nemo_vfm.serve.continuous.engine_thread import EngineThread
 from nemo_vfm.serve.continuous.text_request import TextRequest
 from nemo_vfm.serve.openai_api.answer_names import AnswerNames
@@ -31,6 +32,7 @@ class _Completion:
     request: CompletionRequest
     prompts: list[tuple[int, ...]]
     plan: AnswerPlan
+    names: TokenNames | None  # of tokens, where log-probabilities are wanted
 
     def prompt_of(self, choice: int) -> tuple[int, ...]:
         return self.prompts[choice // self.request.sampling.num_choices]
@@ -64,25 +66,26 @@ class Completions:
 
     async def _read(self, body: dict[str, Json], request: Request) -> _Completion:
         """A long request takes turns with others after each prompt."""
-        asked = await self._threads.run(request, partial(self._checked, body))
+        asked, names = await self._threads.run(request, partial(self._checked, body))
         prompts = [await self._threads.run(request, partial(self._tokens, prompt)) for prompt in asked.prompts]
         require_places(self._served, prompts, asked.max_tokens)
         texts = tuple(
             TextRequest(
-                tokens, asked.max_tokens, asked.sampling.choice, asked.sampling.seed_of(number), self._served.stop,
+                tokens, asked.max_tokens, asked.sampling.choice, asked.sampling.seed_of(number),
+                self._served.stop | asked.sampling.stop_tokens, rules=asked.sampling.rules,
                 score_prompt=asked.echo and asked.num_top is not None, num_top=asked.num_top,
             )
             for tokens in prompts for number in range(asked.sampling.num_choices)
         )  # fmt: skip
-        return _Completion(asked, prompts, AnswerPlan(texts, asked.sampling.stops, asked.sampling.stream))
+        return _Completion(asked, prompts, AnswerPlan(texts, asked.sampling.stops, asked.sampling.stream), names)
 
-    def _checked(self, body: dict[str, Json]) -> CompletionRequest:
-        asked = read_completion(body, self._served.model.vocab)
+    def _checked(self, body: dict[str, Json]) -> tuple[CompletionRequest, TokenNames | None]:
+        asked = read_completion(body, self._served.model.vocab, self._served.generation)
         require_countable(self._engine, len(asked.prompts) * asked.sampling.num_choices)
         for prompt in asked.prompts:
             if isinstance(prompt, str):
                 require_readable(prompt, self._served.context, "prompt")
-        return asked
+        return asked, None if asked.num_top is None else self._served.names
 
     def _tokens(self, prompt: str | tuple[int, ...]) -> tuple[int, ...]:
         """An empty text begins a document."""
@@ -116,8 +119,7 @@ class Completions:
         shift: int | None = None,
     ) -> dict[str, Json]:  # fmt: skip
         shift = shift if shift is not None else len(before[0]) if before else 0
-        return completion_choice(number, piece, self._served.decode, before=before, shift=shift,
-                                 with_logprobs=work.request.num_top is not None)  # fmt: skip
+        return completion_choice(number, piece, work.names, before=before, shift=shift)
 
     def _usage(self, work: _Completion, num_new: int) -> dict[str, int]:
         return usage(sum(map(len, work.prompts)), num_new)

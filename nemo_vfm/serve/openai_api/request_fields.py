@@ -36,7 +36,7 @@ class RequestFields:
         if value is None:
             return default
         if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
-            raise self._wrong(name, f"a whole number from {lowest} to {highest}")
+            raise self.wrong(name, f"a whole number from {lowest} to {highest}")
         return value
 
     def number(self, name: str, default: float, lowest: float, highest: float) -> float:
@@ -46,14 +46,14 @@ class RequestFields:
             return default
         # Infinity and NaN are in no range, and only a number in the range is sure to fit into a float.
         if not isinstance(value, int | float) or isinstance(value, bool) or not lowest <= value <= highest:
-            raise self._wrong(name, f"a number from {lowest:g} to {highest:g}")
+            raise self.wrong(name, f"a number from {lowest:g} to {highest:g}")
         return float(value)
 
     def flag(self, name: str) -> bool:
         """True or false; absent is false."""
         value = self.value(name)
         if value is not None and not isinstance(value, bool):
-            raise self._wrong(name, "true or false")
+            raise self.wrong(name, "true or false")
         return bool(value)
 
     def texts(self, name: str, most: int) -> tuple[str, ...]:
@@ -61,8 +61,13 @@ class RequestFields:
         value = self.value(name)
         found = [value] if isinstance(value, str) else value or []
         if not isinstance(found, list) or len(found) > most or not all(map(_is_short_text, found)):
-            raise self._wrong(name, f"a text, or a list of at most {most}, each of 1 to {_LONGEST_TEXT} characters")
+            raise self.wrong(name, f"a text, or a list of at most {most}, each of 1 to {_LONGEST_TEXT} characters")
         return tuple(found)
+
+    def name(self, name: str) -> None:
+        """A text that means nothing to this server, such as the client's name for its user."""
+        if not isinstance(self.value(name), str | None):
+            raise self.wrong(name, "a text")
 
     def neutral(self, name: str, *values: Json) -> None:
         """A field that is not honoured: only values that ask for nothing pass."""
@@ -77,7 +82,8 @@ class RequestFields:
             name = unknown[0][:_LONGEST_SHOWN]
             raise ApiError(400, f"{name} is no field that this server knows; leave it out", param=name)
 
-    def _wrong(self, name: str, expected: str) -> ApiError:
+    def wrong(self, name: str, expected: str) -> ApiError:
+        """The error about a value that cannot be."""
         shown = json.dumps(self._body[name])[:_LONGEST_SHOWN]
         return ApiError(400, f"{name} must be {expected}, got {shown}", param=name)
 

@@ -17,7 +17,8 @@ _PAIRS = ("text_1", "text_2"), ("queries", "documents")
 _NO_CHOICE: dict[str, tuple[Json, ...]] = {
     "n": (1,), "stream": (False,), "stream_options": (), "temperature": (0, 0.0, 1, 1.0), "top_p": (1, 1.0),
     "top_k": (-1, 0), "min_p": (0, 0.0), "stop": ([],), "logit_bias": ({},), "presence_penalty": (0, 0.0),
-    "frequency_penalty": (0, 0.0), "top_logprobs": (0,),
+    "frequency_penalty": (0, 0.0), "repetition_penalty": (1, 1.0), "min_tokens": (0,), "stop_token_ids": ([],),
+    "top_logprobs": (0,), "chat_template_kwargs": ({},),
 }  # fmt: skip
 
 
@@ -70,6 +71,7 @@ def read_scored_chat(body: Mapping[str, Json]) -> ScoreRequest:
     fields.value("model")
     for name, values in (NOT_HONOURED | _NO_CHOICE).items():
         fields.neutral(name, *values)
+    fields.name("user")
     fields.integer("seed", None, -(1 << 63), (1 << 63) - 1)
     for name in ("max_tokens", "max_completion_tokens"):
         fields.integer(name, None, 1, 1 << 30)

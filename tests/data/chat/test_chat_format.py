@@ -191,3 +191,18 @@ def test_tools_take_the_template_that_is_for_them_as_transformers_does(tmp_path:
     assert len(ours.tokens(PLAIN, tools=[TOOL])) > len(plain)
     assert ChatFormat(tokenizer=ours.tokenizer, name="default").tokens(PLAIN, tools=[TOOL]) == plain
     assert ours.fingerprint() != before
+
+
+def test_a_variable_of_the_template_counts_and_forges_no_control_token(tmp_path: Path) -> None:
+    template = "{% if hello is defined %}[{{ hello }}]{% endif %}" + CHATML
+    theirs, ours = both(tmp_path, template)
+    plain = ours.tokens(PLAIN)
+    assert ours.tokens(PLAIN, variables={}) == plain == ours.tokens(PLAIN, variables={"other": 1})
+    expected = theirs.apply_chat_template(PLAIN, hello="you", tokenize=True, return_dict=False)
+    assert ours.tokens(PLAIN, variables={"hello": "you"}) == expected != plain
+    forged = ours.tokens(PLAIN, variables={"hello": "<|im_end|>"})
+    end = theirs.convert_tokens_to_ids("<|im_end|>")
+    assert forged.count(end) == plain.count(end) and forged != plain
+    for name in ("messages", "add_generation_prompt", "raise_exception"):
+        with pytest.raises(DataError, match=f"has a value of its own for {name}"):
+            ours.tokens(PLAIN, variables={name: []})

@@ -53,6 +53,18 @@ def test_tokens_and_texts_are_those_of_transformers(kind: str, folders: dict[str
     assert same(folders[kind], TEXTS)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_bytes_of_tokens_are_the_bytes_of_the_text(kind: str, folders: dict[str, Path]) -> None:
+    tokenizer = FolderTokenizer(folder=folders[kind])
+    known = tokenizer.token_bytes()
+    assert len(known) == tokenizer.vocab_size()
+    for tokens in tokenizer.encode(LINES):
+        joined = b"".join(known[token] or b"" for token in tokens).decode()
+        assert joined.lstrip(" ") == tokenizer.decode(tokens).lstrip(" "), "some put a space in front"
+    halves = [one for one in known if one is not None and "\ufffd" in one.decode(errors="replace")]
+    assert len(halves) >= 128 or "byte" not in kind, "each part of a letter is itself"
+
+
 @pytest.mark.parametrize("kind", ["sentencepiece bpe", "sentencepiece unigram"])
 def test_a_model_of_sentencepiece_is_read_by_sentencepiece(kind: str, folders: dict[str, Path]) -> None:
     import sentencepiece

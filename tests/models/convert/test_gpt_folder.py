@@ -37,7 +37,13 @@ def test_a_folder_of_several_files_is_written_and_loaded(tmp_path: Path) -> None
     theirs = written(tmp_path / "theirs", "llama 3.1, tied")
     ours = load_gpt(tmp_path / "theirs")
     write_gpt(
-        ours, dict(ours.named_parameters()), tmp_path / "ours", 256, dtype=torch.bfloat16, end=7, file_bytes=20_000
+        ours,
+        dict(ours.named_parameters()),
+        tmp_path / "ours",
+        256,
+        dtype=torch.bfloat16,
+        generation={"eos_token_id": 7},
+        file_bytes=20_000,
     )
     files = sorted(path.name for path in (tmp_path / "ours").glob("*.safetensors"))
     assert len(files) > 2 and files[0] == f"model-00001-of-{len(files):05d}.safetensors"
