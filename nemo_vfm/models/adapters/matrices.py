@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +19,12 @@ from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
-from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 from nemo_vfm.parallel.checkpoint.tensor_file import read_header
 
+#: Initializations that take B0 A0 out of the base: its leading singular vectors, or the leading part of its QR.
+Initial = Literal["pissa", "olora"]
 #: More than any adapter has.
 _MOST_BYTES = 64 << 30
 
@@ -35,12 +38,40 @@ class Matrices:
         b: (O, R).
         alpha: B A is multiplied by alpha / R.
         magnitude: DoRA's magnitudes, (O,); None for LoRA.
+        initial: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0.
     """
 
     a: Tensor
     b: Tensor
     alpha: float
     magnitude: Tensor | None = None
+    initial: Initial | None = None
+
+    @property
+    def rank(self) -> Rank:
+        """Rank and alpha on the unchanged base; see `on_unchanged_base`."""
+        rank = self.a.shape[0]
+        whole_rank = rank if self.initial is None else min(2 * rank, self.a.shape[1])
+        return Rank(whole_rank, self.alpha * whole_rank / rank)
+
+    def on_unchanged_base(self, weight: Tensor) -> "Matrices":
+        """Return matrices that compute on W, (O, I), what these compute on W - s B0 A0, where s is alpha / R.
+
+        W - s B0 A0 + s B A = W + s [B, -B0] [A; A0], of rank 2 R. PiSSA: Meng et al. 2024 (arXiv 2404.02948),
+        equations 2 to 4; OLoRA: Büyükakyüz 2024 (arXiv 2406.01775), algorithm 1.
+        """
+        rank, weight = self.a.shape[0], weight.float()
+        if self.initial == "pissa":
+            u, values, v = torch.linalg.svd(weight, full_matrices=False)
+            roots = (values[:rank] * rank / self.alpha).sqrt()
+            b, a = u[:, :rank] * roots, roots[:, None] * v[:rank]
+        else:
+            q, r = torch.linalg.qr(weight)
+            b, a = q[:, :rank], r[:rank]
+        # The two products nearly cancel. Factors of their difference keep it where bf16 would round it away.
+        q_b, r_b = torch.linalg.qr(torch.cat([self.b.to(b), -b], 1))
+        q_a, r_a = torch.linalg.qr(torch.cat([self.a.to(a), a]).t())
+        return Matrices(q_a.t(), q_b @ r_b @ r_a.t(), self.rank.alpha, self.magnitude)
 
 
 @contextmanager
@@ -112,23 +143,29 @@ class PlacedMatrices:
 
     Args:
         low: the adapter to fill.
+        linear: what it adapts.
         part: projection of the linear.
         order: for each row of the file, its index in the projection.
         given: matrices from the file.
     """
 
     low: LowRank
+    linear: nn.Linear
     part: str
     order: Tensor
     given: Matrices
 
     def fill(self) -> None:
-        """Copy the values; a rank of a split model copies its shard."""
+        """Copy the values; a rank of a split model copies its shard, but every rank must call it."""
+        given = self.given
+        if given.initial is not None:
+            weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)
+            given = given.on_unchanged_base(weight[self.order])
         a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
-        copy_own(a, self.given.a)
-        copy_own(b, self._reorder(self.given.b))
-        if self.given.magnitude is not None:
-            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(self.given.magnitude))
+        copy_own(a, given.a)
+        copy_own(b, self._reorder(given.b))
+        if given.magnitude is not None:
+            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(given.magnitude))
 
     def _reorder(self, rows: Tensor) -> Tensor:
         reordered = torch.empty_like(rows)
@@ -160,7 +197,7 @@ def insert_adapter(
             raise DataError(f"{source} adapts {name}, which this {type(model).__name__} does not have; it is an "
                             f"adapter for another model")  # fmt: skip
         place, part, _ = places[name]
-        ranks.setdefault(place, {})[part] = Rank(one.a.shape[0], one.alpha)
+        ranks.setdefault(place, {})[part] = one.rank
     attach(model, adapter, ranks, _method(given))
     linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
@@ -168,13 +205,13 @@ def insert_adapter(
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
         _require_shapes(low, part, one, source, name)
-        found.append(PlacedMatrices(low, part, order, one))
+        found.append(PlacedMatrices(low, linears[place], part, order, one))
     return found
 
 
 def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
     a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
-    if given.a.shape != a.shape or given.b.shape != b.shape:
+    if (given.a.shape[1], given.b.shape[0]) != (a.shape[1], b.shape[0]):
         raise DataError(f"{source}: the matrices of {name} have shapes {tuple(given.a.shape)} and "
                         f"{tuple(given.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is an "
                         f"adapter for another model")  # fmt: skip
