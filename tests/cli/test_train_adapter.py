@@ -41,8 +41,8 @@ def arguments(base: Path, *more: str) -> list[str]:
     return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
             "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2",
             "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
-            "callbacks.preview.width_px=48", "callbacks.preview.pipeline.sampler.steps=2", "precision=fp32",
-            "callbacks.preview.pipeline.text_encoder.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
+            "callbacks.preview.width_px=48", "task.pipeline.steps=2", "precision=fp32",
+            "task.pipeline.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
             *more]  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path)
     assert sum(one.numel() for one in adapter.values()) == sum(weights[name].numel() for name in weights)
     assert max(one.abs().max() for name, one in adapter.items() if "lora_B" in name) > 1e-3, "nothing was trained"
 
-    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.sampler.steps=2", "prompts.texts=[colour 1]"]
+    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.steps=2", "prompts.texts=[colour 1]"]
     for run, more in (("plain", []), ("adapted", ["adapters.mine.path=mine"])):
         typed = [f"base={base}", f"run_dir={run}", *small, *more]
         assert kitchen.main("run", "world_model/sample_pretrained", *typed) == 0

@@ -99,6 +99,8 @@ def test_sizes_that_the_autoencoder_of_a_pretrained_model_does_not_take_are_refu
     (tmp_path / "vae/config.json").write_text(json.dumps(WAN_VAE))
     (tmp_path / "vae/diffusion_pytorch_model.safetensors").touch()
     (tmp_path / "model_index.json").write_text("{}")
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer/config.json").write_text(json.dumps({"_class_name": "WanTransformer3DModel"}))
     given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])
     path = str(ROOT / f"recipes/world_model/{recipe}.yaml")
     words = ["check", path, f"base={tmp_path}", *given, f"{key}={value}"]
@@ -131,6 +133,39 @@ def test_sizes_that_a_pretrained_network_cannot_cut_are_refused_at_the_video(rec
     told = "".join(capsys.readouterr())
     assert "height 488 makes latents of 61" in told and "patches of 2; use 480 or 496" in told
     assert f"command line  {key}\n" in told
+
+
+@pytest.mark.parametrize(("recipe", "slot"), [
+    ("lora", "task.pipeline"), ("full", "task.pipeline"), ("sample_pretrained", "pipeline"),
+    ("video_to_world", "pipeline"),
+])  # fmt: skip
+def test_a_pipeline_for_another_family_than_the_folders_is_refused_with_both_names(recipe, slot, base, capsys):
+    given = ["prompts.given=[a.mp4]"] if recipe == "video_to_world" else []
+    given += ["model=pretrained_experts"] if "." not in slot else ["data.path=a"]
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), f"base={base}", *given]
+    assert main([*words, f"{slot}=cosmos2_video"]) == 2
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "this pipeline is for cosmos2_video" in told and "holds a wan22_t2v; choose auto" in told
+    assert f"command line {slot} " in told
+
+
+def test_one_network_of_two_does_not_sample_alone(base, capsys):
+    assert main(["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]) == 2
+    assert "use model=pretrained_experts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("scheduler", "said"), [
+    ({"_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0}, "flow_shift 5.0, and this pipeline a shift of 3.0"),
+    ({"_class_name": "LCMScheduler"}, "samples with LCMScheduler, and this pipeline with UniPCFlowSigmas"),
+])  # fmt: skip
+def test_a_folder_that_samples_otherwise_than_the_recipe_is_said(scheduler, said, base, tmp_path, capsys):
+    shutil.copytree(base, tmp_path / "base")
+    (tmp_path / "base/scheduler/scheduler_config.json").write_text(json.dumps(scheduler))
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), *EXPERTS]
+    assert main([*words, f"base={tmp_path / 'base'}"]) == 0
+    assert said in capsys.readouterr().out
+    assert main([*words, f"base={base}"]) == 0
+    assert "scheduler" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("part", "key", "said"), [

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a recipe's sampling pipelines with the folder of the pretrained model that it names."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.runtime.checks.built_networks import Address
+from nemo_vfm.workflow import Workflow
+
+if TYPE_CHECKING:
+    from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
+    from nemo_vfm.diffusion.video_pipeline import TextToVideo
+
+_KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler")
+
+
+def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
+    """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
+    for at, pipeline in _pipelines(job):
+        base = _base(job, pipeline)
+        try:
+            ours, theirs = pipeline.family, _family(base)
+        except (UserError, DataError) as error:
+            if base is not None and base.exists():
+                yield at, str(error)
+            continue
+        if ours is not None and theirs is not None and ours != theirs:
+            yield at, (f"this pipeline is for {ours}, and {base} holds a {theirs}; choose auto, which takes the "
+                       f"folder's, or {theirs}")  # fmt: skip
+        elif (two := _needs_both(job, theirs)) is not None:
+            yield ("model",), two
+
+
+def schedulers_that_differ(job: Job) -> list[str]:
+    """Return a sentence for each pipeline that samples otherwise than the folder's scheduler_config.json says."""
+    if isinstance(job, Workflow):
+        return [text for below in job.steps.values() for text in schedulers_that_differ(below)]
+    found = dict[str, None]()
+    for at, pipeline in _pipelines(job):
+        base = _base(job, pipeline)
+        try:
+            if pipeline.family not in (None, _family(base)):
+                continue  # refused already, or not there
+            texts = _differences(pipeline.noise_schedule, _scheduler(base))
+            found |= {f"{'.'.join(at)}: {text}": None for text in texts}
+        except (UserError, DataError, OSError):
+            continue
+    return list(found)
+
+
+def _pipelines(job: Job) -> "list[tuple[Address, TextToVideo]]":
+    """Return each pipeline of a job once, with the first address where it is used.
+
+    Where nobody has imported that room, there is none, and torch need not be waited for.
+    """
+    if (room := sys.modules.get("nemo_vfm.diffusion.video_pipeline")) is None:
+        return []
+    owners: list[tuple[Address, object]] = [((), job), (("task",), getattr(job, "task", None))]
+    owners += [(("callbacks", name), one) for name, one in getattr(job, "callbacks", {}).items()]
+    found: dict[int, tuple[Address, TextToVideo]] = {}
+    for at, owner in owners:
+        if isinstance(pipeline := getattr(owner, "pipeline", None), room.TextToVideo):
+            found.setdefault(id(pipeline), ((*at, "pipeline"), pipeline))
+    return list(found.values())
+
+
+def _base(job: Job, pipeline: "TextToVideo") -> Path | None:
+    found = getattr(job, "base", None) or getattr(pipeline, "folder", None)
+    return found if isinstance(found, Path) else None
+
+
+def _family(base: Path | None) -> str | None:
+    from nemo_vfm.models.convert.video.pipeline_family import family_in
+
+    return None if base is None else family_in(base)
+
+
+def _scheduler(base: Path | None) -> Mapping[str, Json]:
+    from nemo_vfm.models.convert.video.pipeline_family import scheduler_in
+
+    return {} if base is None else scheduler_in(base)
+
+
+def _needs_both(job: Job, family: str | None) -> str | None:
+    """Say why a job that samples needs both networks of a pipeline; None if it has them or needs one."""
+    from nemo_vfm.config import BoundFactory
+    from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
+    from nemo_vfm.runtime.recipe_work import trains
+
+    model = getattr(job, "model", None)
+    if family not in ("wan22_t2v", "wan22_i2v") or trains(job) or not isinstance(model, BoundFactory):
+        return None
+    if model.call.target is not pretrained_video_model:
+        return None
+    return (
+        "the folder has two networks, for high and for low noise levels, and this is one; use model=pretrained_experts"
+    )
+
+
+def _differences(schedule: "NoiseSchedule | None", config: Mapping[str, Json]) -> Iterator[str]:
+    from nemo_vfm.diffusion.noise_schedule import FlowMatchEulerSigmas, UniPCFlowSigmas
+
+    kind = str(config.get("_class_name"))
+    if not config or schedule is None:
+        return
+    wanted = {UniPCFlowSigmas: ("UniPCMultistepScheduler",), FlowMatchEulerSigmas: ("FlowMatchEulerDiscreteScheduler",)}
+    if kind not in wanted.get(type(schedule), _KARRAS):
+        yield (f"the folder samples with {kind[:60]}, and this pipeline with {type(schedule).__name__}; another "
+               f"noise_schedule and sampler may be nearer")  # fmt: skip
+        return
+    key = "flow_shift" if isinstance(schedule, UniPCFlowSigmas) else "shift"
+    theirs, ours = config.get(key), getattr(schedule, "shift", None)
+    if isinstance(ours, int | float) and isinstance(theirs, int | float) and ours != theirs:
+        yield (f"the folder's scheduler has {key} {theirs}, and this pipeline a shift of {ours}; set "
+               f"noise_schedule.shift={theirs}, and objective.shift for training, to follow it")  # fmt: skip
