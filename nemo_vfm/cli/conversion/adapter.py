@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a low-rank adapter from a run or file to another library's format, or merges it into its model."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,25 +36,26 @@ def convert_adapter(
         UserError: the run trained no adapters, or the file does not exist.
         DataError: the format has no name for a linear, or the file is damaged or belongs to another model.
     """
-    from nemo_vfm.models.adapters.adapter_file import write_adapter
+    from nemo_vfm.models.adapters.adapter_file import read_adapter, write_adapter
     from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-    from nemo_vfm.models.adapters.low_rank_adapter import TRAINED
+    from nemo_vfm.models.adapters.low_rank_adapter import TRAINED, adapted_linears
     from nemo_vfm.models.adapters.matrices import extract_adapter
 
     our_names = style == "ours"
+    changes: Mapping[str, Tensor] = {}
     if base is not None:
         model = _pretrained(base)
+        fingerprint, changes = _fingerprint(model), read_adapter(source, model).changes
         load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
         name, origin = _LOADED, f"{source.name} on {base}"
     else:
         model = trained(source, key, trust, allow_host)
-        name, origin = TRAINED, f"the run {run_of(source)}"
+        fingerprint, name, origin = _fingerprint(model), TRAINED, f"the run {run_of(source)}"
     matrices = extract_adapter(model, name, our_names=our_names)
-    file = write_adapter(target, style, matrices, model, base=_fingerprint(model))
-    count = sum(one.a.numel() + one.b.numel() for one in matrices.values())
-    return (
-        f"the adapter of {origin}: {len(matrices)} linears, {count:,} parameters, as {file.name} in the style {style}"
-    )
+    file = write_adapter(target, style, matrices, model, base=fingerprint, changes=changes)
+    linears = [one for _, one in adapted_linears(model) if name in one.adapters]
+    count = sum(parameter.numel() for one in linears for parameter in one.adapters[name].parameters())
+    return f"the adapter of {origin}: {len(linears)} linears, {count:,} parameters, as {file.name} in the style {style}"
 
 
 def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":

@@ -194,11 +194,11 @@ def insert_adapter(
     ranks: dict[str, dict[str, Rank]] = {}
     for name, one in given.items():
         if name not in places:
-            raise DataError(f"{source} adapts {name}, which this {type(model).__name__} does not have; it is an "
-                            f"adapter for another model")  # fmt: skip
+            raise of_another_model(source, name, model)
         place, part, _ = places[name]
         ranks.setdefault(place, {})[part] = one.rank
-    attach(model, adapter, ranks, _method(given))
+    if given:
+        attach(model, adapter, ranks, _method(given))
     linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
         place, part, order = places[name]
@@ -206,6 +206,39 @@ def insert_adapter(
         assert isinstance(low, LowRank)
         _require_shapes(low, part, one, source, name)
         found.append(PlacedMatrices(low, linears[place], part, order, one))
+    return found
+
+
+def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
+    """Return the error of an adapter for a module that a model lacks; some names say what they are for."""
+    for_image = any(word in name for word in ("add_k_proj", "add_v_proj", "image_embedder", "_img", "img_emb"))
+    what = "an image-to-video model of Wan 2.1, and this one is given no image" if for_image else "another model"
+    return DataError(f"{source} adapts {name[:200]}, which this {type(model).__name__} does not have; it is an adapter "
+                     f"for {what}")  # fmt: skip
+
+
+def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout.
+
+    Raises:
+        DataError: the model lacks a tensor, or its shape differs.
+    """
+    if not given:
+        return {}
+    family, bare = family_of(model)
+    parameters, left, found = dict(model.named_parameters()), dict(given), dict[str, Tensor]()
+    for place, of in family.tensors_of(bare).items():
+        if left.keys().isdisjoint(of.names):
+            continue
+        zeros = of.split(torch.zeros(parameters[place].shape))
+        parts = [left.pop(name, none) for name, none in zip(of.names, zeros, strict=True)]
+        for name, part, none in zip(of.names, parts, zeros, strict=True):
+            if part.shape != none.shape:
+                raise DataError(f"{source} changes {name} by a tensor of shape {tuple(part.shape)}, but this model's "
+                                f"is {tuple(none.shape)}; it is for another model")  # fmt: skip
+        found[place] = of.join([part.float() for part in parts])
+    if left:
+        raise of_another_model(source, next(iter(left)), model)
     return found
 
 

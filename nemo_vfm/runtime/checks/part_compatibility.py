@@ -42,6 +42,7 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
+        yield from _of_adapters(job)
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -75,6 +76,14 @@ def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, V
     yield from _text(network, pipeline.text_encoder)
     sizes = user.num_frames, user.height_px, user.width_px
     yield from _video(network, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
+
+
+def _of_adapters(job: Any) -> Iterator[Misfit]:
+    """Adapter files whose network is not said, or that are for a model of two networks where there is one."""
+    networks, files = built_networks(job), getattr(job, "adapters", {})
+    for name, file in files.items() if networks[0].module is not None else ():
+        if (objection := file.objection(to_two=len(networks) > 1)) is not None:
+            yield ("adapters", name), objection
 
 
 def _channels(network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:

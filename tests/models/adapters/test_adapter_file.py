@@ -91,7 +91,7 @@ def test_scales_and_patterns_are_read_as_peft_reads_them(tmp_path: Path, folders
 @pytest.mark.parametrize("changes", [
     {}, {"use_rslora": True, "dora": True}, {"rank_pattern": {"to_q": 16}, "alpha_pattern": {}},
 ], ids=["plain", "dora", "wide"])  # fmt: skip
-@pytest.mark.parametrize("start", ["pissa", "olora", "OLoRA"])
+@pytest.mark.parametrize("start", ["pissa", "OLoRA"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_an_adapter_that_took_a_part_out_of_its_base_computes_what_it_does_in_peft(
     tmp_path: Path, folders: Path, family: str, start: str, changes
