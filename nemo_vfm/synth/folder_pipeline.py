@@ -22,7 +22,9 @@ from nemo_vfm.diffusion.sampler import Euler
 from nemo_vfm.diffusion.step_cache import FirstBlockCache
 from nemo_vfm.diffusion.unipc import UniPC
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
-from nemo_vfm.models.convert.video.pipeline_family import family_in, scheduler_in
+from nemo_vfm.models.adapters.load_adapters import Network
+from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS, family_in, scheduler_in
+from nemo_vfm.models.convert.video.pretrained_video import boundary_in
 from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.image_tokens import ClipImageTokens
@@ -47,6 +49,8 @@ class FolderPipeline(TextToVideo):
         steps: steps of the sampler; None takes the family's number.
         guidance_scale: how strongly the video follows the text; None takes the family's scale.
         negative_prompt: see `TextToVideo`.
+        network: the one of two networks (Wan 2.2 A14B) that a training is for: `transformer` learns the noise levels
+            above the folder's boundary, `transformer_2` those below. None where there is one, and for sampling.
         template: what the text encoder of Cosmos-Predict2.5 reads, with {caption}; other families need none.
         precision: of the text encoder: auto, bf16 or fp32.
         step_cache: see `TextToVideo`.
@@ -58,8 +62,9 @@ class FolderPipeline(TextToVideo):
 
     def __init__(
         self, *, folder: Path, random_base: Family | None = None, steps: int | None = None,
-        guidance_scale: float | None = None, negative_prompt: str = "", template: str | None = None,
-        precision: PrecisionName = "auto", step_cache: FirstBlockCache | None = None, offload: bool = False,
+        guidance_scale: float | None = None, negative_prompt: str = "", network: Network | None = None,
+        template: str | None = None, precision: PrecisionName = "auto", step_cache: FirstBlockCache | None = None,
+        offload: bool = False,
     ) -> None:  # fmt: skip
         if steps is not None:
             require_between(1, MOST_STEPS, steps=steps)
@@ -67,6 +72,7 @@ class FolderPipeline(TextToVideo):
             raise ValueError(f"negative_prompt {negative_prompt!r} has no effect at guidance_scale 1; raise that")
         self.folder, self.steps, self.guidance_scale = local(folder, "a pretrained pipeline"), steps, guidance_scale
         self.negative_prompt, self.template, self.precision = negative_prompt, template, precision
+        self.network: Network | None = network
         self.step_cache, self.offload, self.random_base = step_cache, offload, random_base
 
     def __getattr__(self, name: str) -> Any:
@@ -87,6 +93,9 @@ class FolderPipeline(TextToVideo):
             raise UserError(f"{self.folder} has no video model that is read, so its pipeline is unknown; give a "
                             f"diffusers pipeline of Cosmos or Wan, or name the family, such as wan21_t2v, in place of "
                             f"auto")  # fmt: skip
+        if self.network is not None and found not in TWO_NETWORKS:
+            raise UserError(f"network is {self.network}, but {self.folder} holds a {found}, which has one network; "
+                            f"remove network")  # fmt: skip
         return self._wan(found) if found in _WAN else self._cosmos(found)
 
     def _wan(self, family: Family) -> TextToVideo:
@@ -100,11 +109,18 @@ class FolderPipeline(TextToVideo):
         low = (3.0, 0.875) if family == "wan22_t2v" and self.guidance_scale is None else (None, None)
         return TextToVideo(
             codec=DiffusersCodec(folder=self.folder), text_encoder=self._text_encoder(),
-            objective=FlowMatching(shift=shift, timesteps=1000), noise_schedule=UniPCFlowSigmas(shift=shift),
+            objective=FlowMatching(shift=shift, timesteps=1000, drawn=self._levels()),
+            noise_schedule=UniPCFlowSigmas(shift=shift),
             sampler=UniPC(steps=self.steps or steps, order=2, variant="b2"), family=family,
             guidance=ClassifierFree(scale=self._scale(scale), low_scale=low[0], low_below_sigma=low[1]),
             frame_conditioning=self._wan_conditioning(family),
         )  # fmt: skip
+
+    def _levels(self) -> tuple[float, float]:
+        if self.network is None:
+            return 0.0, 1.0
+        boundary = boundary_in(self.folder)
+        return (boundary, 1.0) if self.network == "transformer" else (0.0, boundary)
 
     def _wan_conditioning(self, family: Family) -> FrameConditioning | None:
         if family == "wan22_ti2v":

@@ -118,10 +118,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EXPERTS = ["model=pretrained_experts", "pipeline=wan22_t2v"]
+ONE_NETWORK = ["data.path=a", "task.pipeline.network=transformer"]
 HALF_PATCHES = [
     ("sample_pretrained", EXPERTS, "height_px", "488"),
-    ("lora", ["data.path=a"], "callbacks.preview.height_px", "488"),
-    ("full", ["data.path=a"], "data.buckets.buckets.wide.height", "488"),
+    ("lora", ONE_NETWORK, "callbacks.preview.height_px", "488"),
+    ("full", ONE_NETWORK, "data.buckets.buckets.wide.height", "488"),
 ]
 
 
@@ -152,6 +153,39 @@ def test_a_pipeline_for_another_family_than_the_folders_is_refused_with_both_nam
 def test_one_network_of_two_does_not_sample_alone(base, capsys):
     assert main(["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]) == 2
     assert "use model=pretrained_experts" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("", "has two networks, each trained by itself; add network=transformer"),
+    ("task.pipeline.network=transformer_2", "is for transformer_2 and starts from"),
+    ("task.pipeline.network=transformer", "ok"),
+    ("task.pipeline.network=transformer_2 start_from={0}/transformer_2 model.folder={0}/transformer_2", "ok"),
+])  # fmt: skip
+def test_a_training_is_for_one_network_of_two_and_starts_from_it(given, said, base, capsys):
+    words = ["check", str(ROOT / "recipes/world_model/lora.yaml"), f"base={base}", "data.path=a"]
+    assert main([*words, *given.format(base).split()]) == (0 if said == "ok" else 2)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("adapters.a.path=x", "set network: transformer (high) or transformer_2 (low)"),
+    ("adapters.a.path=x adapters.a.network=transformer_2", "ok"),
+])  # fmt: skip
+def test_an_adapter_says_which_network_of_two_it_is_for(given, said, base, capsys):
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]
+    assert main([*words, "model=pretrained_experts", *given.split()]) == (0 if said == "ok" else 2)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("adapters.a.path=x adapters.a.network=transformer_2", "network is transformer_2, but this model has one network"),
+    ("adapters.a.path=wan22_high_noise.safetensors", "calls itself an adapter for the high-noise network of Wan 2.2"),
+])  # fmt: skip
+def test_an_adapter_for_one_network_of_two_is_refused_as_that_where_there_is_one(given, said, tmp_path, capsys):
+    write_random_pipeline(tmp_path / "base", "wan21_t2v")
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={tmp_path / 'base'}"]
+    assert main([*words, *given.split()]) == 2
+    assert said in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(("scheduler", "said"), [

@@ -7,21 +7,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nemo_vfm.config import BoundFactory
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.checks.built_networks import Address
+from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
     from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
     from nemo_vfm.diffusion.video_pipeline import TextToVideo
+    from nemo_vfm.train.job import Train
 
 _KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler")
 
 
 def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
     """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
+    from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS
+
     for at, pipeline in _pipelines(job):
         base = _base(job, pipeline)
         try:
@@ -33,8 +38,8 @@ def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
         if ours is not None and theirs is not None and ours != theirs:
             yield at, (f"this pipeline is for {ours}, and {base} holds a {theirs}; choose auto, which takes the "
                        f"folder's, or {theirs}")  # fmt: skip
-        elif (two := _needs_both(job, theirs)) is not None:
-            yield ("model",), two
+        elif theirs in TWO_NETWORKS:
+            yield from _of_training(job, at, pipeline) if trains(job) else _of_sampling(job)
 
 
 def schedulers_that_differ(job: Job) -> list[str]:
@@ -87,20 +92,27 @@ def _scheduler(base: Path | None) -> Mapping[str, Json]:
     return {} if base is None else scheduler_in(base)
 
 
-def _needs_both(job: Job, family: str | None) -> str | None:
-    """Say why a job that samples needs both networks of a pipeline; None if it has them or needs one."""
-    from nemo_vfm.config import BoundFactory
+def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
     from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
-    from nemo_vfm.runtime.recipe_work import trains
 
     model = getattr(job, "model", None)
-    if family not in ("wan22_t2v", "wan22_i2v") or trains(job) or not isinstance(model, BoundFactory):
-        return None
-    if model.call.target is not pretrained_video_model:
-        return None
-    return (
-        "the folder has two networks, for high and for low noise levels, and this is one; use model=pretrained_experts"
-    )
+    if isinstance(model, BoundFactory) and model.call.target is pretrained_video_model:
+        yield ("model",), ("the folder has two networks, for high and for low noise levels, and this is one; use "
+                           "model=pretrained_experts")  # fmt: skip
+
+
+def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator[tuple[Address, str]]:
+    """Yield what is wrong with a training of one network of two; it must learn the noise levels of that network."""
+    base, network = _base(job, pipeline), getattr(pipeline, "network", None)
+    if base is None or job.start_from is None or not hasattr(pipeline, "network"):
+        return
+    if network is None:
+        yield at, (f"{base} has two networks, each trained by itself; add network=transformer for high noise levels, "
+                   f"or network=transformer_2 with model.folder={base}/transformer_2 and "
+                   f"start_from={base}/transformer_2 for low ones")  # fmt: skip
+    elif job.start_from.path not in ([base / network] if network == "transformer_2" else [base, base / network]):
+        yield ("start_from",), (f"the training is for {network} and starts from {job.start_from.path}; give "
+                                f"start_from={base / network}, and model.folder, too")  # fmt: skip
 
 
 def _differences(schedule: "NoiseSchedule | None", config: Mapping[str, Json]) -> Iterator[str]:

@@ -11,6 +11,8 @@ from nemo_vfm.models.convert.video.random_pipeline import Family
 from nemo_vfm.models.convert.video.transformer_folder import PIPELINE, transformer_in
 from nemo_vfm.models.convert.weight_files import read_mapping
 
+#: Families with a network for high noise levels, `transformer`, and one for low ones, `transformer_2`.
+TWO_NETWORKS = ("wan22_t2v", "wan22_i2v")
 _SCHEDULER = "scheduler/scheduler_config.json"
 
 
