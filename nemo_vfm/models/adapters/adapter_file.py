@@ -21,6 +21,7 @@ from nemo_vfm.models.adapters.styles import peft_keys
 from nemo_vfm.models.adapters.styles.comfyui_keys import PREFIX, has_native_names, read_native, write_native
 from nemo_vfm.models.adapters.styles.native_names import native_names, translated
 from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
@@ -36,7 +37,8 @@ class Adapter:
 
     Args:
         style: format of the file.
-        matrices: by linear, under this package's names for `ours`, else under those of diffusers.
+        matrices: by linear, under this package's names for `ours`, else under those of diffusers or, for a language
+            model, of transformers.
         base: fingerprint of the weights it was trained on; empty if the format has none.
         changes: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it.
     """
@@ -91,6 +93,9 @@ def write_adapter(
     if changes and style != "comfyui":
         raise DataError(f"the adapter also changes {len(changes)} weights and biases, such as {next(iter(changes))}, "
                         f"for which the style {style} has no place; write the style comfyui")  # fmt: skip
+    is_language_model = isinstance(model, GPT)
+    if is_language_model and style not in ("ours", "peft"):
+        raise DataError(f"the style {style} is of video models; write the adapter of a language model as peft or ours")
     config = {} if style == "comfyui" else peft_keys.config_of(matrices)
     names = {"ours": FILE, "peft": PEFT_FILE, "diffusers": DIFFUSERS_FILE}
     header: dict[str, str] = {"format": "pt"}
@@ -99,7 +104,8 @@ def write_adapter(
     if style == "diffusers":
         header[DIFFUSERS_HEADER] = json.dumps({f"{_DIFFUSERS}{key}": value for key, value in config.items()})
     if style == "peft":
-        write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **config})
+        task = {"task_type": "CAUSAL_LM"} if is_language_model else {}
+        write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **task, **config})
     if style == "cosmos":
         header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_with_native_names(config, model)})
     tensors = _tensors(style, matrices, changes or {}, model)

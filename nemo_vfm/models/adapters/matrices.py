@@ -17,8 +17,11 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
+from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 from nemo_vfm.parallel.checkpoint.tensor_file import read_header
@@ -39,6 +42,7 @@ class Matrices:
         alpha: B A is multiplied by alpha / R.
         magnitude: DoRA's magnitudes, (O,); None for LoRA.
         initial: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0.
+        base: the base's weight, (O, I), if the file has it to compare.
     """
 
     a: Tensor
@@ -46,6 +50,7 @@ class Matrices:
     alpha: float
     magnitude: Tensor | None = None
     initial: Initial | None = None
+    base: Tensor | None = None
 
     @property
     def rank(self) -> Rank:
@@ -121,16 +126,23 @@ def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[
     Args:
         model: the adapted model.
         adapter: name of the adapter in the model.
-        our_names: use this package's names, with a suffix for the projection of a fused linear; else diffusers' names.
+        our_names: use this package's names, with a suffix for the projection of a fused linear; else those of diffusers
+            or transformers.
+
+    Raises:
+        DataError: a linear has no name of its own there.
     """
     found: dict[str, Matrices] = {}
     maps = _maps(model, our_names=our_names)
     for place, linear in adapted_linears(model):
         one = linear.adapters[adapter]
         assert isinstance(one, LowRank)
-        for part, (name, order) in _rows(model, place, maps).items():
-            if part not in one.ranks:
-                continue
+        rows = _rows(model, place, maps)
+        if one.ranks.keys() - rows.keys():
+            raise DataError(f"{place} is no linear of its own in other libraries, so only the style ours can store its "
+                            f"adapter")  # fmt: skip
+        for part in one.ranks:
+            name, order = rows[part]
             a, b = (one.get_parameter(f"{part}_{which}").detach() for which in "ab")
             magnitude = one.get_parameter(f"{part}_magnitude").detach()[order] if one.method == "dora" else None
             found[name] = Matrices(a, b[order], one.ranks[part].alpha, magnitude)
@@ -147,6 +159,7 @@ class PlacedMatrices:
         part: projection of the linear.
         order: for each row of the file, its index in the projection.
         given: matrices from the file.
+        name: of the linear in the file.
     """
 
     low: LowRank
@@ -154,13 +167,23 @@ class PlacedMatrices:
     part: str
     order: Tensor
     given: Matrices
+    name: str
 
     def fill(self) -> None:
-        """Copy the values; a rank of a split model copies its shard, but every rank must call it."""
+        """Copy the values; a rank of a split model copies its shard, but every rank must call it.
+
+        Raises:
+            DataError: the file has another weight of the base than the model.
+        """
         given = self.given
-        if given.initial is not None:
-            weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)
-            given = given.on_unchanged_base(weight[self.order])
+        if given.initial is not None or given.base is not None:
+            weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)[self.order]
+            if given.initial is not None:
+                given = given.on_unchanged_base(weight)
+            elif given.base is None or given.base.shape != weight.shape or not given.base.to(weight).equal(weight):
+                raise DataError(f"{self.name} has a weight of its own beside its adapter, which is not the base's: it "
+                                f"was trained, or enlarged for more tokens; merge it with the library that made "
+                                f"it")  # fmt: skip
         a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
         copy_own(a, given.a)
         copy_own(b, self._reorder(given.b))
@@ -205,12 +228,15 @@ def insert_adapter(
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
         _require_shapes(low, part, one, source, name)
-        found.append(PlacedMatrices(low, linears[place], part, order, one))
+        found.append(PlacedMatrices(low, linears[place], part, order, one, name))
     return found
 
 
 def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
     """Return the error of an adapter for a module that a model lacks; some names say what they are for."""
+    if name == "lm_head" and getattr(model, "tied", False):
+        return DataError(f"{source} adapts lm_head, which is the embedding in this model and takes no adapter of its "
+                         f"own; merge it with the library that made it, into a head of its own")  # fmt: skip
     for_image = any(word in name for word in ("add_k_proj", "add_v_proj", "image_embedder", "_img", "img_emb"))
     what = "an image-to-video model of Wan 2.1, and this one is given no image" if for_image else "another model"
     return DataError(f"{source} adapts {name[:200]}, which this {type(model).__name__} does not have; it is an adapter "
@@ -263,8 +289,8 @@ def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) ->
     parts, linear = projections_of(model, place), model.get_submodule(place)
     assert isinstance(linear, nn.Linear)
     if maps is None:
-        count = torch.arange(linear.out_features // len(parts.names))
-        return {part: (place if part == WHOLE else f"{place}.{part}", count) for part in parts.names}
+        order = {part: torch.arange(parts.count(linear.out_features, part)) for part in parts.names}
+        return {part: (place if part == WHOLE else f"{place}.{part}", rows) for part, rows in order.items()}
     of = maps.get(f"{place}.weight")
     numbers = torch.arange(linear.out_features)[:, None]
     if of is None or len(of.names) != len(parts.names) or (theirs := _split_rows(of, numbers)) is None:
@@ -287,8 +313,11 @@ def _split_rows(of: TensorMap, numbers: Tensor) -> list[Tensor] | None:
 
 
 def _maps(model: nn.Module, *, our_names: bool) -> dict[str, TensorMap] | None:
-    """Return the maps from our weights to those of diffusers; None for our own names."""
+    """Return the maps from our weights to those of diffusers or transformers; None for our own names."""
     if our_names:
         return None
+    if isinstance(model, GPT):
+        names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied head has none
+        return {name: tensor_map(name, model.sizes) for name in names}
     family, bare = family_of(model)
     return family.tensors_of(bare)
