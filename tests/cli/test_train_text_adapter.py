@@ -3,6 +3,7 @@
 """Tests that an adapter is trained on a language model, and merged into a transformers folder."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ checkpoint: {_target_: nemo_vfm.train.callbacks.checkpointing.SaveCheckpoints, e
 
 
 @pytest.mark.slow  # trains twice
-def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
+def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen, capfd) -> None:
     texts = kitchen.folder / "texts.jsonl"
     texts.write_text("".join(json.dumps({"text": f"a line of some length, number {n}"}) + "\n" for n in range(20)))
     TokenizeText(path=texts, tokenizer=ByteTokenizer(), processes=1).run(Run(kitchen.folder / "tokenized"))
@@ -52,6 +53,8 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
 
     for run in ("base", "tuned"):
         assert kitchen.main("convert", f"runs/{run}", run, "--to", "transformers", "--most-tokens", "16") == 0
+    counts = set(re.findall(r"weights of step 2: ([\d,]+) parameters", capfd.readouterr().out))
+    assert len(counts) == 1, "adapters are not the model's parameters"
     base, tuned = (transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / run) for run in ("base", "tuned"))
     words = torch.arange(10)[None]
     with torch.no_grad():

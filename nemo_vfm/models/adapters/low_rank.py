@@ -176,15 +176,7 @@ class LowRank(nn.Module):
         return copy
 
     def split(self, how: TensorSplit) -> None:
-        """Keep this rank's shard of the adapter; see `ShardableAdapter`.
-
-        Raises:
-            UserError: ranks would share the heads of a fused linear.
-        """
-        heads, ranks = self.width // sum(self.parts.sizes or (1,)), how.devices.size()
-        if how.kind == "column" and heads % ranks:
-            raise UserError(f"an adapter of {', '.join(self.parts.names)} cannot be split over {ranks} tensor ranks: "
-                            f"there are {heads} heads of keys; set parallel.tensor to a divisor of that")  # fmt: skip
+        """Keep this rank's shard of the adapter; see `ShardableAdapter`."""
         self._split = how
         for name in self.ranks:
             a, b = f"{name}_a", f"{name}_b"
@@ -194,3 +186,10 @@ class LowRank(nn.Module):
             setattr(self, b, how.part(self.get_parameter(b), 0))
             if self.method == "dora":
                 setattr(self, f"{name}_magnitude", how.part(self.get_parameter(f"{name}_magnitude"), 0))
+
+    def require_divisible(self, ranks: int) -> None:
+        """See `ShardableAdapter`: each rank has whole heads of a fused linear, or groups of heads that share a key."""
+        heads = self.width // sum(self.parts.sizes or (1,))
+        if self.parts.sizes and heads % ranks:
+            raise UserError(f"an adapter of {', '.join(self.parts.names)} cannot be split over {ranks} tensor ranks: "
+                            f"there are {heads} heads of keys; set parallel.tensor to a divisor of that")  # fmt: skip

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that adapters under native names are read as their programs mean them, and that each network gets its own."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -152,6 +154,20 @@ def test_differences_survive_a_conversion_or_refuse_it(base: Path, adapter: Path
     convert_adapter(tmp_path / "one.safetensors", tmp_path / "out", "comfyui", base=base)
     again = load_file(tmp_path / "out/adapter.safetensors")
     assert again.keys() == tensors.keys() and all(torch.equal(again[key], tensors[key]) for key in tensors)
+
+
+@pytest.mark.parametrize("style", ["ours", "peft", "diffusers", "comfyui"])
+def test_an_adapter_has_as_many_linears_where_it_is_written_as_where_it_is_loaded(
+    base: Path, adapter: Path, tmp_path: Path, style: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from nemo_vfm.cli.conversion.adapter import convert_adapter
+
+    said = convert_adapter(adapter, tmp_path, style, base=base)
+    linears = re.search(r"(\d+) linears, ([\d,]+) parameters", said)
+    assert linears and f"active on {linears[1]} linears" in caplog.text
+    file = next(tmp_path.glob("*.safetensors"))
+    matrices = [tensor for name, tensor in load_file(file).items() if not name.endswith(".alpha")]
+    assert int(linears[2].replace(",", "")) == sum(tensor.numel() for tensor in matrices)
 
 
 @pytest.mark.parametrize(("style", "key"), [
