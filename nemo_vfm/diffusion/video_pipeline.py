@@ -71,6 +71,10 @@ class TextToVideo:
         self.noise_schedule, self.frame_conditioning = noise_schedule, frame_conditioning
         self.step_cache, self.offload, self.family = step_cache, offload, family
 
+    def is_for_another(self, family: str) -> bool:
+        """Return whether these settings are for another pretrained family."""
+        return self.family not in (None, family)
+
     def is_guided(self) -> bool:
         """Return whether sampling needs the unconditional estimate."""
         return self.guidance.acts()

@@ -113,7 +113,7 @@ class FolderPipeline(TextToVideo):
             noise_schedule=UniPCFlowSigmas(shift=shift),
             sampler=UniPC(steps=self.steps or steps, order=2, variant="b2"), family=family,
             guidance=ClassifierFree(scale=self._scale(scale), low_scale=low[0], low_below_sigma=low[1]),
-            frame_conditioning=self._wan_conditioning(family),
+            frame_conditioning=self._wan_conditioning(family), negative_prompt=self.negative_prompt,
         )  # fmt: skip
 
     def _levels(self) -> tuple[float, float]:
@@ -142,7 +142,7 @@ class FolderPipeline(TextToVideo):
             if is_newest else levels,
             sampler=UniPC(steps=steps, order=2, variant="b2") if is_newest else Euler(steps=steps),
             guidance=ClassifierFree(scale=self._scale(8.0)), frame_conditioning=_cosmos_conditioning(family),
-            family=family,
+            family=family, negative_prompt=self.negative_prompt,
         )  # fmt: skip
 
     def _scale(self, usual: float) -> float:

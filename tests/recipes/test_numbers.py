@@ -155,6 +155,15 @@ def test_one_network_of_two_does_not_sample_alone(base, capsys):
     assert "use model=pretrained_experts" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("recipe", ["lora", "full", "sample_pretrained", "video_to_world"])
+def test_a_folder_that_says_no_family_is_refused_once_it_is_there(recipe, tmp_path, capsys):
+    given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), *given, "random_base=null"]
+    assert main([*words, f"base={tmp_path / 'later'}"]) == 0, capsys.readouterr().out
+    assert main([*words, f"base={tmp_path}"]) == 2
+    assert "has no video model that is read, so its pipeline is unknown" in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(("given", "said"), [
     ("", "has two networks, each trained by itself; add network=transformer"),
     ("task.pipeline.network=transformer_2", "is for transformer_2 and starts from"),

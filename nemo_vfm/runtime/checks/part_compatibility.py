@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.training_data import ResumablePhases
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
-from nemo_vfm.runtime.checks.pipeline_folders import of_another_family
+from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -39,6 +39,8 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
         return
     if refused := list(of_another_family(job)):
         yield from refused
+    elif not are_known(job):
+        return
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):

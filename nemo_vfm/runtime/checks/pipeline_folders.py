@@ -35,11 +35,19 @@ def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
             if base is not None and base.exists():
                 yield at, str(error)
             continue
-        if ours is not None and theirs is not None and ours != theirs:
+        if theirs is not None and pipeline.is_for_another(theirs):
             yield at, (f"this pipeline is for {ours}, and {base} holds a {theirs}; choose auto, which takes the "
                        f"folder's, or {theirs}")  # fmt: skip
         elif theirs in TWO_NETWORKS:
             yield from _of_training(job, at, pipeline) if trains(job) else _of_sampling(job)
+
+
+def are_known(job: Job) -> bool:
+    """Return whether the parts of every pipeline are known, which a folder that is not there yet may have to say."""
+    try:
+        return all(pipeline.objective is not None for _, pipeline in _pipelines(job))
+    except (UserError, DataError):
+        return False
 
 
 def schedulers_that_differ(job: Job) -> list[str]:
@@ -50,8 +58,8 @@ def schedulers_that_differ(job: Job) -> list[str]:
     for at, pipeline in _pipelines(job):
         base = _base(job, pipeline)
         try:
-            if pipeline.family not in (None, _family(base)):
-                continue  # refused already, or not there
+            if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
+                continue  # not there, or refused already
             texts = _differences(pipeline.noise_schedule, _scheduler(base))
             found |= {f"{'.'.join(at)}: {text}": None for text in texts}
         except (UserError, DataError, OSError):
