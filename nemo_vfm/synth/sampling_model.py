@@ -59,7 +59,7 @@ class SamplingModel:
         )  # fmt: skip
         with set_apart(model):
             self._load(model, seed, ranks)
-        fill_adapters(model, attached)
+        fill_adapters(attached)
         return self._place(model, ranks, offload=offload)
 
     def _attach(self, model: nn.Module) -> list[AttachedAdapter]:

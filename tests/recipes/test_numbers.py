@@ -155,6 +155,15 @@ def test_one_network_of_two_does_not_sample_alone(base, capsys):
     assert "use model=pretrained_experts" in capsys.readouterr().out
 
 
+def test_an_objective_that_the_folders_network_was_not_trained_with_is_said(tmp_path, capsys):
+    write_random_pipeline(tmp_path / "base", "cosmos1_text")
+    words = ["check", str(ROOT / "recipes/diffusion/train_folder.yaml"), f"start_from={tmp_path / 'base'}"]
+    main([*words, "data.path=a"])
+    assert "a cosmos1_text, was trained with EDM, and this training has FlowMatching" in capsys.readouterr().out
+    main([*words, "data.path=a", "task.objective=edm"])
+    assert "was trained with" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("recipe", ["lora", "full", "sample_pretrained", "video_to_world"])
 def test_a_folder_that_says_no_family_is_refused_once_it_is_there(recipe, tmp_path, capsys):
     given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])

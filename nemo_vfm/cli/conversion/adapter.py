@@ -165,7 +165,9 @@ def _write_beside(
     for path in sorted(base.iterdir()):
         if path.suffix in (".json", ".jinja", ".model", ".txt") and not path.name.endswith(".index.json"):
             shutil.copyfile(path, target / path.name)
-    write_json(target / "config.json", read_json(base / "config.json") | {"torch_dtype": str(dtype).rpartition(".")[2]})
+    config = read_json(base / "config.json")
+    key = "dtype" if "dtype" in config else "torch_dtype"  # transformers 5 and before
+    write_json(target / "config.json", config | {key: str(dtype).rpartition(".")[2]})
 
 
 def _pretrained(base: Path) -> "nn.Module":

@@ -98,7 +98,7 @@ def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
         UserError: a file does not exist.
         DataError: a file is damaged, belongs to another model or other weights, or has no effect.
     """
-    fill_adapters(model, attach_adapters(model, files))
+    fill_adapters(attach_adapters(model, files))
 
 
 def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[AttachedAdapter]:
@@ -128,7 +128,7 @@ def _network(model: nn.Module, name: str, file: AdapterFile) -> nn.Module:
     return model.high if file.network == "transformer" else model.low
 
 
-def fill_adapters(model: nn.Module, attached: Sequence[AttachedAdapter]) -> None:
+def fill_adapters(attached: Sequence[AttachedAdapter]) -> None:
     """Load the values of attached adapters after the model's weights; every rank must call it.
 
     Raises:

@@ -51,10 +51,10 @@ def are_known(job: Job) -> bool:
 
 
 def schedulers_that_differ(job: Job) -> list[str]:
-    """Return a sentence for each pipeline that samples otherwise than the folder's scheduler_config.json says."""
+    """Return a sentence for each pipeline or objective that is another than the folder's own."""
     if isinstance(job, Workflow):
         return [text for below in job.steps.values() for text in schedulers_that_differ(below)]
-    found = dict[str, None]()
+    found = dict.fromkeys(_other_objective(job))
     for at, pipeline in _pipelines(job):
         base = _base(job, pipeline)
         try:
@@ -65,6 +65,24 @@ def schedulers_that_differ(job: Job) -> list[str]:
         except (UserError, DataError, OSError):
             continue
     return list(found)
+
+
+def _other_objective(job: Job) -> Iterator[str]:
+    """Of a training that begins with the weights of a folder."""
+    if not trains(job) or job.start_from is None or not isinstance(path := job.start_from.path, Path):
+        return
+    from nemo_vfm.diffusion.objective import EDM, FlowMatching
+
+    try:
+        family, objective = _family(path), getattr(job.task, "objective", None)
+    except (UserError, DataError):  # refused where it is used
+        return
+    if family is None or not isinstance(objective, EDM | FlowMatching):
+        return
+    theirs: type = EDM if family.startswith("cosmos1") else FlowMatching
+    if not isinstance(objective, theirs):
+        yield (f"task.objective: the network of {path}, a {family}, was trained with {theirs.__name__}, and this "
+               f"training has {type(objective).__name__}")  # fmt: skip
 
 
 def _pipelines(job: Job) -> "list[tuple[Address, TextToVideo]]":
