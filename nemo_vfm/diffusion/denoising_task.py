@@ -10,7 +10,7 @@ one packed sample after another.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from nemo_vfm.core.types.sample_batches import PackedBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.diffusion.conditioning.frame_conditioning import FrameConditioning
 from nemo_vfm.diffusion.objective import Objective
+from nemo_vfm.diffusion.video_pipeline import TextToVideo
 
 Videos = VideoBatch | PackedBatch
 
@@ -49,10 +50,7 @@ class Denoise:
         self, *, objective: Objective, codec: Codec, text_encoder: TextEncoder, text_dropout: float = 0.1,
         mean: Literal["sample", "token"] = "sample", frame_conditioning: FrameConditioning | None = None,
     ) -> None:  # fmt: skip
-        if not 0 <= text_dropout <= 1:
-            raise ValueError(f"text_dropout must lie in 0..1, got {text_dropout}")
-        if mean not in ("sample", "token"):
-            raise ValueError(f"mean must be sample or token, got {mean!r}")
+        _require_valid(text_dropout, mean)
         self.objective, self.codec, self.text_encoder = objective, codec, text_encoder
         self.text_dropout, self.mean, self.frame_conditioning = text_dropout, mean, frame_conditioning
 
@@ -160,6 +158,38 @@ class Denoise:
         empty, empty_mask = empty_like(self.text_encoder, text_BLD)
         text = torch.where(dropped_B[:, None, None], empty, text_BLD)
         return text, torch.where(dropped_B[:, None], empty_mask, mask_BL)
+
+
+class FineTune(Denoise):
+    """The task of a pretrained model: to denoise with the parts of the pipeline that samples from it.
+
+    Args:
+        pipeline: its objective, codec, text encoder and frame conditioning are those of the training.
+        text_dropout: see `Denoise`.
+        mean: see `Denoise`.
+
+    Raises:
+        ValueError: text_dropout outside 0..1.
+    """
+
+    def __init__(
+        self, *, pipeline: TextToVideo, text_dropout: float = 0.1, mean: Literal["sample", "token"] = "sample"
+    ) -> None:
+        _require_valid(text_dropout, mean)
+        self.pipeline, self.text_dropout, self.mean = pipeline, text_dropout, mean
+
+    def __getattr__(self, name: str) -> Any:
+        """Take a part from the pipeline when it is used, since a pipeline may read its folder late."""
+        if name not in ("objective", "codec", "text_encoder", "frame_conditioning"):
+            raise AttributeError(f"FineTune has no {name}")
+        return getattr(self.pipeline, name)
+
+
+def _require_valid(text_dropout: float, mean: str) -> None:
+    if not 0 <= text_dropout <= 1:
+        raise ValueError(f"text_dropout must lie in 0..1, got {text_dropout}")
+    if mean not in ("sample", "token"):
+        raise ValueError(f"mean must be sample or token, got {mean!r}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
 
+_MOST_DRAWS = 10_000
+
 
 @runtime_checkable
 class Objective(Protocol):
@@ -72,6 +74,7 @@ class FlowMatching:
         noise_weight: w of the loss weight 1 + w sigma.
         timesteps: n; the network's noise-level input is then floor(n sigma) / n. diffusers' UniPC scheduler has integer
             timesteps, so use 1000 with it. None passes sigma itself.
+        drawn: lowest and highest noise level of training; [0.875, 1] for a network that samples only at high levels.
 
     Raises:
         ValueError: numbers outside their range.
@@ -88,6 +91,7 @@ class FlowMatching:
         min_sigma: float = 0.05,
         noise_weight: float = 0.0,
         timesteps: int | None = None,
+        drawn: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
@@ -100,11 +104,24 @@ class FlowMatching:
         if timesteps is not None and timesteps < 1:
             raise ValueError(f"timesteps must be at least 1, got {timesteps}; null passes sigma itself")
         self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
-        self.timesteps = timesteps
+        if not 0 <= drawn[0] < drawn[1] <= 1:
+            raise ValueError(f"drawn is {drawn}; give a lower and a higher noise level, both in 0..1")
+        self.timesteps, self.drawn = timesteps, drawn
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        """A shifted logit-normal number, or a shifted uniform one."""
+        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range.
+
+        Raises:
+            ValueError: next to no levels are in the range.
+        """
+        for _ in range(_MOST_DRAWS):
+            sigma = self._draw(generator, size_THW)
+            if self.drawn[0] <= sigma <= self.drawn[1]:
+                return sigma
+        raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
+
+    def _draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         which, uniform = torch.rand(2, generator=generator)
         normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
         sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)

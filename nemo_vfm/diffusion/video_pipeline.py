@@ -41,6 +41,8 @@ class TextToVideo:
         step_cache: skips blocks whose output would hardly change, with an error that docs/sampling.md reports; None
             skips none.
         offload: keep text encoder, network and codec in host memory while they are not in use.
+        family: pretrained family that these settings are for, a name of `conf/pipeline`; `check` compares it with the
+            folder's. None compares nothing.
 
     Raises:
         ValueError: a negative prompt without guidance, which would have no effect.
@@ -59,6 +61,7 @@ class TextToVideo:
         frame_conditioning: FrameConditioning | None = None,
         step_cache: FirstBlockCache | None = None,
         offload: bool = False,
+        family: str | None = None,
     ) -> None:
         if negative_prompt and not guidance.acts():
             raise ValueError(
@@ -67,7 +70,15 @@ class TextToVideo:
         self.codec, self.text_encoder, self.objective = codec, text_encoder, objective
         self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt
         self.noise_schedule, self.frame_conditioning = noise_schedule, frame_conditioning
-        self.step_cache, self.offload = step_cache, offload
+        self.step_cache, self.offload, self.family = step_cache, offload, family
+
+    def is_for_another(self, family: str) -> bool:
+        """Return whether these settings are for another pretrained family."""
+        return self.family not in (None, family)
+
+    def is_guided(self) -> bool:
+        """Return whether sampling needs the unconditional estimate."""
+        return self.guidance.acts()
 
     @torch.no_grad()
     def generate(

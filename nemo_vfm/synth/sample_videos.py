@@ -91,7 +91,7 @@ class Sample:
         if fp8 is not None and fp8.attention and parallel.context > 1:
             raise ValueError("attention in FP8 is not computed over context ranks; set parallel.context to 1, or "
                              "fp8.attention to false")  # fmt: skip
-        if parallel.guidance > 1 and not pipeline.guidance.acts():
+        if parallel.guidance > 1 and not pipeline.is_guided():
             raise ValueError("parallel.guidance = 2 computes the unconditional estimate on a second device, but "
                              "guidance scale 1 does not use it; set parallel.guidance to 1")  # fmt: skip
 

@@ -54,13 +54,19 @@ class SamplingModel:
         """
         attached: list[AttachedAdapter] = []
         model = build_for_inference(
-            self.model, seed, ranks, lambda built: attached.extend(attach_adapters(built, self.adapters)),
+            self.model, seed, ranks, lambda built: attached.extend(self._attach(built)),
             init_weights=self.checkpoint is None, fp8=self.fp8,
         )  # fmt: skip
         with set_apart(model):
             self._load(model, seed, ranks)
-        fill_adapters(model, attached)
+        fill_adapters(attached)
         return self._place(model, ranks, offload=offload)
+
+    def _attach(self, model: nn.Module) -> list[AttachedAdapter]:
+        for name, file in self.adapters.items():
+            if (objection := file.objection(to_two=isinstance(model, NoiseExperts))) is not None:
+                raise UserError(f"adapters.{name}: {objection}")
+        return attach_adapters(model, self.adapters)
 
     def _load(self, model: nn.Module, seed: int, ranks: SamplingRanks) -> None:
         if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:

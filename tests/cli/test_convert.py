@@ -188,6 +188,8 @@ CONVERSIONS = {
                 {"style": "peft", "base": Path("b"), "alpha": 7.0}),
     "transformers": (["--to", "transformers", "--tokenizer", "t", "--most-tokens", "7", "--dtype", "bf16"],
                      "language_model.convert_out", {"tokenizer": Path("t"), "most_tokens": 7, "dtype": "bf16"}),
+    "merged": (["--to", "transformers", "--base", "b", "--alpha", "7", "--dtype", "bf16"], "adapter.merge_adapter",
+               {"base": Path("b"), "alpha": 7.0, "dtype": "bf16"}),
     "diffusers": (["--to", "diffusers", "--pipeline", "p", "--replaces", "transformer_2", "--dtype", "fp32"],
                   "video_model.convert_out", {"to": "diffusers", "pipeline": Path("p"), "replaces": "transformer_2",
                                               "dtype": "fp32"}),
@@ -208,11 +210,11 @@ def test_every_option_of_a_conversion_reaches_it(kitchen, monkeypatch, kind):
         return "done"
 
     monkeypatch.setattr(f"nemo_vfm.cli.conversion.{place}", spy)
-    shared = ["--key", "model", "--trust", "mine", "--allow-host", "h"]
+    shared = [] if kind == "merged" else ["--key", "model", "--trust", "mine", "--allow-host", "h"]
     assert kitchen.main("convert", "run", "out", *words, *shared) == 0
     assert given.pop("target").name.startswith(".out.") and given.pop("source") == Path("run")
     passed = {name: value for name, value in given.items() if value is not None}
-    assert passed == expected | {"key": "model", "trust": ["mine"], "allow_host": ["h"]}
+    assert passed == expected | ({"key": "model", "trust": ["mine"], "allow_host": ["h"]} if shared else {})
 
 
 def test_every_option_for_a_foreign_file_reaches_the_process_that_reads_it(kitchen, monkeypatch):

@@ -56,6 +56,6 @@ def test_weights_of_another_family_are_refused(kitchen, pipeline: Path) -> None:
     shutil.copytree(pipeline, kitchen.folder / "base")
     path = kitchen.folder / "base/transformer/config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"in_channels": 4}))
-    done = kitchen.command("run", "world_model/sample_pretrained", "base=base", "pipeline=cosmos2_video", "run_dir=run")
+    done = kitchen.command("run", "world_model/sample_pretrained", "base=base", "run_dir=run")
     assert done.returncode == 1 and "patch_embed" in done.stderr and "implies" in done.stderr, done.stderr
     assert not list((kitchen.folder / "run").glob("samples/*.mp4"))

@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("diffusers", reason="needs the extra diffusers")
 pytest.importorskip("peft", reason="needs peft")
 
+from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.parallel.checkpoint import checkpoint
@@ -41,8 +42,8 @@ def arguments(base: Path, *more: str) -> list[str]:
     return [f"base={base}", "data.path=clips", "data.buckets=quickstart", "data.batch_size=2", "data.num_workers=0",
             "data.val_fraction=0", "~validation", "run_dir=run", "checkpoint.every_steps=2", "optimizer.lr=1e-2",
             "callbacks.preview.every_steps=100", "callbacks.preview.num_frames=9", "callbacks.preview.height_px=48",
-            "callbacks.preview.width_px=48", "callbacks.preview.pipeline.sampler.steps=2", "precision=fp32",
-            "callbacks.preview.pipeline.text_encoder.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
+            "callbacks.preview.width_px=48", "task.pipeline.steps=2", "precision=fp32",
+            "task.pipeline.precision='fp32'", "schedule.warmup_steps=0", "seed=3",
             *more]  # fmt: skip
 
 
@@ -62,7 +63,7 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path)
     assert sum(one.numel() for one in adapter.values()) == sum(weights[name].numel() for name in weights)
     assert max(one.abs().max() for name, one in adapter.items() if "lora_B" in name) > 1e-3, "nothing was trained"
 
-    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.sampler.steps=2", "prompts.texts=[colour 1]"]
+    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.steps=2", "prompts.texts=[colour 1]"]
     for run, more in (("plain", []), ("adapted", ["adapters.mine.path=mine"])):
         typed = [f"base={base}", f"run_dir={run}", *small, *more]
         assert kitchen.main("run", "world_model/sample_pretrained", *typed) == 0
@@ -82,6 +83,34 @@ def test_an_adapter_is_trained_resumed_sampled_and_exported(kitchen, base: Path)
         bare = diffusers.WanTransformer3DModel.from_pretrained(base / "transformer")(**given)[0]
     assert far(by_adapter, by_weights) < 1e-5 < 1e-3 < far(bare, by_weights)
     assert load_video_model(kitchen.folder / "whole").state_dict().keys() == load_video_model(base).state_dict().keys()
+
+
+@pytest.mark.slow  # five commands
+def test_each_network_of_two_has_an_adapter_of_its_own_sampled_together_and_merged(kitchen, tmp_path: Path) -> None:
+    clips(kitchen.folder / "clips")
+    base = saved("wan 2.2 a14b text", tmp_path / "base")
+    for network in ("transformer", "transformer_2"):
+        given = [f"task.pipeline.network={network}", f"start_from={base / network}", f"model.folder={base / network}"]
+        run = [*arguments(base, "duration=2 steps", *given), f"run_dir={network}"]
+        assert kitchen.main("run", "world_model/lora", *run) == 0
+        assert kitchen.main("convert", network, f"{network}-adapter", "--adapter", "ours") == 0
+
+    small = ["num_frames=9", "height_px=48", "width_px=48", "pipeline.steps=2", "prompts.texts=[colour 1]",
+             "model=pretrained_experts", "pipeline.precision='fp32'"]  # fmt: skip
+    both = [f"adapters.{name}.{key}" for name, key in (
+        ("high", "path=transformer-adapter"), ("high", "network=transformer"),
+        ("low", "path=transformer_2-adapter"), ("low", "network=transformer_2"),
+    )]  # fmt: skip
+    merge = ["--to", "diffusers", "--pipeline"]
+    assert kitchen.main("convert", "transformer", "once", *merge, str(base), "--replaces", "transformer") == 0
+    assert kitchen.main("convert", "transformer_2", "twice", *merge, "once", "--replaces", "transformer_2") == 0
+    for run, at, more in (("plain", base, []), ("adapted", base, both), ("merged", "twice", [])):
+        typed = [f"base={at}", f"run_dir={run}", *small, *more]
+        assert kitchen.main("run", "world_model/sample_pretrained", *typed) == 0
+    plain, adapted, merged = (
+        read_all(kitchen.folder / run / "samples/000.mp4").astype(int) for run in ("plain", "adapted", "merged")
+    )
+    assert abs(adapted - merged).max() <= 2 < abs(adapted - plain).max()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 """Tests that a language model, of a recipe or of a transformers folder, is trained by an adapter and written again."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -83,7 +84,7 @@ def test_a_folder_trains_in_the_recipes_precision_and_its_adapters_go_wherever_o
 
 
 @pytest.mark.slow  # trains twice
-def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
+def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen, capfd) -> None:
     tokenized(kitchen.folder)
     kitchen.write("base.yaml", RECIPE)
     kitchen.write("tuned.yaml", f"defaults: [{{adapters: lora_text}}]\nstart_from: runs/base\n{RECIPE}")
@@ -93,16 +94,25 @@ def test_an_adapter_of_a_language_model_is_trained_and_merged(kitchen) -> None:
     assert weights and all(".adapters." in name for name in weights)
 
     assert kitchen.main("convert", "runs/tuned", "mine", "--adapter", "ours") == 0
-    refused = kitchen.command("convert", "runs/tuned", "other", "--adapter", "peft")
-    assert refused.returncode == 2 and "diffusers has no network like this GPT" in refused.stderr, refused.stderr
+    assert kitchen.main("convert", "runs/tuned", "theirs", "--adapter", "peft") == 0
+    refused = kitchen.command("convert", "runs/tuned", "other", "--adapter", "diffusers")
+    assert refused.returncode == 1 and "the style diffusers is of video models" in refused.stderr, refused.stderr
 
     for run in ("base", "tuned"):
         assert kitchen.main("convert", f"runs/{run}", run, "--to", "transformers", "--most-tokens", "16") == 0
+    counts = set(re.findall(r"weights of step 2: ([\d,]+) parameters", capfd.readouterr().out))
+    assert len(counts) == 1, "adapters are not the model's parameters"
     base, tuned = (transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / run) for run in ("base", "tuned"))
     words = torch.arange(10)[None]
     with torch.no_grad():
         assert (base(words).logits - tuned(words).logits).abs().max() > 1e-3
     assert torch.equal(base.model.embed_tokens.weight, tuned.model.embed_tokens.weight), "it has no adapter"
+
+    merge = ("convert", "theirs", "merged", "--to", "transformers", "--base", "base")
+    assert kitchen.main(*merge) == 0
+    merged = transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / "merged")
+    with torch.no_grad():
+        assert (merged(words).logits - tuned(words).logits).abs().max() < 1e-5
 
     served = load_served(ServedSource(kitchen.folder / "runs/tuned", precision="fp32"))
     with torch.no_grad():

@@ -153,3 +153,15 @@ def test_settings_outside_their_range_are_refused(kind, changes):
 def test_a_schedule_needs_a_step():
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
         EDM().schedule(0, SIZE)
+
+
+def test_levels_outside_the_drawn_range_are_never_trained_and_those_within_stay_as_likely() -> None:
+    def levels(objective: FlowMatching) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.stack([objective.draw(generator, (1, 2, 2)) for _ in range(2000)])
+
+    every, high = levels(FlowMatching(shift=3.0)), levels(FlowMatching(shift=3.0, drawn=(0.875, 1.0)))
+    assert high.min() >= 0.875 > every.min()
+    assert abs(high.mean() - every[every >= 0.875].mean()) < 0.005
+    with pytest.raises(ValueError, match="give a lower and a higher noise level"):
+        FlowMatching(drawn=(0.9, 0.8))

@@ -9,9 +9,13 @@ import pytest
 import torch
 from torch import nn
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
+from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from tests.parallel.test_gpt_layouts import WORDS, Following
 from tests.support.combinations import cases
 from tests.support.layouts import GIVEN, IN_CHANNELS, cosmos_25, moved, one_device, steps, wan
 from tests.support.ranks import on_ranks
@@ -23,11 +27,15 @@ TARGETS = {
     "text": AdapterTarget(modules="blocks.*.cross_attention.*", rank=2, alpha=4.0),
     "mlp": AdapterTarget(modules="blocks.*.mlp.*", rank=4, alpha=8.0),
 }
+TEXT_TARGETS = {
+    "attention": AdapterTarget(modules="blocks.*.attention.*", rank=3, alpha=6.0), "mlp": TARGETS["mlp"],
+}  # fmt: skip
 
 
 def adapted(method: Any, model: Any) -> nn.Module:
     """With adapters that are no zeros at the start, so that each of their matrices has a gradient worth comparing."""
-    made: Any = AdaptedModel(model, LowRankAdapter(targets=TARGETS, method=method))()
+    targets = TEXT_TARGETS if model is gpt else TARGETS
+    made: Any = AdaptedModel(model, LowRankAdapter(targets=targets, method=method))()
     made.initial_weight = partial(awake, made.initial_weight)
     with torch.no_grad():
         for name, parameter in made.named_parameters():
@@ -41,7 +49,14 @@ def awake(first: Any, name: str, shape: torch.Size, seed: int) -> torch.Tensor:
     return weight + moved(name, shape, seed) if is_adapter(name) else weight
 
 
-MODELS = {"cosmos 2.5": (cosmos_25, GIVEN), "wan": (wan, IN_CHANNELS)}
+def gpt() -> GPT:
+    """Two queries share each of four keys."""
+    return GPT(vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, groups=4)
+
+
+MODELS: dict[str, tuple[Any, Any]] = {
+    "cosmos 2.5": (cosmos_25, GIVEN), "wan": (wan, IN_CHANNELS), "gpt": (gpt, Following(packed=False)),
+}  # fmt: skip
 
 
 @cache
@@ -57,7 +72,8 @@ HOW: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("method", "model", "degrees", "how"), cases(
     [(method, model, *how) for method in ("lora", "dora") for model in MODELS for how in HOW],
-    [("lora", "wan", *HOW[1]), ("lora", "wan", *HOW[3]), ("lora", "wan", *HOW[4]), ("dora", "cosmos 2.5", *HOW[0]),
+    [("lora", "gpt", *HOW[1]), ("lora", "wan", *HOW[1]), ("lora", "wan", *HOW[3]), ("lora", "wan", *HOW[4]),
+     ("dora", "cosmos 2.5", *HOW[0]),
      ("dora", "cosmos 2.5", *HOW[5])],
 ), ids=str)  # fmt: skip
 def test_adapters_have_one_devices_loss_and_gradients(
@@ -71,3 +87,11 @@ def test_adapters_have_one_devices_loss_and_gradients(
             assert found[name] == pytest.approx(expected[name], rel=rel), name
         if "pipeline" not in degrees:  # there each rank has gradients of its own blocks alone
             assert found["gradients"] == pytest.approx(expected["gradients"], rel=1e-4)
+
+
+def test_tensor_ranks_that_would_share_a_key_are_refused_for_an_adapter_of_it() -> None:
+    with torch.device("meta"):
+        model = adapted("lora", gpt)
+    require_divisible(model, ParallelPlan(tensor=4))
+    with pytest.raises(UserError, match="an adapter of q, k, v cannot be split over 8 tensor ranks: there are 4 heads"):
+        require_divisible(model, ParallelPlan(tensor=8))

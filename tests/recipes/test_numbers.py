@@ -102,6 +102,8 @@ def test_sizes_that_the_autoencoder_of_a_pretrained_model_does_not_take_are_refu
     (tmp_path / "vae/config.json").write_text(json.dumps(WAN_VAE))
     (tmp_path / "vae/diffusion_pytorch_model.safetensors").touch()
     (tmp_path / "model_index.json").write_text("{}")
+    (tmp_path / "transformer").mkdir()
+    (tmp_path / "transformer/config.json").write_text(json.dumps({"_class_name": "WanTransformer3DModel"}))
     given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])
     path = str(ROOT / f"recipes/world_model/{recipe}.yaml")
     words = ["check", path, f"base={tmp_path}", *given, f"{key}={value}"]
@@ -119,10 +121,11 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EXPERTS = ["model=pretrained_experts", "pipeline=wan22_t2v"]
+ONE_NETWORK = ["data.path=a", "task.pipeline.network=transformer"]
 HALF_PATCHES = [
     ("sample_pretrained", EXPERTS, "height_px", "488"),
-    ("lora", ["data.path=a"], "callbacks.preview.height_px", "488"),
-    ("full", ["data.path=a"], "data.buckets.buckets.wide.height", "488"),
+    ("lora", ONE_NETWORK, "callbacks.preview.height_px", "488"),
+    ("full", ONE_NETWORK, "data.buckets.buckets.wide.height", "488"),
 ]
 
 
@@ -134,6 +137,90 @@ def test_sizes_that_a_pretrained_network_cannot_cut_are_refused_at_the_video(rec
     told = "".join(capsys.readouterr())
     assert "height 488 makes latents of 61" in told and "patches of 2; use 480 or 496" in told
     assert f"command line  {key}\n" in told
+
+
+@pytest.mark.parametrize(("recipe", "slot"), [
+    ("lora", "task.pipeline"), ("full", "task.pipeline"), ("sample_pretrained", "pipeline"),
+    ("video_to_world", "pipeline"),
+])  # fmt: skip
+def test_a_pipeline_for_another_family_than_the_folders_is_refused_with_both_names(recipe, slot, base, capsys):
+    given = ["prompts.given=[a.mp4]"] if recipe == "video_to_world" else []
+    given += ["model=pretrained_experts"] if "." not in slot else ["data.path=a"]
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), f"base={base}", *given]
+    assert main([*words, f"{slot}=cosmos2_video"]) == 2
+    told = " ".join("".join(capsys.readouterr()).split())
+    assert "this pipeline is for cosmos2_video" in told and "holds a wan22_t2v; choose auto" in told
+    assert f"command line {slot} " in told
+
+
+def test_one_network_of_two_does_not_sample_alone(base, capsys):
+    assert main(["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]) == 2
+    assert "use model=pretrained_experts" in capsys.readouterr().out
+
+
+def test_an_objective_that_the_folders_network_was_not_trained_with_is_said(tmp_path, capsys):
+    write_random_pipeline(tmp_path / "base", "cosmos1_text")
+    words = ["check", str(ROOT / "recipes/diffusion/train_folder.yaml"), f"start_from={tmp_path / 'base'}"]
+    main([*words, "data.path=a"])
+    assert "a cosmos1_text, was trained with EDM, and this training has FlowMatching" in capsys.readouterr().out
+    main([*words, "data.path=a", "task.objective=edm"])
+    assert "was trained with" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", ["lora", "full", "sample_pretrained", "video_to_world"])
+def test_a_folder_that_says_no_family_is_refused_once_it_is_there(recipe, tmp_path, capsys):
+    given = {"video_to_world": ["prompts.given=[a.mp4]"], "sample_pretrained": []}.get(recipe, ["data.path=a"])
+    words = ["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), *given, "random_base=null"]
+    assert main([*words, f"base={tmp_path / 'later'}"]) == 0, capsys.readouterr().out
+    assert main([*words, f"base={tmp_path}"]) == 2
+    assert "has no video model that is read, so its pipeline is unknown" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("", "has two networks, each trained by itself; add network=transformer"),
+    ("task.pipeline.network=transformer_2", "is for transformer_2 and starts from"),
+    ("task.pipeline.network=transformer", "ok"),
+    ("task.pipeline.network=transformer_2 start_from={0}/transformer_2 model.folder={0}/transformer_2", "ok"),
+])  # fmt: skip
+def test_a_training_is_for_one_network_of_two_and_starts_from_it(given, said, base, capsys):
+    words = ["check", str(ROOT / "recipes/world_model/lora.yaml"), f"base={base}", "data.path=a"]
+    assert main([*words, *given.format(base).split()]) == (0 if said == "ok" else 2)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("adapters.a.path=x", "set network: transformer (high) or transformer_2 (low)"),
+    ("adapters.a.path=x adapters.a.network=transformer_2", "ok"),
+])  # fmt: skip
+def test_an_adapter_says_which_network_of_two_it_is_for(given, said, base, capsys):
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]
+    assert main([*words, "model=pretrained_experts", *given.split()]) == (0 if said == "ok" else 2)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("given", "said"), [
+    ("adapters.a.path=x adapters.a.network=transformer_2", "network is transformer_2, but this model has one network"),
+    ("adapters.a.path=wan22_high_noise.safetensors", "calls itself an adapter for the high-noise network of Wan 2.2"),
+])  # fmt: skip
+def test_an_adapter_for_one_network_of_two_is_refused_as_that_where_there_is_one(given, said, tmp_path, capsys):
+    write_random_pipeline(tmp_path / "base", "wan21_t2v")
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={tmp_path / 'base'}"]
+    assert main([*words, *given.split()]) == 2
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(("scheduler", "said"), [
+    ({"_class_name": "UniPCMultistepScheduler", "flow_shift": 5.0}, "flow_shift 5.0, and this pipeline a shift of 3.0"),
+    ({"_class_name": "LCMScheduler"}, "samples with LCMScheduler, and this pipeline with UniPCFlowSigmas"),
+])  # fmt: skip
+def test_a_folder_that_samples_otherwise_than_the_recipe_is_said(scheduler, said, base, tmp_path, capsys):
+    shutil.copytree(base, tmp_path / "base")
+    (tmp_path / "base/scheduler/scheduler_config.json").write_text(json.dumps(scheduler))
+    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), *EXPERTS]
+    assert main([*words, f"base={tmp_path / 'base'}"]) == 0
+    assert said in capsys.readouterr().out
+    assert main([*words, f"base={base}"]) == 0
+    assert "scheduler" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("part", "key", "said"), [

@@ -3,6 +3,7 @@
 """Tests that every recipe of the repository checks and runs small; new recipes are included by themselves."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,23 @@ def test_a_recipe_runs_small(recipe, given: Given, tmp_path: Path, capsys):
     assert (folder / "report.html").stat().st_size > 2000
     assert main(["run", *words]) == 0
     assert "Nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_checks_without_any_one_of_its_callbacks(recipe, capsys):
+    for key in callbacks(compose(ROOT / recipe).root):
+        assert main(["check", str(ROOT / recipe), f"~{key}"]) == 0, capsys.readouterr().out
+
+
+def callbacks(node: Map, above: str = "") -> Iterator[str]:
+    """Yield the address of each callback, also of those in a workflow's steps."""
+    for name, below in node.items.items():
+        if not isinstance(below, Map):
+            continue
+        if name == "callbacks":
+            yield from (f"{above}{name}.{one}" for one in below.items)
+        else:
+            yield from callbacks(below, f"{above}{name}.")
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a low-rank adapter from a run or file to another library's format, or merges it into its model."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from nemo_vfm.cli.conversion.language_model import run_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor, nn
 
     from nemo_vfm.models.adapters.adapter_file import Style
 
 _LOADED = "file"
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+_FILE_BYTES = 4 << 30
 
 
 def convert_adapter(
@@ -36,25 +40,26 @@ def convert_adapter(
         UserError: the run trained no adapters, or the file does not exist.
         DataError: the format has no name for a linear, or the file is damaged or belongs to another model.
     """
-    from nemo_vfm.models.adapters.adapter_file import write_adapter
+    from nemo_vfm.models.adapters.adapter_file import read_adapter, write_adapter
     from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
-    from nemo_vfm.models.adapters.low_rank_adapter import TRAINED
+    from nemo_vfm.models.adapters.low_rank_adapter import TRAINED, adapted_linears
     from nemo_vfm.models.adapters.matrices import extract_adapter
 
     our_names = style == "ours"
+    changes: Mapping[str, Tensor] = {}
     if base is not None:
         model = _pretrained(base)
+        fingerprint, changes = _fingerprint(model), read_adapter(source, model).changes
         load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
         name, origin = _LOADED, f"{source.name} on {base}"
     else:
         model = trained(source, key, trust, allow_host)
-        name, origin = TRAINED, f"the run {run_of(source)}"
+        fingerprint, name, origin = _fingerprint(model), TRAINED, f"the run {run_of(source)}"
     matrices = extract_adapter(model, name, our_names=our_names)
-    file = write_adapter(target, style, matrices, model, base=_fingerprint(model))
-    count = sum(one.a.numel() + one.b.numel() for one in matrices.values())
-    return (
-        f"the adapter of {origin}: {len(matrices)} linears, {count:,} parameters, as {file.name} in the style {style}"
-    )
+    file = write_adapter(target, style, matrices, model, base=fingerprint, changes=changes)
+    linears = [one for _, one in adapted_linears(model) if name in one.adapters]
+    count = sum(parameter.numel() for one in linears for parameter in one.adapters[name].parameters())
+    return f"the adapter of {origin}: {len(linears)} linears, {count:,} parameters, as {file.name} in the style {style}"
 
 
 def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Sequence[str]) -> "nn.Module":
@@ -108,10 +113,69 @@ def merged(model: "nn.Module") -> "dict[str, Tensor]":
     return found
 
 
+def merge_adapter(
+    source: Path, target: Path, base: Path, *, alpha: float | None = None,
+    dtype: "Literal['fp32', 'bf16'] | None" = None,
+) -> str:  # fmt: skip
+    """Write a pretrained model with an adapter file merged into it, in the format of the base, and return a summary.
+
+    Args:
+        source: an adapter file or folder.
+        target: folder to write into.
+        base: folder of the pretrained model: a language model's of transformers, or a transformer's of diffusers.
+        alpha: see `read_adapter`.
+        dtype: dtype of the written weights; None keeps the base's.
+
+    Raises:
+        UserError: a file does not exist.
+        DataError: the file is damaged or belongs to another model.
+    """
+    import torch
+
+    from nemo_vfm.models.adapters.load_adapters import AdapterFile, load_adapters
+    from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
+    from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder, write_transformer
+    from nemo_vfm.models.dit import DiT
+
+    model = _pretrained(base)
+    load_adapters(model, {_LOADED: AdapterFile(path=source, alpha=alpha)})
+    weights = merged(model)
+    with GptFolder(base) if is_language_model(base) else TransformerFolder(base) as stored:
+        kind = stored.dtype(next(iter(weights))) if dtype is None else getattr(torch, _DTYPES[dtype])
+    if isinstance(model, DiT):
+        write_transformer(model, weights, target, dtype=kind)
+    else:
+        _write_beside(model, weights, base, target, kind)
+    count = sum(tensor.numel() for tensor in weights.values())
+    return f"{base} with {source.name} merged into it: {count:,} parameters"
+
+
+def _write_beside(
+    model: "nn.Module", weights: "Mapping[str, Tensor]", base: Path, target: Path, dtype: "torch.dtype"
+) -> None:
+    """Write a language model's weights, and copy what else its folder has: configurations and the tokenizer."""
+    from nemo_vfm.core.storage.files import read_json, write_json
+    from nemo_vfm.models.convert.gpt_weights import tensor_map
+    from nemo_vfm.models.convert.weight_files import write_files
+    from nemo_vfm.models.gpt import GPT
+
+    assert isinstance(model, GPT)
+    write_files(model, {name: tensor_map(name, model.sizes) for name in weights}, weights, target,
+                file_bytes=_FILE_BYTES, dtype=dtype)  # fmt: skip
+    for path in sorted(base.iterdir()):
+        if path.suffix in (".json", ".jinja", ".model", ".txt") and not path.name.endswith(".index.json"):
+            shutil.copyfile(path, target / path.name)
+    config = read_json(base / "config.json")
+    key = "dtype" if "dtype" in config else "torch_dtype"  # transformers 5 and before
+    write_json(target / "config.json", config | {key: str(dtype).rpartition(".")[2]})
+
+
 def _pretrained(base: Path) -> "nn.Module":
+    from nemo_vfm.models.convert.gpt_folder import load_gpt
+    from nemo_vfm.models.convert.gpt_source import is_language_model
     from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 
-    return load_video_model(base)
+    return load_gpt(base) if is_language_model(base) else load_video_model(base)
 
 
 def _fingerprint(model: "nn.Module") -> str:

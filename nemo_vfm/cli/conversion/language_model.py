@@ -77,6 +77,7 @@ def convert_out(
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.gpt_folder import write_gpt
+    from nemo_vfm.parallel.apply.adapter_split import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
 
     known = _known(source, trust, allow_host)
@@ -91,7 +92,7 @@ def convert_out(
               dtype=None if dtype is None else getattr(torch, _DTYPES[dtype]))  # fmt: skip
     _warn_of_qwen(folder, target)
     tokenizer_note = "; no tokenizer is known, see --tokenizer" if folder is None else _tokenizer_copied(folder, target)
-    count = sum(parameter.numel() for parameter in known.model.parameters())
+    count = sum(parameter.numel() for name, parameter in known.model.named_parameters() if not is_adapter(name))
     return f"the {group} weights of step {saved.step}: {count:,} parameters, for transformers{tokenizer_note}"
 
 

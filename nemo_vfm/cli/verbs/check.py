@@ -71,9 +71,10 @@ def _one(arguments: argparse.Namespace) -> int:
         seen = _paths(arguments, composed)
         problems, notes = [*problems, *seen.problems], [*notes, *seen.unseen]
     if job is not None:
+        from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
         from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun
 
-        notes = [*notes, *unknown_until_begun(job)]
+        notes = [*notes, *unknown_until_begun(job), *schedulers_that_differ(job)]
     notes = [*notes, *_packages(arguments, composed)]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:

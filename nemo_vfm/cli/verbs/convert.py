@@ -37,13 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--base",
         metavar="DIR",
         type=Path,
-        help="with --adapter: folder of the pretrained model that the adapter file belongs to",
+        help="folder of the pretrained model that FILE, an adapter, belongs to; with --to transformers or diffusers "
+        "the adapter is merged into it",
     )
     parser.add_argument(
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="with --adapter: alpha of every linear, in place of the file's if it has one",
+        help="with --base: alpha of every linear, in place of the file's if it has one",
     )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "
@@ -107,9 +108,15 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
         raise UserError("--adapter cannot be combined with --to or --leave-out, because it writes only the adapter; "
                         "for the whole model with the adapter merged in, use --to diffusers")  # fmt: skip
-    for name in ("base", "alpha"):
-        if getattr(arguments, name) is not None and arguments.adapter is None:
-            raise UserError(f"--{name} needs --adapter")
+    merges = arguments.base is not None and arguments.to in ("transformers", "diffusers")
+    if arguments.base is not None and arguments.adapter is None and not merges:
+        raise UserError("--base needs --adapter, or --to transformers or diffusers to merge an adapter")
+    if arguments.alpha is not None and arguments.base is None:
+        raise UserError("--alpha needs --base")
+    for name in ("key", "tokenizer", "most_tokens", "pipeline", "replaces") if merges else ():
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} has no effect with --base, whose files are kept; leave it "
+                            f"out")  # fmt: skip
     for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype", "rope_scale"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
@@ -128,6 +135,10 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
 
         return convert_adapter(arguments.file, folder, arguments.adapter, base=arguments.base, alpha=arguments.alpha,
                                key=arguments.key, trust=arguments.trust, allow_host=arguments.allow_host)  # fmt: skip
+    if arguments.base is not None:
+        from nemo_vfm.cli.conversion.adapter import merge_adapter
+
+        return merge_adapter(arguments.file, folder, arguments.base, alpha=arguments.alpha, dtype=arguments.dtype)
     if arguments.to == "transformers":
         from nemo_vfm.cli.conversion.language_model import convert_out
 

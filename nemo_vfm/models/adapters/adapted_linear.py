@@ -26,6 +26,12 @@ class Adapters(nn.ModuleDict):
             assert isinstance(adapter, LowRank)
             adapter.split(how)
 
+    def require_divisible(self, ranks: int) -> None:
+        """See `ShardableAdapter`."""
+        for adapter in self.values():
+            assert isinstance(adapter, LowRank)
+            adapter.require_divisible(ranks)
+
 
 class AdaptedLinear(Linear):
     """A linear whose adapters modify its output.

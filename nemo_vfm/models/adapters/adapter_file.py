@@ -7,26 +7,28 @@ Our format is safetensors with the method, ranks, alphas, linears and the base's
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.matrices import Matrices, open_adapter, require_pairs
-from nemo_vfm.models.adapters.styles import native_names, peft_keys
+from nemo_vfm.models.adapters.styles import peft_keys
+from nemo_vfm.models.adapters.styles.comfyui_keys import PREFIX, has_native_names, read_native, write_native
+from nemo_vfm.models.adapters.styles.native_names import native_names, translated
 from nemo_vfm.models.convert.weight_files import read_mapping
+from nemo_vfm.models.gpt import GPT
 from nemo_vfm.parallel.checkpoint.tensor_file import pack, write
 
 Style = Literal["ours", "peft", "diffusers", "comfyui", "cosmos"]
 SCHEMA, HEADER = "nemo_vfm.adapter/1", "nemo_vfm.adapter"
 FILE, PEFT_FILE, PEFT_CONFIG = "adapter.safetensors", "adapter_model.safetensors", "adapter_config.json"
 DIFFUSERS_FILE, DIFFUSERS_HEADER = "pytorch_lora_weights.safetensors", "lora_adapter_metadata"
-_PEFT, _DIFFUSERS, _COMFYUI, _COSMOS = "base_model.model.", "transformer.", "diffusion_model.", "net."
+_PEFT, _DIFFUSERS, _COSMOS = "base_model.model.", "transformer.", "net."
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +37,16 @@ class Adapter:
 
     Args:
         style: format of the file.
-        matrices: by linear, under this package's names for `ours`, else under those of diffusers.
+        matrices: by linear, under this package's names for `ours`, else under those of diffusers or, for a language
+            model, of transformers.
         base: fingerprint of the weights it was trained on; empty if the format has none.
+        changes: what is added to weights and biases, by tensor under diffusers' names; only some ComfyUI files have it.
     """
 
     style: Style
     matrices: dict[str, Matrices]
     base: str = ""
+    changes: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) -> Adapter:
@@ -61,15 +66,17 @@ def read_adapter(path: Path, model: nn.Module, *, alpha: float | None = None) ->
         tensors, header = {key: file_tensors.get_tensor(key) for key in file_tensors.keys()}, file_tensors.metadata()  # noqa: SIM118
     style = _style(file, tensors, header)
     found = _READ[style](file, tensors, header, model, alpha)
-    require_pairs(file.name, found.matrices)
+    if found.matrices or not found.changes:
+        require_pairs(file.name, found.matrices)
     if alpha is None:
         return found
     return replace(found, matrices={name: replace(one, alpha=alpha) for name, one in found.matrices.items()})
 
 
 def write_adapter(
-    folder: Path, style: Style, matrices: Mapping[str, Matrices], model: nn.Module, *, base: str = ""
-) -> Path:
+    folder: Path, style: Style, matrices: Mapping[str, Matrices], model: nn.Module, *, base: str = "",
+    changes: Mapping[str, Tensor] | None = None,
+) -> Path:  # fmt: skip
     """Write an adapter into a folder and return the file.
 
     Args:
@@ -78,11 +85,18 @@ def write_adapter(
         matrices: by linear, see `Adapter`.
         model: the adapted model.
         base: fingerprint of its weights; only our format stores it.
+        changes: see `Adapter`; only ComfyUI's format stores them.
 
     Raises:
-        DataError: the format has no name for a linear.
+        DataError: the format has no name for a linear, or none for the changes.
     """
-    config = peft_keys.config_of(matrices)
+    if changes and style != "comfyui":
+        raise DataError(f"the adapter also changes {len(changes)} weights and biases, such as {next(iter(changes))}, "
+                        f"for which the style {style} has no place; write the style comfyui")  # fmt: skip
+    is_language_model = isinstance(model, GPT)
+    if is_language_model and style not in ("ours", "peft"):
+        raise DataError(f"the style {style} is of video models; write the adapter of a language model as peft or ours")
+    config = {} if style == "comfyui" else peft_keys.config_of(matrices)
     names = {"ours": FILE, "peft": PEFT_FILE, "diffusers": DIFFUSERS_FILE}
     header: dict[str, str] = {"format": "pt"}
     if style == "ours":
@@ -90,29 +104,26 @@ def write_adapter(
     if style == "diffusers":
         header[DIFFUSERS_HEADER] = json.dumps({f"{_DIFFUSERS}{key}": value for key, value in config.items()})
     if style == "peft":
-        write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **config})
+        task = {"task_type": "CAUSAL_LM"} if is_language_model else {}
+        write_json(folder / PEFT_CONFIG, {"peft_type": "LORA", "base_model_name_or_path": None, **task, **config})
     if style == "cosmos":
         header[HEADER] = json.dumps({"schema": SCHEMA, "base": "", **_with_native_names(config, model)})
-    tensors = _tensors(style, matrices, model)
+    tensors = _tensors(style, matrices, changes or {}, model)
     with atomic_path(folder / names.get(style, FILE)) as temporary:
         # Not by safetensors, whose files only their owner may read.
         write(temporary, pack(tensors, header))
     return folder / names.get(style, FILE)
 
 
-def _tensors(style: Style, matrices: Mapping[str, Matrices], model: nn.Module) -> dict[str, Tensor]:
+def _tensors(
+    style: Style, matrices: Mapping[str, Matrices], changes: Mapping[str, Tensor], model: nn.Module
+) -> dict[str, Tensor]:
     if style in ("ours", "peft", "diffusers"):
         return peft_keys.write_keys({"ours": "", "peft": _PEFT, "diffusers": _DIFFUSERS}[style], matrices)
-    native = {native_names.to_native(model, name): one for name, one in matrices.items()}
-    if style == "cosmos":
-        return peft_keys.write_keys(_COSMOS, native)
-    found: dict[str, Tensor] = {}
-    for name, one in native.items():
-        found |= {f"{_COMFYUI}{name}.lora_down.weight": one.a, f"{_COMFYUI}{name}.lora_up.weight": one.b}
-        found[f"{_COMFYUI}{name}.alpha"] = torch.tensor(one.alpha)
-        if one.magnitude is not None:
-            found[f"{_COMFYUI}{name}.dora_scale"] = one.magnitude[:, None]
-    return found
+    if style == "comfyui":
+        return write_native(matrices, changes, model)
+    names = native_names(model)
+    return peft_keys.write_keys(_COSMOS, {translated(names, name): one for name, one in matrices.items()})
 
 
 def _file_of(path: Path) -> Path:
@@ -131,12 +142,14 @@ def _style(file: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str])
         return "cosmos"
     if HEADER in header:
         return "ours"
-    styles: dict[str, Style] = {_PEFT: "peft", _DIFFUSERS: "diffusers", _COMFYUI: "comfyui"}
+    styles: dict[str, Style] = {_PEFT: "peft", _DIFFUSERS: "diffusers"}
     for prefix, style in styles.items():
         if first.startswith(prefix):
             return style
+    if has_native_names(first):
+        return "comfyui"
     raise DataError(f"{file.name} is not a known kind of adapter: its first key is {first[:100]!r}, expected a prefix "
-                    f"among {', '.join((*styles, _COSMOS))}")  # fmt: skip
+                    f"among {', '.join((*styles, PREFIX, _COSMOS))}")  # fmt: skip
 
 
 def _ours(file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: Any) -> Adapter:
@@ -171,32 +184,15 @@ def _cosmos(
         raise UserError(f"{file.name} stores no alpha, without which its strength is unknown; give alpha, "
                         f"which its training calls lora_alpha")  # fmt: skip
     native = peft_keys.read_keys(file.name, tensors, _COSMOS, config)
-    return Adapter("cosmos", {native_names.to_diffusers(model, name): one for name, one in native.items()})
+    theirs = {name: diffusers for diffusers, name in native_names(model).items()}
+    return Adapter("cosmos", {translated(theirs, name): one for name, one in native.items()})
 
 
 def _comfyui(
     file: Path, tensors: dict[str, Tensor], header: Mapping[str, str], model: nn.Module, alpha: float | None
 ) -> Adapter:
-    kinds = {"lora_down.weight": "a", "lora_A.weight": "a", "lora_up.weight": "b", "lora_B.weight": "b",
-             "alpha": "alpha", "dora_scale": "magnitude"}  # fmt: skip
-    linears: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        kind = next((kind for kind in kinds if key.endswith(f".{kind}")), None)
-        if kind is None or not key.startswith(_COMFYUI):
-            raise DataError(f"{file.name} has {key[:200]!r}, which is not a key of a ComfyUI adapter")
-        name = key.removeprefix(_COMFYUI).removesuffix(f".{kind}")
-        linears.setdefault(name, {})[kinds[kind]] = tensor
-    found = {}
-    for name, given in linears.items():
-        if missing := {"a", "b"} - given.keys():
-            raise DataError(f"{file.name} has no {'lora_down' if 'a' in missing else 'lora_up'} for {name}")
-        if given["a"].ndim != 2 or ("alpha" in given and given["alpha"].numel() != 1):
-            raise DataError(f"{file.name} has lora_down of {name} with shape {tuple(given['a'].shape)}, or an alpha "
-                            f"that is not a scalar; expected two dimensions and a single number")  # fmt: skip
-        magnitude = given["magnitude"].flatten() if "magnitude" in given else None
-        strength = float(given["alpha"]) if "alpha" in given else float(given["a"].shape[0])
-        found[native_names.to_diffusers(model, name)] = Matrices(given["a"], given["b"], strength, magnitude)
-    return Adapter("comfyui", found)
+    matrices, changes = read_native(file.name, tensors, model)
+    return Adapter("comfyui", matrices, changes=changes)
 
 
 def _header(file: Path, text: str) -> dict[str, Json]:
@@ -211,9 +207,10 @@ def _header(file: Path, text: str) -> dict[str, Json]:
 
 def _with_native_names(config: Mapping[str, Json], model: nn.Module) -> dict[str, Json]:
     """Replace the linears' names in a configuration by native ones."""
-    native = {key: {native_names.to_native(model, name): value for name, value in config[key].items()}
+    names = native_names(model)
+    native = {key: {translated(names, name): value for name, value in config[key].items()}
               for key in ("rank_pattern", "alpha_pattern")}  # fmt: skip
-    targets = [native_names.to_native(model, name) for name in config["target_modules"]]
+    targets = [translated(names, name) for name in config["target_modules"]]
     return {**config, **native, "target_modules": targets}
 
 

@@ -2,27 +2,32 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loads one or more adapters into a model for sampling and refuses adapters that have no effect."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import isfinite
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core import log
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.models.adapters.adapter_file import read_adapter
 from nemo_vfm.models.adapters.low_rank import LowRank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
-from nemo_vfm.models.adapters.matrices import PlacedMatrices, insert_adapter
+from nemo_vfm.models.adapters.matrices import PlacedMatrices, insert_adapter, insert_changes
+from nemo_vfm.models.noise_experts import NoiseExperts
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
-from nemo_vfm.parallel.apply.local_shard import whole
+from nemo_vfm.parallel.apply.local_shard import add_own, whole
 
+Network = Literal["transformer", "transformer_2"]
 _PROBED, _ROWS, _PIECE = 64, 8, 1 << 24
+_NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
 
 
 class AdapterFile:
@@ -32,17 +37,35 @@ class AdapterFile:
         path: a file, or a folder that contains one: ours, or of PEFT, diffusers, ComfyUI or Cosmos.
         strength: scales the adapter's contribution; 1 is the strength of training.
         alpha: alpha of every linear in place of the file's; None uses the file's, which not every file stores.
+        network: which network it is for, of a pipeline with two (Wan 2.2 A14B): `transformer`, for high noise levels,
+            or `transformer_2`, for low ones; None if the model has one.
 
     Raises:
         ValueError: strength is 0, alpha is not positive, or either is not finite.
     """
 
-    def __init__(self, *, path: Path, strength: float = 1.0, alpha: float | None = None) -> None:
+    def __init__(
+        self, *, path: Path, strength: float = 1.0, alpha: float | None = None, network: Network | None = None
+    ) -> None:
         if strength == 0 or not isfinite(strength):
             raise ValueError(f"strength must be finite and not 0, got {strength}; remove an adapter to disable it")
         if alpha is not None and not (alpha > 0 and isfinite(alpha)):
             raise ValueError(f"alpha must be above 0, got {alpha}")
         self.path, self.strength, self.alpha = local(path, "an adapter"), strength, alpha
+        self.network: Network | None = network
+
+    def objection(self, *, to_two: bool) -> str | None:
+        """Return why it cannot be loaded into a model of two networks, or of one; None if it can."""
+        said = _NOISE.search(self.path.name)
+        if to_two and self.network is None:
+            return (f"the model has two networks, for high and for low noise levels; set network: transformer (high) "
+                    f"or transformer_2 (low), whichever {self.path} is for")  # fmt: skip
+        if not to_two and self.network is not None:
+            return f"network is {self.network}, but this model has one network; remove network"
+        if not to_two and said is not None:
+            return (f"{self.path.name} calls itself an adapter for the {said[1].lower()}-noise network of Wan 2.2 "
+                    f"A14B, and this model has one network; rename the file if it is not")  # fmt: skip
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +78,8 @@ class AttachedAdapter:
         style: format of the file.
         base: fingerprint of the weights it was trained on; empty if the file has none.
         placed: its matrices and their places in the model.
+        network: what it adapts: the model, or one of its two networks.
+        changes: what is added to weights and biases of the network, by name.
     """
 
     name: str
@@ -62,6 +87,8 @@ class AttachedAdapter:
     style: str
     base: str
     placed: Sequence[PlacedMatrices]
+    network: nn.Module
+    changes: Mapping[str, Tensor]
 
 
 def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
@@ -71,7 +98,7 @@ def load_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> None:
         UserError: a file does not exist.
         DataError: a file is damaged, belongs to another model or other weights, or has no effect.
     """
-    fill_adapters(model, attach_adapters(model, files))
+    fill_adapters(attach_adapters(model, files))
 
 
 def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[AttachedAdapter]:
@@ -83,29 +110,44 @@ def attach_adapters(model: nn.Module, files: Mapping[str, AdapterFile]) -> list[
     """
     attached = []
     for name, file in files.items():
-        found = read_adapter(file.path, model, alpha=file.alpha)
-        placed = insert_adapter(model, name, found.matrices, str(file.path), our_names=found.style == "ours")
+        network = _network(model, name, file)
+        found = read_adapter(file.path, network, alpha=file.alpha)
+        changes = insert_changes(network, found.changes, str(file.path))
+        placed = insert_adapter(network, name, found.matrices, str(file.path), our_names=found.style == "ours")
         for one in placed:
             one.low.strength = file.strength
-        attached.append(AttachedAdapter(name, file, found.style, found.base, placed))
+        attached.append(AttachedAdapter(name, file, found.style, found.base, placed, network, changes))
     return attached
 
 
-def fill_adapters(model: nn.Module, attached: Sequence[AttachedAdapter]) -> None:
+def _network(model: nn.Module, name: str, file: AdapterFile) -> nn.Module:
+    if not isinstance(model, NoiseExperts):
+        return model
+    if (objection := file.objection(to_two=True)) is not None:
+        raise UserError(f"adapters.{name}: {objection}")
+    return model.high if file.network == "transformer" else model.low
+
+
+def fill_adapters(attached: Sequence[AttachedAdapter]) -> None:
     """Load the values of attached adapters after the model's weights; every rank must call it.
 
     Raises:
         DataError: an adapter was trained on other weights, or has no effect.
     """
-    base = fingerprint(dict(model.named_parameters())) if attached else ""
+    bases = {one.network: fingerprint(dict(one.network.named_parameters())) for one in attached if one.base}
     for one in attached:
-        if one.base and one.base != base:
+        if one.base and one.base != (base := bases[one.network]):
             raise DataError(f"{one.file.path} was trained on weights with fingerprint {one.base}, but this model has "
                             f"{base}; load the weights that it was trained on")  # fmt: skip
         for matrices in one.placed:
             matrices.fill()
-        count = require_change(model, one.name, one.file.path)
-        log.info(f"adapter {one.name}: {one.file.path} (style {one.style}), active on {count} linears")
+    for one in attached:  # after the others, which may look at the base
+        parameters = dict(one.network.named_parameters())
+        for name, change in one.changes.items():
+            add_own(parameters[name], one.file.strength * change)
+        count = require_change(one.network, one.name, one.file.path) if one.placed else 0
+        changes = f", {len(one.changes)} weights and biases changed" if one.changes else ""
+        log.info(f"adapter {one.name}: {one.file.path} (style {one.style}), active on {count} linears{changes}")
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.adapter_split import TensorSplit
 from nemo_vfm.parallel.apply.local_shard import local, whole
 from nemo_vfm.parallel.engine.matmul_support import product
@@ -50,27 +51,34 @@ class FusedProjections:
 
     Args:
         names: of the projections, such as q, k and v.
-        head_dim: rows per head and projection; 0 if there is only one projection.
+        sizes: rows of each in every head, or in every group of heads that share a key; empty if there is only one.
     """
 
     names: tuple[str, ...] = (WHOLE,)
-    head_dim: int = 0
+    sizes: tuple[int, ...] = ()
+
+    def count(self, width: int, name: str) -> int:
+        """Return the rows of one projection in a linear with `width` outputs, O."""
+        return width if self.names == (WHOLE,) else width // sum(self.sizes) * self.sizes[self.names.index(name)]
 
     def fuse(self, parts: Mapping[str, Tensor], width: int) -> Tensor:
         """Interleave the projections' outputs, (..., O), into (..., width); missing projections are zeros."""
         if self.names == (WHOLE,):
             return parts[WHOLE]
-        some = next(iter(parts.values()))
-        zeros = some.new_zeros(()).expand(*some.shape[:-1], width // len(self.names))
-        each = [parts.get(name, zeros).unflatten(-1, (-1, self.head_dim)) for name in self.names]  # type: ignore[no-untyped-call]
-        return torch.stack(each, -2).flatten(-3)
+        some, heads = next(iter(parts.values())), width // sum(self.sizes)
+        each = [
+            parts[name].unflatten(-1, (heads, size))  # type: ignore[no-untyped-call]
+            if name in parts else some.new_zeros(()).expand(*some.shape[:-1], heads, size)
+            for name, size in zip(self.names, self.sizes, strict=True)
+        ]  # fmt: skip
+        return torch.cat(each, -1).flatten(-2)
 
     def rows(self, fused: Tensor, name: str) -> Tensor:
         """Return the rows of one projection in the linear's weight or bias."""
         if self.names == (WHOLE,):
             return fused
         place = self.names.index(name)
-        return fused.unflatten(0, (-1, len(self.names), self.head_dim))[:, place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
+        return fused.unflatten(0, (-1, sum(self.sizes))).split_with_sizes(self.sizes, 1)[place].flatten(0, 1)  # type: ignore[no-any-return, no-untyped-call]
 
 
 class LowRank(nn.Module):
@@ -88,9 +96,9 @@ class LowRank(nn.Module):
         self.parts, self.ranks, self.method, self.width = parts, dict(ranks), method, linear.out_features
         self._split: TensorSplit | None = None
         self.strength = 1.0
-        outputs = linear.out_features // len(parts.names)
         like = linear.weight
         for name, rank in self.ranks.items():
+            outputs = parts.count(linear.out_features, name)
             self.register_parameter(f"{name}_a", nn.Parameter(like.new_zeros(rank.rank, linear.in_features)))
             self.register_parameter(f"{name}_b", nn.Parameter(like.new_zeros(outputs, rank.rank)))
             if method == "dora":
@@ -121,7 +129,7 @@ class LowRank(nn.Module):
         for name in self.ranks:
             magnitude = local(self.get_parameter(f"{name}_magnitude"))
             factors[name] = (magnitude / self.row_norms(linear, name)).to(output.dtype)
-        ones = {name: output.new_ones(output.shape[-1] // len(self.parts.names)) for name in self.parts.names}
+        ones = {name: output.new_ones(self.parts.count(output.shape[-1], name)) for name in self.parts.names}
         factor = self.parts.fuse({**ones, **factors}, output.shape[-1])
         bias = None if linear.bias is None else local(linear.bias).to(output.dtype)
         # A single product, so that backward stores only one tensor of the output's size for the magnitudes.
@@ -178,3 +186,10 @@ class LowRank(nn.Module):
             setattr(self, b, how.part(self.get_parameter(b), 0))
             if self.method == "dora":
                 setattr(self, f"{name}_magnitude", how.part(self.get_parameter(f"{name}_magnitude"), 0))
+
+    def require_divisible(self, ranks: int) -> None:
+        """See `ShardableAdapter`: each rank has whole heads of a fused linear, or groups of heads that share a key."""
+        heads = self.width // sum(self.parts.sizes or (1,))
+        if self.parts.sizes and heads % ranks:
+            raise UserError(f"an adapter of {', '.join(self.parts.names)} cannot be split over {ranks} tensor ranks: "
+                            f"there are {heads} heads of keys; set parallel.tensor to a divisor of that")  # fmt: skip

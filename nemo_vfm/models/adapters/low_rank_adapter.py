@@ -15,6 +15,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
 from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Method, Rank
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
+from nemo_vfm.models.blocks.decoder import CausalAttention
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.frozen_weights import freeze
 from nemo_vfm.parallel.plan.sharding_spec import matching
@@ -174,7 +175,9 @@ def projections_of(model: nn.Module, name: str) -> FusedProjections:
     above, _, child = name.rpartition(".")
     parent = model.get_submodule(above)
     if child in _FUSED and isinstance(parent, SelfProjections | CrossAttention):
-        return FusedProjections(_FUSED[child], parent.head_dim)
+        return FusedProjections(_FUSED[child], (parent.head_dim,) * len(_FUSED[child]))
+    if child == "qkv" and isinstance(parent, CausalAttention):
+        return FusedProjections(_FUSED[child], (parent.queries * parent.head_dim, parent.head_dim, parent.head_dim))
     return FusedProjections()
 
 

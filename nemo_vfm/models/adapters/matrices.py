@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,12 +17,17 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint, DataError
 from nemo_vfm.models.adapters.low_rank import WHOLE, LowRank, Method, Rank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears, attach, projections_of
+from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.video.transformer_folder import family_of
-from nemo_vfm.parallel.apply.local_shard import copy_own
+from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.mapped_file import MappedFile
 from nemo_vfm.parallel.checkpoint.tensor_file import read_header
 
+#: Initializations that take B0 A0 out of the base: its leading singular vectors, or the leading part of its QR.
+Initial = Literal["pissa", "olora"]
 #: More than any adapter has.
 _MOST_BYTES = 64 << 30
 
@@ -35,12 +41,42 @@ class Matrices:
         b: (O, R).
         alpha: B A is multiplied by alpha / R.
         magnitude: DoRA's magnitudes, (O,); None for LoRA.
+        initial: how A and B began, if that part was taken out of the base: they are then for W - (alpha / R) B0 A0.
+        base: the base's weight, (O, I), if the file has it to compare.
     """
 
     a: Tensor
     b: Tensor
     alpha: float
     magnitude: Tensor | None = None
+    initial: Initial | None = None
+    base: Tensor | None = None
+
+    @property
+    def rank(self) -> Rank:
+        """Rank and alpha on the unchanged base; see `on_unchanged_base`."""
+        rank = self.a.shape[0]
+        whole_rank = rank if self.initial is None else min(2 * rank, self.a.shape[1])
+        return Rank(whole_rank, self.alpha * whole_rank / rank)
+
+    def on_unchanged_base(self, weight: Tensor) -> "Matrices":
+        """Return matrices that compute on W, (O, I), what these compute on W - s B0 A0, where s is alpha / R.
+
+        W - s B0 A0 + s B A = W + s [B, -B0] [A; A0], of rank 2 R. PiSSA: Meng et al. 2024 (arXiv 2404.02948),
+        equations 2 to 4; OLoRA: Büyükakyüz 2024 (arXiv 2406.01775), algorithm 1.
+        """
+        rank, weight = self.a.shape[0], weight.float()
+        if self.initial == "pissa":
+            u, values, v = torch.linalg.svd(weight, full_matrices=False)
+            roots = (values[:rank] * rank / self.alpha).sqrt()
+            b, a = u[:, :rank] * roots, roots[:, None] * v[:rank]
+        else:
+            q, r = torch.linalg.qr(weight)
+            b, a = q[:, :rank], r[:rank]
+        # The two products nearly cancel. Factors of their difference keep it where bf16 would round it away.
+        q_b, r_b = torch.linalg.qr(torch.cat([self.b.to(b), -b], 1))
+        q_a, r_a = torch.linalg.qr(torch.cat([self.a.to(a), a]).t())
+        return Matrices(q_a.t(), q_b @ r_b @ r_a.t(), self.rank.alpha, self.magnitude)
 
 
 @contextmanager
@@ -90,16 +126,23 @@ def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[
     Args:
         model: the adapted model.
         adapter: name of the adapter in the model.
-        our_names: use this package's names, with a suffix for the projection of a fused linear; else diffusers' names.
+        our_names: use this package's names, with a suffix for the projection of a fused linear; else those of diffusers
+            or transformers.
+
+    Raises:
+        DataError: a linear has no name of its own there.
     """
     found: dict[str, Matrices] = {}
     maps = _maps(model, our_names=our_names)
     for place, linear in adapted_linears(model):
         one = linear.adapters[adapter]
         assert isinstance(one, LowRank)
-        for part, (name, order) in _rows(model, place, maps).items():
-            if part not in one.ranks:
-                continue
+        rows = _rows(model, place, maps)
+        if one.ranks.keys() - rows.keys():
+            raise DataError(f"{place} is no linear of its own in other libraries, so only the style ours can store its "
+                            f"adapter")  # fmt: skip
+        for part in one.ranks:
+            name, order = rows[part]
             a, b = (one.get_parameter(f"{part}_{which}").detach() for which in "ab")
             magnitude = one.get_parameter(f"{part}_magnitude").detach()[order] if one.method == "dora" else None
             found[name] = Matrices(a, b[order], one.ranks[part].alpha, magnitude)
@@ -112,23 +155,40 @@ class PlacedMatrices:
 
     Args:
         low: the adapter to fill.
+        linear: what it adapts.
         part: projection of the linear.
         order: for each row of the file, its index in the projection.
         given: matrices from the file.
+        name: of the linear in the file.
     """
 
     low: LowRank
+    linear: nn.Linear
     part: str
     order: Tensor
     given: Matrices
+    name: str
 
     def fill(self) -> None:
-        """Copy the values; a rank of a split model copies its shard."""
+        """Copy the values; a rank of a split model copies its shard, but every rank must call it.
+
+        Raises:
+            DataError: the file has another weight of the base than the model.
+        """
+        given = self.given
+        if given.initial is not None or given.base is not None:
+            weight = self.low.parts.rows(whole(self.linear.weight.detach()), self.part)[self.order]
+            if given.initial is not None:
+                given = given.on_unchanged_base(weight)
+            elif given.base is None or given.base.shape != weight.shape or not given.base.to(weight).equal(weight):
+                raise DataError(f"{self.name} has a weight of its own beside its adapter, which is not the base's: it "
+                                f"was trained, or enlarged for more tokens; merge it with the library that made "
+                                f"it")  # fmt: skip
         a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")
-        copy_own(a, self.given.a)
-        copy_own(b, self._reorder(self.given.b))
-        if self.given.magnitude is not None:
-            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(self.given.magnitude))
+        copy_own(a, given.a)
+        copy_own(b, self._reorder(given.b))
+        if given.magnitude is not None:
+            copy_own(self.low.get_parameter(f"{self.part}_magnitude"), self._reorder(given.magnitude))
 
     def _reorder(self, rows: Tensor) -> Tensor:
         reordered = torch.empty_like(rows)
@@ -157,24 +217,60 @@ def insert_adapter(
     ranks: dict[str, dict[str, Rank]] = {}
     for name, one in given.items():
         if name not in places:
-            raise DataError(f"{source} adapts {name}, which this {type(model).__name__} does not have; it is an "
-                            f"adapter for another model")  # fmt: skip
+            raise of_another_model(source, name, model)
         place, part, _ = places[name]
-        ranks.setdefault(place, {})[part] = Rank(one.a.shape[0], one.alpha)
-    attach(model, adapter, ranks, _method(given))
+        ranks.setdefault(place, {})[part] = one.rank
+    if given:
+        attach(model, adapter, ranks, _method(given))
     linears, found = dict(adapted_linears(model)), []
     for name, one in given.items():
         place, part, order = places[name]
         low = linears[place].adapters[adapter]
         assert isinstance(low, LowRank)
         _require_shapes(low, part, one, source, name)
-        found.append(PlacedMatrices(low, part, order, one))
+        found.append(PlacedMatrices(low, linears[place], part, order, one, name))
+    return found
+
+
+def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
+    """Return the error of an adapter for a module that a model lacks; some names say what they are for."""
+    if name == "lm_head" and getattr(model, "tied", False):
+        return DataError(f"{source} adapts lm_head, which is the embedding in this model and takes no adapter of its "
+                         f"own; merge it with the library that made it, into a head of its own")  # fmt: skip
+    for_image = any(word in name for word in ("add_k_proj", "add_v_proj", "image_embedder", "_img", "img_emb"))
+    what = "an image-to-video model of Wan 2.1, and this one is given no image" if for_image else "another model"
+    return DataError(f"{source} adapts {name[:200]}, which this {type(model).__name__} does not have; it is an adapter "
+                     f"for {what}")  # fmt: skip
+
+
+def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """Return changes of weights and biases, given under diffusers' names, by this package's names and in its layout.
+
+    Raises:
+        DataError: the model lacks a tensor, or its shape differs.
+    """
+    if not given:
+        return {}
+    family, bare = family_of(model)
+    parameters, left, found = dict(model.named_parameters()), dict(given), dict[str, Tensor]()
+    for place, of in family.tensors_of(bare).items():
+        if left.keys().isdisjoint(of.names):
+            continue
+        zeros = of.split(torch.zeros(parameters[place].shape))
+        parts = [left.pop(name, none) for name, none in zip(of.names, zeros, strict=True)]
+        for name, part, none in zip(of.names, parts, zeros, strict=True):
+            if part.shape != none.shape:
+                raise DataError(f"{source} changes {name} by a tensor of shape {tuple(part.shape)}, but this model's "
+                                f"is {tuple(none.shape)}; it is for another model")  # fmt: skip
+        found[place] = of.join([part.float() for part in parts])
+    if left:
+        raise of_another_model(source, next(iter(left)), model)
     return found
 
 
 def _require_shapes(low: LowRank, part: str, given: Matrices, source: str, name: str) -> None:
     a, b = (low.get_parameter(f"{part}_{which}") for which in "ab")
-    if given.a.shape != a.shape or given.b.shape != b.shape:
+    if (given.a.shape[1], given.b.shape[0]) != (a.shape[1], b.shape[0]):
         raise DataError(f"{source}: the matrices of {name} have shapes {tuple(given.a.shape)} and "
                         f"{tuple(given.b.shape)}, but this model needs {tuple(a.shape)} and {tuple(b.shape)}; it is an "
                         f"adapter for another model")  # fmt: skip
@@ -193,8 +289,8 @@ def _rows(model: nn.Module, place: str, maps: Mapping[str, TensorMap] | None) ->
     parts, linear = projections_of(model, place), model.get_submodule(place)
     assert isinstance(linear, nn.Linear)
     if maps is None:
-        count = torch.arange(linear.out_features // len(parts.names))
-        return {part: (place if part == WHOLE else f"{place}.{part}", count) for part in parts.names}
+        order = {part: torch.arange(parts.count(linear.out_features, part)) for part in parts.names}
+        return {part: (place if part == WHOLE else f"{place}.{part}", rows) for part, rows in order.items()}
     of = maps.get(f"{place}.weight")
     numbers = torch.arange(linear.out_features)[:, None]
     if of is None or len(of.names) != len(parts.names) or (theirs := _split_rows(of, numbers)) is None:
@@ -217,8 +313,11 @@ def _split_rows(of: TensorMap, numbers: Tensor) -> list[Tensor] | None:
 
 
 def _maps(model: nn.Module, *, our_names: bool) -> dict[str, TensorMap] | None:
-    """Return the maps from our weights to those of diffusers; None for our own names."""
+    """Return the maps from our weights to those of diffusers or transformers; None for our own names."""
     if our_names:
         return None
+    if isinstance(model, GPT):
+        names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied head has none
+        return {name: tensor_map(name, model.sizes) for name in names}
     family, bare = family_of(model)
     return family.tensors_of(bare)

@@ -74,6 +74,10 @@ class ShardableAdapter(Protocol):
         """Keep this rank's shard of every parameter."""
         ...
 
+    def require_divisible(self, ranks: int) -> None:
+        """Raise UserError if so many tensor ranks cannot share it."""
+        ...
+
 
 @contextmanager
 def set_apart(model: nn.Module) -> Iterator[dict[str, nn.Module]]:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.adapter_split import ShardableAdapter, TensorSplit, set_apart
+from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.engine.matmul_support import mark_constants
 from nemo_vfm.parallel.plan.mesh import Mesh
@@ -75,6 +75,9 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
             if getattr(names[name], side) % plan.tensor:
                 size = getattr(names[name], side)
                 raise UserError(f"{name} has {size} {side}, which parallel.tensor = {plan.tensor} does not divide.")
+    for name in _matched(how.column, names) if plan.tensor > 1 else ():
+        if isinstance(adapters := getattr(names[name], ADAPTERS, None), ShardableAdapter):
+            adapters.require_divisible(plan.tensor)
     if plan.pipeline > 1:
         blocks = names[how.blocks]
         assert isinstance(blocks, nn.ModuleList)

@@ -37,11 +37,19 @@ def whole(tensor: Tensor) -> Tensor:
 @torch.no_grad()
 def copy_own(target: Tensor, whole: Tensor) -> None:
     """Copy into a tensor, or a part of one, what the whole has at its place."""
+    local(target).copy_(_own(target, whole))
+
+
+@torch.no_grad()
+def add_own(target: Tensor, whole: Tensor) -> None:
+    """Add to a tensor, or a part of one, what the whole has at its place."""
+    local(target).add_(_own(target, whole).to(local(target)))
+
+
+def _own(target: Tensor, whole: Tensor) -> Tensor:
     if (found := spread(target)) is None:
-        target.copy_(whole)
-        return
+        return whole
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape, offset = compute_local_shape_and_global_offset(found.shape, found.device_mesh, found.placements)
-    own = whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]
-    found.to_local().copy_(own)
+    return whole[tuple(slice(start, start + size) for start, size in zip(offset, shape, strict=True))]

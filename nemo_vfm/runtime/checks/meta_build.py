@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, get_type_hints
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.job import Job
+from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +30,8 @@ def built(composed: "Composed", trust: "Sequence[str]", permissions: "Permission
     job: Job = build(composed, trust, permissions)
     if problems := unfit(composed, job, trust, permissions):
         raise RecipeError(problems)
+    for text in schedulers_that_differ(job):
+        warn(text)
     return job
 
 

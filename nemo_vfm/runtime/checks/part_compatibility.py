@@ -13,6 +13,7 @@ from nemo_vfm.core.types.training_data import ResumablePhases
 from nemo_vfm.runtime.checks.brought_weights import without_weights
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
 from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
+from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -41,11 +42,17 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from ((("steps", name, *at), text) for at, text in misfits(below, made))
+        return
+    if refused := list(of_another_family(job)):
+        yield from refused
+    elif not are_known(job):
+        return
     elif trains(job):
         yield from _of_training(job, made)
     elif isinstance(getattr(job, "model", None), BoundFactory):
         yield from without_weights(job)
         yield from without_image(job, ())
+        yield from _of_adapters(job)
         for network in built_networks(job):
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
@@ -86,6 +93,14 @@ def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, V
     yield from _text(network, pipeline.text_encoder)
     sizes = user.num_frames, user.height_px, user.width_px
     yield from _video(network, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
+
+
+def _of_adapters(job: Any) -> Iterator[Misfit]:
+    """Adapter files whose network is not said, or that are for a model of two networks where there is one."""
+    networks, files = built_networks(job), getattr(job, "adapters", {})
+    for name, file in files.items() if networks[0].module is not None else ():
+        if (objection := file.objection(to_two=len(networks) > 1)) is not None:
+            yield ("adapters", name), objection
 
 
 def _channels(network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:

@@ -25,7 +25,8 @@ from nemo_vfm.models.adapters.adapter_file import (
 )
 from nemo_vfm.models.adapters.load_adapters import AdapterFile, fingerprint, load_adapters
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
-from nemo_vfm.models.adapters.matrices import extract_adapter
+from nemo_vfm.models.adapters.matrices import Matrices, extract_adapter
+from nemo_vfm.models.adapters.styles.peft_config import KNOWN, require_known
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
 from tests.support.peer_adapters import TARGETS, adapted, output, pipeline, saved_by_diffusers
@@ -85,6 +86,53 @@ def test_scales_and_patterns_are_read_as_peft_reads_them(tmp_path: Path, folders
     model = ours(folders, family, style=AdapterFile(path=tmp_path))
     assert far(output_of(model, family), output(family, theirs)) < 1e-5
     assert far(output_of(model, family), output(family, adapted(family, **plain))) > 1e-3, "the change must matter"
+
+
+@pytest.mark.parametrize("changes", [
+    {}, {"use_rslora": True, "dora": True}, {"rank_pattern": {"to_q": 16}, "alpha_pattern": {}},
+], ids=["plain", "dora", "wide"])  # fmt: skip
+@pytest.mark.parametrize("start", ["pissa", "OLoRA"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_adapter_that_took_a_part_out_of_its_base_computes_what_it_does_in_peft(
+    tmp_path: Path, folders: Path, family: str, start: str, changes
+) -> None:
+    theirs = adapted(family, init_lora_weights=start, **changes)
+    theirs.save_pretrained(tmp_path)  # type: ignore[operator]
+    model = ours(folders, family, style=AdapterFile(path=tmp_path))
+    assert far(output_of(model, family), output(family, theirs)) < 2e-5
+    assert far(output_of(ours(folders, family), family), output(family, theirs)) > 0.01, "the adapter must matter"
+
+    write_adapter(tmp_path, "ours", extract_adapter(model, "style", our_names=True), model)
+    again = ours(folders, family, style=AdapterFile(path=tmp_path / FILE))
+    assert torch.equal(output_of(again, family), output_of(model, family)), "written as a plain adapter of the base"
+
+
+def test_bf16_does_not_round_away_what_was_learned_beside_a_part_of_the_base() -> None:
+    """What was learned is a thousandth of the two products that cancel; bf16 has 8 bits."""
+    torch.manual_seed(0)
+    weight = torch.randn(24, 40)
+    u, values, v = torch.linalg.svd(weight, full_matrices=False)
+    b, a = u[:, :4] * values[:4].sqrt(), values[:4].sqrt()[:, None] * v[:4]
+    learned = b + 1e-3 * torch.randn_like(b)
+    found = Matrices(a, learned, alpha=4.0, initial="pissa").on_unchanged_base(weight)
+    change, stored = (learned - b) @ a, found.b.bfloat16().float() @ found.a.bfloat16().float()
+    assert found.alpha / found.a.shape[0] == 1 and (stored - change).norm() < 0.01 * change.norm()
+
+
+def test_every_option_of_pefts_lora_is_known() -> None:
+    """A version of PEFT with a new option makes this fail: it belongs into one of the lists."""
+    import peft
+
+    options = peft.LoraConfig().to_dict()
+    require_known("adapter", options)
+    assert not options.keys() - KNOWN
+
+
+def test_unknown_options_are_named_all_at_once_or_said_to_be_off(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataError, match="sets 'turbo', 'gate', which this version does not know"):
+        require_known("adapter", {"r": 4, "turbo": True, "gate": {"a": 1}, "later": None})
+    require_known("adapter", {"r": 4, "later": None})
+    assert "all are null and count as off: later" in caplog.text
 
 
 def test_half_the_alpha_gives_another_output(folders: Path, tmp_path: Path) -> None:
@@ -227,7 +275,11 @@ def cut(tensors, config):
     (lambda tensors, config: config.update(lora_alpha=None), "declares lora_alpha None"),
     (lambda tensors, config: config.update(lora_alpha=0), "declares lora_alpha 0"),
     (lambda tensors, config: config.update(use_dora=True), "declares use_dora: True"),
-    (lambda tensors, config: config.update(lora_bias=True), "sets lora_bias, which is not supported"),
+    (lambda tensors, config: config.update(lora_bias=True), "sets lora_bias, which changes the result"),
+    (lambda tensors, config: config.update(modules_to_save=["proj_out"]), "sets modules_to_save, which"),
+    (lambda tensors, config: config.update(init_lora_weights="pissa_niter_4"), "init_lora_weights pissa_niter_4"),
+    (lambda tensors, config: config.update(init_lora_weights="corda"), "path_initial_model_for_weight_conversion"),
+    (lambda tensors, config: config.update(init_lora_weights="new"), "init_lora_weights new, which changed"),
     (lambda tensors, config: config.update(peft_type="LOHA"), "peft_type LOHA is not LORA"),
     (lambda tensors, config: config.update(rank_pattern={"(a+)+": 3}), "patterns must be names of linears"),
     (lambda tensors, config: tensors.update({"base_model.model.x.bias": torch.ones(2)}), "is not an adapter key"),

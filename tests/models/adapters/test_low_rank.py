@@ -124,7 +124,7 @@ def test_dora_matches_its_equation_and_its_norm_has_no_gradient(strength) -> Non
 @pytest.mark.parametrize("method", ["lora", "dora"])
 def test_each_projection_of_a_fused_linear_has_its_own_adapter(method) -> None:
     """Two heads of three dimensions; only the first of two projections is adapted."""
-    parts = FusedProjections(("k", "v"), 3)
+    parts = FusedProjections(("k", "v"), (3, 3))
     linear, x = linear_with(method, {"k": Rank(2, 4.0)}, parts), torch.randn(5, 6)
     with_it, without = linear(x).unflatten(1, (2, 2, 3)), linear.forward(x).unflatten(1, (2, 2, 3))
     torch.testing.assert_close(with_it[:, :, 1], without[:, :, 1])

@@ -14,13 +14,14 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.adapters.matrices import Matrices
+from nemo_vfm.models.adapters.styles.peft_config import initial_of, require_known
 
 _A, _B, _M = "lora_A", "lora_B", "lora_magnitude_vector"
-_KEY = re.compile(rf"(?P<linear>.+)\.(?P<kind>{_A}|{_B}|{_M})(\.default)?(\.weight)?")
+#: PEFT also stores the base's weight of an adapted head, in case it was enlarged.
+_BASE = "base_layer"
+_KEY = re.compile(rf"(?P<linear>.+)\.(?P<kind>{_A}|{_B}|{_M}|{_BASE})(\.default)?(\.weight)?")
 _PLAIN = re.compile(r"\^?[\w.\-]{1,300}\$?")
 _MOST_ALPHA = 1_000_000
-#: Options that change the result and are not supported.
-_UNSUPPORTED = ("lora_bias", "fan_in_fan_out", "use_qalora", "layer_replication", "alora_invocation_tokens")
 
 
 def read_keys(
@@ -37,12 +38,15 @@ def read_keys(
     Raises:
         DataError: a key is not an adapter's, a matrix is missing, or the configuration contradicts the matrices.
     """
+    if config is not None:
+        require_known(name, config)
     kinds: dict[str, dict[str, Tensor]] = {}
     for key, tensor in tensors.items():
         match = _KEY.fullmatch(key.removeprefix(prefix)) if key.startswith(prefix) else None
         if match is None:
             raise DataError(f"{name} has {key[:200]!r}, which is not an adapter key: expected "
-                            f"{prefix}LINEAR.{_A}.weight, {_B} or {_M}")  # fmt: skip
+                            f"{prefix}LINEAR.{_A}.weight, {_B} or {_M}; whole weights, as of an enlarged vocabulary, "
+                            f"are not supported: merge them with the library that made the file")  # fmt: skip
         kinds.setdefault(match["linear"], {})[match["kind"]] = tensor
     return {linear: _matrices(name, linear, kind, config) for linear, kind in kinds.items()}
 
@@ -80,7 +84,6 @@ def _matrices(name: str, linear: str, given: Mapping[str, Tensor], config: Mappi
     rank = int(given[_A].shape[0])
     if config is None:
         return Matrices(given[_A], given[_B], float(rank), given.get(_M))
-    _require_supported(name, config)
     declared = _option_of(name, config, "rank_pattern", linear, config.get("r"))
     if declared != rank:
         raise DataError(f"{name} declares rank {declared} for {linear}, but its matrices have rank {rank}")
@@ -92,12 +95,7 @@ def _matrices(name: str, linear: str, given: Mapping[str, Tensor], config: Mappi
     if bool(config.get("use_dora")) != (_M in given):
         raise DataError(f"{name} declares use_dora: {config.get('use_dora')}, but {linear} has "
                         f"{'a' if _M in given else 'no'} {_M}")  # fmt: skip
-    return Matrices(given[_A], given[_B], alpha, given.get(_M))
-
-
-def _require_supported(name: str, config: Mapping[str, Json]) -> None:
-    if other := [key for key in _UNSUPPORTED if config.get(key)]:
-        raise DataError(f"{name} sets {other[0]}, which is not supported; merge it with the library that made it")
+    return Matrices(given[_A], given[_B], alpha, given.get(_M), initial_of(config), given.get(_BASE))
 
 
 def _option_of(name: str, config: Mapping[str, Json], patterns: str, linear: str, default: Json) -> Json:

@@ -54,12 +54,21 @@ def pretrained_experts(*, folder: Path) -> NoiseExperts:
         DataError: it does not say where the two meet, or describes no network of ours.
     """
     first, second = _both(local(folder, _WORDS))
+    high, low = (pretrained_video_model(folder=one) for one in (first, second))
+    return NoiseExperts(high=high, low=low, boundary=boundary_in(folder))
+
+
+def boundary_in(folder: Path) -> float:
+    """Return the noise level where the two networks of a pipeline meet.
+
+    Raises:
+        DataError: the pipeline does not say it.
+    """
     boundary = read_mapping(folder / PIPELINE).get("boundary_ratio")
     if not isinstance(boundary, float) or not 0 <= boundary <= 1:
         raise DataError(f"{folder.name}/{PIPELINE} says boundary_ratio: {str(boundary)[:40]}; expected a number from 0 "
                         f"to 1")  # fmt: skip
-    high, low = (pretrained_video_model(folder=one) for one in (first, second))
-    return NoiseExperts(high=high, low=low, boundary=boundary)
+    return boundary
 
 
 def load_pretrained(model: nn.Module, folder: Path) -> None:

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares a recipe's sampling pipelines with the folder of the pretrained model that it names."""
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nemo_vfm.config import BoundFactory
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.job import Job
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.runtime.checks.built_networks import Address
+from nemo_vfm.runtime.recipe_work import trains
+from nemo_vfm.workflow import Workflow
+
+if TYPE_CHECKING:
+    from nemo_vfm.diffusion.noise_schedule import NoiseSchedule
+    from nemo_vfm.diffusion.video_pipeline import TextToVideo
+    from nemo_vfm.train.job import Train
+
+_KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler")
+
+
+def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
+    """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
+    from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS
+
+    for at, pipeline in _pipelines(job):
+        base = _base(job, pipeline)
+        try:
+            ours, theirs = pipeline.family, _family(base)
+        except (UserError, DataError) as error:
+            if base is not None and base.exists():
+                yield at, str(error)
+            continue
+        if theirs is not None and pipeline.is_for_another(theirs):
+            yield at, (f"this pipeline is for {ours}, and {base} holds a {theirs}; choose auto, which takes the "
+                       f"folder's, or {theirs}")  # fmt: skip
+        elif theirs in TWO_NETWORKS:
+            yield from _of_training(job, at, pipeline) if trains(job) else _of_sampling(job)
+
+
+def are_known(job: Job) -> bool:
+    """Return whether the parts of every pipeline are known, which a folder that is not there yet may have to say."""
+    try:
+        return all(pipeline.objective is not None for _, pipeline in _pipelines(job))
+    except (UserError, DataError):
+        return False
+
+
+def schedulers_that_differ(job: Job) -> list[str]:
+    """Return a sentence for each pipeline or objective that is another than the folder's own."""
+    if isinstance(job, Workflow):
+        return [text for below in job.steps.values() for text in schedulers_that_differ(below)]
+    found = dict.fromkeys(_other_objective(job))
+    for at, pipeline in _pipelines(job):
+        base = _base(job, pipeline)
+        try:
+            if (theirs := _family(base)) is None or pipeline.is_for_another(theirs):
+                continue  # not there, or refused already
+            texts = _differences(pipeline.noise_schedule, _scheduler(base))
+            found |= {f"{'.'.join(at)}: {text}": None for text in texts}
+        except (UserError, DataError, OSError):
+            continue
+    return list(found)
+
+
+def _other_objective(job: Job) -> Iterator[str]:
+    """Of a training that begins with the weights of a folder."""
+    if not trains(job) or job.start_from is None or not isinstance(path := job.start_from.path, Path):
+        return
+    from nemo_vfm.diffusion.objective import EDM, FlowMatching
+
+    try:
+        family, objective = _family(path), getattr(job.task, "objective", None)
+    except (UserError, DataError):  # refused where it is used
+        return
+    if family is None or not isinstance(objective, EDM | FlowMatching):
+        return
+    theirs: type = EDM if family.startswith("cosmos1") else FlowMatching
+    if not isinstance(objective, theirs):
+        yield (f"task.objective: the network of {path}, a {family}, was trained with {theirs.__name__}, and this "
+               f"training has {type(objective).__name__}")  # fmt: skip
+
+
+def _pipelines(job: Job) -> "list[tuple[Address, TextToVideo]]":
+    """Return each pipeline of a job once, with the first address where it is used.
+
+    Where nobody has imported that room, there is none, and torch need not be waited for.
+    """
+    if (room := sys.modules.get("nemo_vfm.diffusion.video_pipeline")) is None:
+        return []
+    owners: list[tuple[Address, object]] = [((), job), (("task",), getattr(job, "task", None))]
+    owners += [(("callbacks", name), one) for name, one in getattr(job, "callbacks", {}).items()]
+    found: dict[int, tuple[Address, TextToVideo]] = {}
+    for at, owner in owners:
+        if isinstance(pipeline := getattr(owner, "pipeline", None), room.TextToVideo):
+            found.setdefault(id(pipeline), ((*at, "pipeline"), pipeline))
+    return list(found.values())
+
+
+def _base(job: Job, pipeline: "TextToVideo") -> Path | None:
+    found = getattr(job, "base", None) or getattr(pipeline, "folder", None)
+    return found if isinstance(found, Path) else None
+
+
+def _family(base: Path | None) -> str | None:
+    from nemo_vfm.models.convert.video.pipeline_family import family_in
+
+    return None if base is None else family_in(base)
+
+
+def _scheduler(base: Path | None) -> Mapping[str, Json]:
+    from nemo_vfm.models.convert.video.pipeline_family import scheduler_in
+
+    return {} if base is None else scheduler_in(base)
+
+
+def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
+    from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
+
+    model = getattr(job, "model", None)
+    if isinstance(model, BoundFactory) and model.call.target is pretrained_video_model:
+        yield ("model",), ("the folder has two networks, for high and for low noise levels, and this is one; use "
+                           "model=pretrained_experts")  # fmt: skip
+
+
+def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator[tuple[Address, str]]:
+    """Yield what is wrong with a training of one network of two; it must learn the noise levels of that network."""
+    base, network = _base(job, pipeline), getattr(pipeline, "network", None)
+    if base is None or job.start_from is None or not hasattr(pipeline, "network"):
+        return
+    if network is None:
+        yield at, (f"{base} has two networks, each trained by itself; add network=transformer for high noise levels, "
+                   f"or network=transformer_2 with model.folder={base}/transformer_2 and "
+                   f"start_from={base}/transformer_2 for low ones")  # fmt: skip
+    elif job.start_from.path not in ([base / network] if network == "transformer_2" else [base, base / network]):
+        yield ("start_from",), (f"the training is for {network} and starts from {job.start_from.path}; give "
+                                f"start_from={base / network}, and model.folder, too")  # fmt: skip
+
+
+def _differences(schedule: "NoiseSchedule | None", config: Mapping[str, Json]) -> Iterator[str]:
+    from nemo_vfm.diffusion.noise_schedule import FlowMatchEulerSigmas, UniPCFlowSigmas
+
+    kind = str(config.get("_class_name"))
+    if not config or schedule is None:
+        return
+    wanted = {UniPCFlowSigmas: ("UniPCMultistepScheduler",), FlowMatchEulerSigmas: ("FlowMatchEulerDiscreteScheduler",)}
+    if kind not in wanted.get(type(schedule), _KARRAS):
+        yield (f"the folder samples with {kind[:60]}, and this pipeline with {type(schedule).__name__}; another "
+               f"noise_schedule and sampler may be nearer")  # fmt: skip
+        return
+    key = "flow_shift" if isinstance(schedule, UniPCFlowSigmas) else "shift"
+    theirs, ours = config.get(key), getattr(schedule, "shift", None)
+    if isinstance(ours, int | float) and isinstance(theirs, int | float) and ours != theirs:
+        yield (f"the folder's scheduler has {key} {theirs}, and this pipeline a shift of {ours}; set "
+               f"noise_schedule.shift={theirs}, and objective.shift for training, to follow it")  # fmt: skip
