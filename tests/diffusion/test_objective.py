@@ -153,3 +153,13 @@ def test_settings_outside_their_range_are_refused(kind, changes):
 def test_a_schedule_needs_a_step():
     with pytest.raises(ValueError, match="at least 1 step, got 0"):
         EDM().schedule(0, SIZE)
+
+
+def test_training_draws_stay_between_their_ends_and_are_otherwise_the_same():
+    free, bounded = (
+        torch.stack([FlowMatching(shift=3.0, **ends).draw(torch.Generator().manual_seed(n), SIZE) for n in range(200)])
+        for ends in ({}, {"draw_min": 0.6, "draw_max": 0.875})
+    )
+    assert torch.equal(bounded, free.clamp(0.6, 0.875)) and free.min() < 0.6 < 0.875 < free.max()
+    with pytest.raises(ValueError, match="must be below draw_max"):
+        FlowMatching(draw_min=0.9, draw_max=0.5)
