@@ -230,9 +230,10 @@ def test_every_option_for_a_foreign_file_reaches_the_process_that_reads_it(kitch
 
     monkeypatch.setattr(convert, "_child", child)
     assert kitchen.main("convert", "a.pt", "plain") == 0
-    assert found == {"key": None, "leave_out": False, "stretch": None}
-    assert kitchen.main("convert", "a.pt", "out", "--key=-ema", "--leave-out", "--rope-scale", "1,2,3") == 0
-    assert found == {"key": "-ema", "leave_out": True, "stretch": [1.0, 2.0, 3.0]}
+    assert found == {"key": None, "leave_out": False, "stretch": None, "heads": None}
+    words = ("--key=-ema", "--leave-out", "--rope-scale", "1,2,3", "--heads", "12")
+    assert kitchen.main("convert", "a.pt", "out", *words) == 0
+    assert found == {"key": "-ema", "leave_out": True, "stretch": [1.0, 2.0, 3.0], "heads": 12}
 
 
 #: Files of a folder of another library, and what its sentence names.

@@ -43,16 +43,24 @@ def _at_most(kind: int, value: int) -> None:
 
 
 def convert(
-    source: Path, target: Path, *, key: str | None, leave_out: bool, stretch: Sequence[float] | None = None
-) -> str:
+    source: Path, target: Path, *, key: str | None, leave_out: bool, stretch: Sequence[float] | None = None,
+    heads: int | None = None,
+) -> str:  # fmt: skip
     """Write what a file or a distributed checkpoint holds into the folder `target`; sentences about it."""
+    from nemo_vfm.cli.conversion.video_model import wan_of
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.models.convert.foreign import opened_tensors
     from nemo_vfm.models.convert.video.native_weights import is_cosmos
+    from nemo_vfm.models.convert.video.wan_native import WanWeights, is_wan
 
     with opened_tensors(source, leave_out=leave_out) as given:
         if given is not None and is_cosmos(given.source.keys()):
             return _cosmos(source, given, target, key, stretch)
+        if given is not None and is_wan(given.source.keys()):
+            files = dict.fromkeys(given.source.keys(), given.source)
+            return wan_of(WanWeights(source, files, given.others, key=key, heads=heads), target)
+        if heads is not None:
+            raise UserError("--heads is for a Wan under its own names or ComfyUI's, which this is not")
         if stretch is not None:
             raise UserError("--rope-scale is for a Cosmos as NVIDIA's programs write it, which this is not")
         if given is not None and given.format == "distcp":
@@ -158,10 +166,12 @@ def main() -> int:
     parser.add_argument("--key")
     parser.add_argument("--leave-out", action="store_true")
     parser.add_argument("--rope-scale", type=float, nargs=3)
+    parser.add_argument("--heads", type=int)
     given = parser.parse_args()
     limit(_size(given.source))
     try:
-        said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale)
+        said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale,
+                       heads=given.heads)  # fmt: skip
         sys.stdout.write(f"{said}\n")
     except (NemoVfmError, OSError, MemoryError) as error:
         reason = "it asks for more memory than a file of its size may" if isinstance(error, MemoryError) else error

@@ -3,6 +3,7 @@
 """Opens a folder of another library whose weights a model here can begin with, or says what it is."""
 
 import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
@@ -19,6 +20,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
     TransformerFolder,
     transformer_in,
 )
+from nemo_vfm.models.convert.video.wan_native import is_wan, is_wan_folder
 from nemo_vfm.models.diffusers_codec import KINDS
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 
@@ -48,7 +50,7 @@ def require_read(folder: Path) -> None:
         UserError: it is of another library, and no model of ours; the text says what it is, and who reads it.
     """
     known = any(has_architecture(folder, name) for name in gpt_families.FAMILIES)
-    if known or is_reward_model(folder) or transformer_in(folder) is not None:
+    if known or is_reward_model(folder) or transformer_in(folder) is not None or is_wan_folder(folder):
         return
     if found := _named(folder):
         read = ", ".join(name.removesuffix("ForCausalLM") for name in gpt_families.FAMILIES)
@@ -102,17 +104,24 @@ def require_converted(path: Path) -> None:
         require_read(path)
     if path.is_dir() and checkpoint_in(path) is not None:
         what = "a distributed checkpoint of torch"
+    elif is_wan_folder(path):
+        what = "a Wan under the names of its own programs"
     elif path.is_file() and path.suffix in _PICKLED:
         what = "a file of another program"
-    elif path.suffix == checkpoint_index.SUFFIX and path.is_file() and _is_native(path):
+    elif _is_native(path, prefixes_of):
         what = "a Cosmos under the names of NVIDIA's programs"
+    elif _is_native(path, is_wan):
+        what = "a Wan under the names of its own programs or ComfyUI's"
     else:
         return
     raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then start_from=OUT")
 
 
-def _is_native(path: Path) -> bool:
+def _is_native(path: Path, mark: Callable[[Collection[str]], object]) -> bool:
+    """Whether a file of safetensors has names with a mark."""
+    if path.suffix != checkpoint_index.SUFFIX or not path.is_file():
+        return False
     try:
-        return bool(prefixes_of(tensor_file.read_header(path).shapes))
+        return bool(mark(tensor_file.read_header(path).shapes))
     except CorruptCheckpoint:
         return False
