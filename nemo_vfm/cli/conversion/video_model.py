@@ -41,7 +41,7 @@ def convert_in(source: Path, target: Path) -> str:
 def wan_of(weights: "WanWeights", target: Path) -> str:
     """The same of a Wan under its own names or ComfyUI's."""
     told = write_in(weights, target, weights.arguments, "Wan's own names", weights.folder.name)
-    scaled = f"\n{weights.num_scaled()} weights multiplied by their scales" if weights.num_scaled() else ""
+    scaled = f"\n{weights.num_scaled} weights multiplied by their scales" if weights.num_scaled else ""
     left = f"\nleft: {', '.join(weights.left()[:6])}" if weights.left() else ""
     return f"a Wan under its own names: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{scaled}{left}"
 

@@ -3,20 +3,24 @@
 """Tests that a Wan under its own names or ComfyUI's is the network that diffusers has, in FP8, too."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nemo_vfm.cli.conversion import convert_child
 from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.models.convert.foreign import opened_tensors
 from nemo_vfm.models.convert.video.native_weights import write_native
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.convert.video.wan_native import COMFYUI, WanWeights, is_wan
+from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.engine.engine import load_weights_into
 from nemo_vfm.train.warm_start import WarmStart
@@ -157,3 +161,89 @@ def test_a_folder_of_wans_own_programs_is_read_with_its_number_of_heads(tmp_path
         load_weights_into(model, weights)
     expected = load_video_model(tmp_path / "theirs").state_dict()
     assert all(torch.equal(one, expected[name]) for name, one in model.state_dict().items())
+
+
+def renamed(state: Mapping[str, Tensor], rules: Sequence[tuple[str, str]]) -> dict[str, Tensor]:
+    """A state dict with replacements in its names, in order."""
+    found = {}
+    for name, one in state.items():
+        for pattern, replacement in rules:
+            name = re.sub(pattern, replacement, name)
+        found[name] = one.clone()
+    return found
+
+
+#: From diffusers' names of an autoencoder to Wan's own.
+RESIDUAL = [(r"norm1\.gamma", "residual.0.gamma"), (r"\.conv1\.", ".residual.2."), (r"\.conv2\.", ".residual.6."),
+            (r"norm2\.gamma", "residual.3.gamma"), ("conv_shortcut", "shortcut")]  # fmt: skip
+ENDS = [(r"mid_block\.resnets\.0", "middle.0"), (r"mid_block\.resnets\.1", "middle.2"),
+        (r"mid_block\.attentions\.0", "middle.1"), (r"^quant_conv", "conv1"), (r"^post_quant_conv", "conv2"),
+        (r"coder\.conv_in", "coder.conv1"), (r"norm_out", "head.0"), (r"conv_out", "head.2")]  # fmt: skip
+UP = [(rf"up_blocks\.{stage}\.resnets\.{layer}", f"upsamples.{4 * stage + layer}") for stage in range(4)
+      for layer in range(3)] + [(rf"up_blocks\.{stage}\.upsamplers\.0", f"upsamples.{4 * stage + 3}")
+                                for stage in range(4)]  # fmt: skip
+STAGES = [(r"down_blocks\.(\d)\.resnets\.(\d)", r"downsamples.\1.downsamples.\2"),
+          (r"down_blocks\.(\d)\.downsampler", r"downsamples.\1.downsamples.2"),
+          (r"up_blocks\.(\d)\.resnets\.(\d)", r"upsamples.\1.upsamples.\2"),
+          (r"up_blocks\.(\d)\.upsampler", r"upsamples.\1.upsamples.3")]  # fmt: skip
+VAES: dict[str, tuple[dict[str, Any], list[tuple[str, str]]]] = {
+    "2.1": ({"z_dim": 16}, [*RESIDUAL, *ENDS, *UP, (r"down_blocks", "downsamples")]),
+    "2.2": ({"z_dim": 48, "is_residual": True, "in_channels": 12, "out_channels": 12, "patch_size": 2,
+             "scale_factor_spatial": 16, "decoder_base_dim": 16}, [*RESIDUAL, *ENDS, *STAGES]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", VAES)
+def test_an_autoencoder_in_its_own_file_is_the_one_of_diffusers(tmp_path: Path, kind: str) -> None:
+    import diffusers
+    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
+
+    config, rules = VAES[kind]
+    statistics = {"latents_mean": [0.0] * 48, "latents_std": [1.0] * 48} if kind == "2.2" else {}
+    theirs = diffusers.AutoencoderKLWan(base_dim=8, **config, **statistics).eval()
+    native = renamed(theirs.state_dict(), rules)
+    if kind == "2.1":
+        assert convert_wan_vae_to_diffusers(dict(native)).keys() == theirs.state_dict().keys()
+    torch.save(native, tmp_path / "vae.pth")
+    (tmp_path / "out").mkdir()
+    said = convert_child.convert(tmp_path / "vae.pth", tmp_path / "out", key=None, leave_out=False)
+    assert said.startswith(f"the autoencoder of Wan {kind}, for task.codec.folder: ")
+    again = diffusers.AutoencoderKLWan.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(one, again.state_dict()[name]) for name, one in theirs.state_dict().items())
+    told = {key: value for key, value in theirs.config.items() if not key.startswith(("_", "latents"))}
+    assert {key: again.config[key] for key in told} == told
+    sizes = DiffusersCodec(folder=tmp_path / "out").sizes()
+    assert (sizes.channels, sizes.time, sizes.space) == (config["z_dim"], 4, 8 if kind == "2.1" else 16)
+    if kind == "2.1":
+        assert again.config["latents_mean"] == theirs.config["latents_mean"]
+        assert again.config["latents_std"] == theirs.config["latents_std"]
+
+
+#: From transformers' names of a T5 to Wan's own.
+TEXT = [(r"^shared", "token_embedding"), (r"^encoder\.final_layer_norm", "norm"), (r"^encoder\.block", "blocks"),
+        (r"layer\.0\.layer_norm", "norm1"), (r"layer\.1\.layer_norm", "norm2"),
+        (r"layer\.0\.SelfAttention\.relative_attention_bias", "pos_embedding.embedding"),
+        (r"layer\.0\.SelfAttention", "attn"), (r"layer\.1\.DenseReluDense\.wi_0", "ffn.gate.0"),
+        (r"layer\.1\.DenseReluDense\.wi_1", "ffn.fc1"), (r"layer\.1\.DenseReluDense\.wo", "ffn.fc2")]  # fmt: skip
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_text_encoder_in_its_own_file_or_comfyuis_is_the_one_of_transformers(tmp_path: Path, own: bool) -> None:
+    import transformers
+
+    size = {"vocab_size": 20, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    theirs = transformers.UMT5EncoderModel(transformers.UMT5Config(**size)).eval()
+    state = {name: one for name, one in theirs.state_dict().items() if name != "encoder.embed_tokens.weight"}
+    file = tmp_path / ("t5.pth" if own else "t5.safetensors")
+    if own:
+        torch.save(renamed(state, TEXT), file)
+    else:
+        save_file(renamed(state, ()) | {"spiece_model": torch.zeros(9, dtype=torch.uint8)}, file)
+    (tmp_path / "out").mkdir()
+    said = convert_child.convert(file, tmp_path / "out", key=None, leave_out=False)
+    assert said.startswith("a text encoder, T5, for task.text_encoder.folder") and ("spiece_model" in said) != own
+    again = transformers.UMT5EncoderModel.from_pretrained(tmp_path / "out").eval()
+    ids = torch.arange(12).reshape(2, 6)
+    with torch.no_grad():
+        difference = (again(ids).last_hidden_state - theirs(ids).last_hidden_state).abs().max()
+    assert difference <= 1e-6

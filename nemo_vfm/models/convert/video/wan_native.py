@@ -53,6 +53,8 @@ class WanWeights(SourceFolder):
     """
 
     model: Wan
+    #: Weights that are multiplied by a scale.
+    num_scaled: int
     _implied_by = "a Wan of its size"
 
     def __init__(
@@ -61,12 +63,10 @@ class WanWeights(SourceFolder):
     ) -> None:  # fmt: skip
         self.folder, self._stack, self._others = path, ExitStack(), list(others)
         prefix = _chosen(prefixes_of(files), key)
-        self._scales = {name: scale for name in files if (scale := _scale_of(name, files))}
-        marks = {name for name in files if name.endswith(_MARKS)} | set(self._scales.values())
-        beside = {name for name in files if not name.startswith(prefix)} | marks
-        self._others += sorted(beside - set(self._scales.values()))
-        scaled = _Scaled(files, self._scales)
-        self._files = dict.fromkeys([name for name in files if name not in beside], scaled)
+        scaled = ScaledTensors(files)
+        self.num_scaled = len(scaled.scales)
+        self._files = dict.fromkeys([name for name in scaled.keys() if name.startswith(prefix)], scaled)  # noqa: SIM118
+        self._others += sorted(set(files) - set(self._files) - set(scaled.scales.values()))
         names = {name.removeprefix(prefix) for name in self._files}
         self.config = config_of(names, lambda name: tuple(scaled.get_slice(prefix + name).get_shape()), heads)
         self.arguments = wan_family.arguments_of(self.config)
@@ -96,34 +96,36 @@ class WanWeights(SourceFolder):
         """The hash of the file, or of all files of the folder."""
         return sha256_file(self.folder) if self.folder.is_file() else sha256_folder(self.folder)
 
-    def num_scaled(self) -> int:
-        """Weights that were multiplied by a scale."""
-        return len(self._scales)
-
     def require_same_function(self, model: torch.nn.Module) -> None:
         """Nothing: such files are converted, together with the model that they mean."""
 
 
-class _Scaled:
-    """Tensors whose FP8 is read as fp32, times the scale where there is one."""
+class ScaledTensors:
+    """Tensors whose FP8 is read as fp32, times the scale where there is one.
 
-    def __init__(self, files: Mapping[str, TensorSource], scales: Mapping[str, str]) -> None:
-        self._files, self._scales = files, scales
+    Args:
+        files: the open file of each tensor.
+    """
+
+    def __init__(self, files: Mapping[str, TensorSource]) -> None:
+        self._files = files
+        self.scales = {name: scale for name in files if (scale := _scale_of(name, files))}
 
     def keys(self) -> list[str]:
-        """Names."""
-        return list(self._files)
+        """Names, but for scales and marks."""
+        beside = set(self.scales.values())
+        return [name for name in self._files if name not in beside and not name.endswith(_MARKS)]
 
     def get_slice(self, name: str) -> TensorHeader:
         """The shape and the dtype, of which FP8 is fp32."""
         header = self._files[name].get_slice(name)
-        wide = name in self._scales or header.get_dtype() in ("F8_E4M3", "F8_E5M2", *map(str, _FP8))
+        wide = name in self.scales or header.get_dtype() in ("F8_E4M3", "F8_E5M2", *map(str, _FP8))
         return TensorHeader(torch.float32, tuple(header.get_shape())) if wide else header
 
     def get_tensor(self, name: str) -> Tensor:
         """All of a tensor."""
         found = self._files[name].get_tensor(name)
-        if (scale := self._scales.get(name)) is None:
+        if (scale := self.scales.get(name)) is None:
             return found.float() if found.dtype in _FP8 else found
         factor = self._files[scale].get_tensor(scale)
         if factor.numel() != 1 or not bool(factor.isfinite().all()):
