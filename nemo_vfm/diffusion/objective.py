@@ -17,6 +17,8 @@ from torch import Tensor
 
 from nemo_vfm.diffusion.shift import Shift, shift_at, shifted
 
+_MOST_DRAWS = 10_000
+
 
 @runtime_checkable
 class Objective(Protocol):
@@ -68,12 +70,11 @@ class FlowMatching:
         logit_mean: mean of the logit of sigma before the shift (Esser et al. 2024, equation 19).
         logit_std: its standard deviation.
         uniform_fraction: share of draws that are uniform instead, so that both ends are seen.
-        draw_min: training draws below it are taken as if at it, for a network that sees high noise levels alone.
-        draw_max: training draws above it are taken as if at it, for a network that sees low noise levels alone.
         min_sigma: below it the velocity implied by a predicted sample is taken as if at it.
         noise_weight: w of the loss weight 1 + w sigma.
         timesteps: n; the network's noise-level input is then floor(n sigma) / n. diffusers' UniPC scheduler has integer
             timesteps, so use 1000 with it. None passes sigma itself.
+        drawn: lowest and highest noise level of training; [0.875, 1] for a network that samples only at high levels.
 
     Raises:
         ValueError: numbers outside their range.
@@ -87,11 +88,10 @@ class FlowMatching:
         logit_mean: float = 0.0,
         logit_std: float = 1.0,
         uniform_fraction: float = 0.1,
-        draw_min: float = 0.0,
-        draw_max: float = 1.0,
         min_sigma: float = 0.05,
         noise_weight: float = 0.0,
         timesteps: int | None = None,
+        drawn: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         if prediction not in ("velocity", "sample"):
             raise ValueError(f"prediction must be velocity or sample, got {prediction!r}")
@@ -101,20 +101,31 @@ class FlowMatching:
             raise ValueError(f"logit_std ({logit_std}) must be above 0 and noise_weight ({noise_weight}) not below")
         if not 0 <= uniform_fraction <= 1 or not 0 < min_sigma < 1:
             raise ValueError(f"uniform_fraction ({uniform_fraction}) and min_sigma ({min_sigma}) must lie in 0..1")
-        if not 0 <= draw_min < draw_max <= 1:
-            raise ValueError(f"draw_min ({draw_min}) must be below draw_max ({draw_max}), and both in 0..1")
         if timesteps is not None and timesteps < 1:
             raise ValueError(f"timesteps must be at least 1, got {timesteps}; null passes sigma itself")
         self.prediction, self.shift, self.min_sigma, self.noise_weight = prediction, shift, min_sigma, noise_weight
-        self.timesteps, self.draw_min, self.draw_max = timesteps, draw_min, draw_max
+        if not 0 <= drawn[0] < drawn[1] <= 1:
+            raise ValueError(f"drawn is {drawn}; give a lower and a higher noise level, both in 0..1")
+        self.timesteps, self.drawn = timesteps, drawn
         self.logit_mean, self.logit_std, self.uniform_fraction = logit_mean, logit_std, uniform_fraction
 
     def draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
-        """A shifted logit-normal number, or a shifted uniform one, between draw_min and draw_max."""
+        """A shifted logit-normal number, or a shifted uniform one; drawn again until it is in the range.
+
+        Raises:
+            ValueError: next to no levels are in the range.
+        """
+        for _ in range(_MOST_DRAWS):
+            sigma = self._draw(generator, size_THW)
+            if self.drawn[0] <= sigma <= self.drawn[1]:
+                return sigma
+        raise ValueError(f"none of {_MOST_DRAWS:,} noise levels lies in drawn, {self.drawn}; widen it, or change shift")
+
+    def _draw(self, generator: torch.Generator, size_THW: Sequence[int]) -> Tensor:
         which, uniform = torch.rand(2, generator=generator)
         normal = torch.randn((), generator=generator) * self.logit_std + self.logit_mean
         sigma = uniform if which < self.uniform_fraction else torch.sigmoid(normal)
-        return shifted(sigma, shift_at(self.shift, size_THW)).clamp(self.draw_min, self.draw_max)
+        return shifted(sigma, shift_at(self.shift, size_THW))
 
     def scale(self, sigma: float) -> float:
         """1 - sigma."""

@@ -643,7 +643,7 @@ def test_a_migrated_llama_has_the_losses_of_transformers_and_peft(kitchen):
 
 
 @pytest.mark.parametrize(("stage", "network", "range_"), [
-    ("high_noise", "transformer", {"draw_min": 0.875}), ("low_noise", "transformer_2", {"draw_max": 0.875}),
+    ("high_noise", "transformer", [0.875, 1.0]), ("low_noise", "transformer_2", [0.0, 0.875]),
 ])  # fmt: skip
 def test_a_stage_of_two_networks_is_the_network_and_the_noise_levels_that_it_sees(kitchen, stage, network, range_):
     ours = migrated(
@@ -651,8 +651,7 @@ def test_a_stage_of_two_networks_is_the_network_and_the_noise_levels_that_it_see
     )
     base = "models/Wan2.2-T2V-A14B-Diffusers"
     assert ours["model"]["folder"] == ours["start_from"] == f"{base}/{network}"
-    objective = ours["task"]["objective"]
-    assert {key: value for key, value in objective.items() if key.startswith("draw")} == range_
+    assert ours["task"]["objective"]["drawn"] == range_
 
 
 @pytest.mark.parametrize(("name", "pipeline"), [
@@ -704,6 +703,16 @@ def test_what_makes_it_another_training_is_said_before_all_else(kitchen, capsys,
 def test_the_same_training_is_called_no_other_one():
     for text in (WAN, WAN + LORA % '"*.to_q"', LLAMA + LORA % '"*.o_proj"', foreign.NEMO1_GPT):
         assert not migrate(text, "theirs.yaml").draft.differences
+
+
+def test_adapters_of_all_linears_are_of_what_is_a_linear_there():
+    text = WAN + "peft: {_target_: PeftConfig, match_all_linear: true, dim: 4, alpha: 8}\n"
+    values = migrate(text, "theirs.yaml").draft.values
+    modules = {value for address, value in values.items() if address.endswith(".modules")}
+    assert {"out", "text_projection.up", "blocks.*.mlp.up"} < modules and "patch_embedding.proj" not in modules
+    excluded = WAN + 'peft: {_target_: PeftConfig, exclude_modules: ["*.attn1.*", "blocks.0.ffn.*"]}\n'
+    draft = migrate(excluded, "theirs.yaml").draft
+    assert "blocks.*.self_attention.qkv" not in draft.values.values() and "single blocks" in draft.differences[0]
 
 
 def test_compiling_and_given_frames_are_carried_over():

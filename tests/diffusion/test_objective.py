@@ -155,11 +155,13 @@ def test_a_schedule_needs_a_step():
         EDM().schedule(0, SIZE)
 
 
-def test_training_draws_stay_between_their_ends_and_are_otherwise_the_same():
-    free, bounded = (
-        torch.stack([FlowMatching(shift=3.0, **ends).draw(torch.Generator().manual_seed(n), SIZE) for n in range(200)])
-        for ends in ({}, {"draw_min": 0.6, "draw_max": 0.875})
-    )
-    assert torch.equal(bounded, free.clamp(0.6, 0.875)) and free.min() < 0.6 < 0.875 < free.max()
-    with pytest.raises(ValueError, match="must be below draw_max"):
-        FlowMatching(draw_min=0.9, draw_max=0.5)
+def test_levels_outside_the_drawn_range_are_never_trained_and_those_within_stay_as_likely() -> None:
+    def levels(objective: FlowMatching) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0)
+        return torch.stack([objective.draw(generator, (1, 2, 2)) for _ in range(2000)])
+
+    every, high = levels(FlowMatching(shift=3.0)), levels(FlowMatching(shift=3.0, drawn=(0.875, 1.0)))
+    assert high.min() >= 0.875 > every.min()
+    assert abs(high.mean() - every[every >= 0.875].mean()) < 0.005
+    with pytest.raises(ValueError, match="give a lower and a higher noise level"):
+        FlowMatching(drawn=(0.9, 0.8))

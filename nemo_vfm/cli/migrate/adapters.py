@@ -33,11 +33,13 @@ def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...
         for fact in FACTS:
             draft.leave(fact, "none of the linears that it names is known here")
         return
+    if _patterns(draft, "lora_excluded") and _numbers(draft):
+        draft.differ("single blocks without an adapter there have one here")
     draft.put("adapters._target_", f"{_ADAPTER}.LowRankAdapter")
     draft.put("adapters.method", "dora" if draft.get("dora") is True else "lora")
     for place, names in chosen.items():
         _put_target(draft, model, place, names, theirs[_BLOCK.sub(r"\1.0.", _first(place))])
-    _tell(draft, next(iter(chosen)))
+    _tell(draft)
 
 
 def asked(draft: Draft) -> bool:
@@ -59,7 +61,7 @@ def _chosen(draft: Draft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tu
 
 def _numbers(draft: Draft) -> list[str]:
     """Numbers of blocks that a pattern may name."""
-    texts = " ".join(_patterns(draft, "lora_targets"))
+    texts = " ".join([*_patterns(draft, "lora_targets"), *_patterns(draft, "lora_excluded")])
     return sorted(set(re.findall(r"\b(?:blocks|layers)\.(\d{1,4})\b", texts)), key=int)
 
 
@@ -103,7 +105,7 @@ def _first(place: str) -> str:
     return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
 
 
-def _tell(draft: Draft, place: str) -> None:
+def _tell(draft: Draft) -> None:
     for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
         if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
             draft.agree(fact, f"adapters.targets.*.{argument}")

@@ -9,7 +9,7 @@ from nemo_vfm.cli.migrate.adapters import asked
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
-from nemo_vfm.cli.migrate.published_video import pipeline_of, published_video
+from nemo_vfm.cli.migrate.published_video import REDRAWN, pipeline_of, published_video
 
 #: What a class or a checkpoint of theirs stands for: our preset, or width, depth and heads where we have none.
 PRESETS = {"DiTConfig": "dit_s", "DiTBConfig": "dit_b", "DiTLConfig": "dit_l", "DiTXLConfig": "dit_xl"}
@@ -53,7 +53,7 @@ def diffusion(draft: Draft) -> None:
     _shape(draft)
     for fact in LANGUAGE:
         draft.leave(fact, "an argument of a language model")
-    if "EDM" in str(draft.values.get("task.objective._target_", draft.get("objective"))).upper():
+    if str(draft.values.get("task.objective._target_", draft.get("objective"))).endswith(("edm", ".EDM")):
         _edm(draft, published)
     else:
         _flow(draft, published)
@@ -98,9 +98,7 @@ def _written(draft: Draft) -> str:
     """What writes shards that the model reads."""
     if "base" not in draft.values:
         return _ENCODED
-    if "task.frame_conditioning.image_encoder._target_" in draft.values or "InChannels" in str(
-        draft.values.get("task.frame_conditioning._target_")
-    ):
+    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")):
         return _PIXELS
     return _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
 
@@ -248,18 +246,19 @@ def _flow(draft: Draft, published: str) -> None:
 
 
 def _range(draft: Draft) -> None:
-    """Noise levels outside are taken as if at its ends, here as there; a stage says it itself."""
-    if "stage" in draft.fates and draft.fates["stage"].verdict != "left":
+    """A part of the path; a stage says it itself."""
+    if "task.objective.drawn" in draft.values:
         return
-    low, high = (draft.get(fact) for fact in ("sigma_min", "sigma_max"))
-    ends = [0.0 if low is None else low, 1.0 if high is None else high]
-    numbers = [end for end in ends if isinstance(end, int | float) and not isinstance(end, bool)]
-    if len(numbers) == 2 and 0 <= numbers[0] < numbers[1] <= 1:
-        for fact, address, end in zip(("sigma_min", "sigma_max"), ("draw_min", "draw_max"), numbers, strict=True):
-            if fact in draft.facts:
-                draft.carry(fact, f"task.objective.{address}", float(end))
-    else:
-        for fact in ("sigma_min", "sigma_max"):
+    ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
+            if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
+    part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
+    if part and ends != [0, 1]:
+        draft.differ(REDRAWN)
+        draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
+    for fact in ("sigma_min", "sigma_max"):
+        if part:
+            draft.agree(fact, "task.objective.drawn")
+        else:
             draft.leave(fact, "they are no two ends between 0 and 1, so the whole path is learned")
 
 

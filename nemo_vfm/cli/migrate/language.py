@@ -8,10 +8,10 @@ from torch import nn
 
 from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
 from nemo_vfm.cli.migrate.adapters import adapters, asked
+from nemo_vfm.cli.migrate.base_folder import downloaded, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
-from nemo_vfm.cli.migrate.model_folder import downloaded, put_folder
 from nemo_vfm.models.convert.gpt_families import FAMILIES
 from nemo_vfm.models.convert.gpt_weights import names_of
 from nemo_vfm.models.gpt import GPT
@@ -63,7 +63,6 @@ def _pretrained(draft: Draft) -> None:
     draft.put("start_from", "${base}")
     draft.put("model._target_", "nemo_vfm.models.convert.gpt_folder.gpt_of_folder")
     draft.put("model.folder", "${base}")
-    draft.put("model.precision", "fp32")
     name = str(draft.get("pretrained"))
     if _OTHERS.search(name) or (downloaded(name) and not _KNOWN.search(name)):
         draft.differ(f"{name} is no {_FAMILIES} by its name, and no other language model is read from transformers: "

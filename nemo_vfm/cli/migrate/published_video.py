@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from nemo_vfm.cli.migrate.adapters import adapters, asked
+from nemo_vfm.cli.migrate.base_folder import put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
-from nemo_vfm.cli.migrate.model_folder import put_folder
 from nemo_vfm.config import read_values
 from nemo_vfm.config.roots import shipped
 from nemo_vfm.models.convert.video.transformer_folder import FAMILIES
@@ -30,6 +30,8 @@ _PIPELINES = {
 }  # fmt: skip
 #: Where the two networks of Wan 2.2 A14B meet, as its folders say.
 _BOUNDARIES = {"wan22_t2v": 0.875, "wan22_i2v": 0.9}
+#: What makes noise levels of a part of the path others than theirs.
+REDRAWN = "noise levels outside of those that are trained are drawn again, where theirs takes the nearest end"
 _STAGES = {"high_noise": "transformer", "low_noise": "transformer_2"}
 
 
@@ -77,14 +79,15 @@ def _stage(draft: Draft, pipeline: str) -> str:
         draft.leave("stage", "it is high_noise or low_noise; without it the folder's first network is trained")
         draft.leave("boundary", "it has no effect without a stage")
         return ""
-    address = f"task.objective.{'draw_min' if stage == 'high_noise' else 'draw_max'}"
     draft.agree("stage", "model.folder", f"the network of these noise levels, {_STAGES[stage]}")
+    draft.differ(REDRAWN)
     boundary = draft.number("boundary")
-    if boundary is not None and boundary < 1:
-        draft.carry("boundary", address, float(boundary))
-    else:
-        draft.put(address, _BOUNDARIES.get(pipeline, "???"), "where the two networks meet; model_index.json says it")
-        draft.leave("boundary", f"it is no number between 0 and 1; {address} is what the published pipeline has")
+    if boundary is None or boundary >= 1:
+        boundary = _BOUNDARIES.get(pipeline)
+        draft.leave("boundary", "it is no number between 0 and 1; that of the published pipeline stands")
+    ends = (boundary, 1.0) if stage == "high_noise" else (0.0, boundary)
+    draft.put("task.objective.drawn", ends if boundary else "???", "the noise levels of this network")
+    draft.agree("boundary", "task.objective.drawn")
     for fact in ("sigma_min", "sigma_max"):
         draft.leave(fact, "the stage says it there")
     return _STAGES[stage]
@@ -131,7 +134,7 @@ def _linears(pipeline: str) -> tuple[nn.Module, dict[str, tuple[str, ...]]]:
     with torch.device("meta"):
         model = family.kind(**family.arguments_of({"_class_name": kind, **small, **image}))
     there = family.tensors_of(model)
-    return model, {
-        name: tuple(theirs.removesuffix(".weight") for theirs in there[f"{name}.weight"].names)
-        for name, module in model.named_modules() if isinstance(module, nn.Linear)
-    }  # fmt: skip
+    named = {name: there[f"{name}.weight"].names for name, one in model.named_modules() if isinstance(one, nn.Linear)}
+    if kind.startswith("Wan"):
+        del named["patch_embedding.proj"]  # a convolution there
+    return model, {ours: tuple(name.removesuffix(".weight") for name in names) for ours, names in named.items()}
