@@ -130,10 +130,10 @@ class DiffusersCodec:
             DataError: the class is not supported, or a setting is missing.
         """
         config = read_mapping(checked_folder(self._where()) / "config.json")
-        kind = str(config.get("_class_name"))
+        kind = str(config.get("_class_name") or "")
         if kind not in KINDS:
-            raise DataError(f"{self._where().name}/config.json is of the class {kind[:60]}; supported are "
-                            f"{', '.join(KINDS)}")  # fmt: skip
+            told = f"is of the class {kind[:60]}" if kind else "names no class of diffusers"
+            raise DataError(f"{self._where().name}/config.json {told}; supported are {', '.join(KINDS)}")
         channels, time, space = (_count(config, key) for key in KINDS[kind])
         mean, std = _numbers(config, "latents_mean", channels), _numbers(config, "latents_std", channels)
         if len(mean) != len(std) or not all(std):

@@ -5,6 +5,7 @@
 import inspect
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -18,8 +19,10 @@ from safetensors.torch import load_file
 
 from nemo_vfm.cli.conversion import convert_child
 from nemo_vfm.cli.verbs import convert
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import DataError, NemoVfmError, UserError
 from nemo_vfm.core.storage.files import sha256_file
+from nemo_vfm.models.convert.video.pretrained_video import pretrained_video_model
+from nemo_vfm.train.warm_start import WarmStart
 from tests.support import preloaded
 from tests.support.dcp_files import made
 from tests.support.foreign_files import CONFIG, Touch, nemo, saved
@@ -229,6 +232,40 @@ def test_every_option_for_a_foreign_file_reaches_the_process_that_reads_it(kitch
 
     monkeypatch.setattr(convert, "_child", child)
     assert kitchen.main("convert", "a.pt", "plain") == 0
-    assert found == {"key": None, "leave_out": False, "stretch": None}
-    assert kitchen.main("convert", "a.pt", "out", "--key=-ema", "--leave-out", "--rope-scale", "1,2,3") == 0
-    assert found == {"key": "-ema", "leave_out": True, "stretch": [1.0, 2.0, 3.0]}
+    assert found == {"key": None, "leave_out": False, "stretch": None, "heads": None}
+    words = ("--key=-ema", "--leave-out", "--rope-scale", "1,2,3", "--heads", "12")
+    assert kitchen.main("convert", "a.pt", "out", *words) == 0
+    assert found == {"key": "-ema", "leave_out": True, "stretch": [1.0, 2.0, 3.0], "heads": 12}
+
+
+#: Files of a folder of another library, and what its sentence names.
+THEIRS = {
+    "gpt2": ({"config.json": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}},
+             ["model of transformers, GPT2LMHeadModel", "transformers loads it"]),
+    "gemma": ({"config.json": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}},
+              ["Gemma3ForCausalLM", "transformers loads"]),
+    "flux": ({"model_index.json": {"_class_name": "FluxPipeline"},
+              "transformer/config.json": {"_class_name": "FluxTransformer2DModel"}},
+             ["pipeline of diffusers, FluxPipeline with a FluxTransformer2DModel", "diffusers.FluxPipeline loads it"]),
+    "vae": ({"config.json": {"_class_name": "AutoencoderKLWan"}}, ["AutoencoderKLWan", "task.codec.folder takes it"]),
+    "t5": ({"config.json": {"architectures": ["UMT5EncoderModel"]}}, ["UMT5EncoderModel", "task.text_encoder.folder"]),
+    "adapter": ({"adapter_config.json": {"peft_type": "LORA"}}, ["an adapter of PEFT", "--adapter ours --base DIR"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_a_folder_of_another_library_is_named_as_what_it_is_wherever_it_is_given(kitchen, capsys, name):
+    files, words = THEIRS[name]
+    for path, content in files.items():
+        kitchen.write(f"theirs/{path}", json.dumps(content))
+    kitchen.write("theirs/model.safetensors", "")
+    for given in (["convert", "theirs", "out"], ["convert", "theirs", "out", "--to", "diffusers"], ["serve", "theirs"]):
+        assert kitchen.main(*given) != 0
+        told = capsys.readouterr().err
+        assert all(word in told for word in words) and re.search("Llama.*Mistral.*Qwen3.*Nemotron", told), told
+        assert "Train first" not in told and "None" not in told
+    folder = kitchen.folder / "theirs"
+    for use in (lambda: WarmStart(path=folder).load_into(torch.nn.Linear(1, 1)),
+                lambda: pretrained_video_model(folder=folder)):  # fmt: skip
+        with pytest.raises(NemoVfmError, match=re.escape(words[0])):
+            use()

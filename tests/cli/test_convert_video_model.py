@@ -3,6 +3,7 @@
 """Tests that `convert` reads diffusers' folders of video models and writes whole pipelines that diffusers loads."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -201,3 +202,21 @@ def test_an_adapter_file_goes_out_in_every_style_with_the_alpha_that_is_typed(ki
         load_adapters(again, {"style": AdapterFile(path=kitchen.folder / "as" / style)})
         for name, weight in merged(again).items():
             assert torch.allclose(weight - plain[name], 3 * (adapted[name] - plain[name]), atol=1e-6), (style, name)
+
+
+@pytest.mark.slow
+def test_a_wan_of_comfyui_comes_in_as_a_model_to_start_from_and_goes_out_bit_by_bit(kitchen, capfd) -> None:
+    peer = PEERS["wan 2.1 text"]
+    theirs = made(replace(peer, config=peer.config | {"num_attention_heads": 1, "attention_head_dim": 128}))
+    theirs.save_pretrained(kitchen.folder / "theirs")
+    assert kitchen.main("convert", "theirs", "ours") == 0
+    assert kitchen.main("convert", "ours", "comfy", "--to", "comfyui") == 0
+    assert kitchen.main("convert", "comfy/model.safetensors", "again") == 0
+    told = capfd.readouterr().out
+    assert "under ComfyUI's names in model.safetensors" in told and "a Wan under its own names" in told
+    one, other = (load_file(kitchen.folder / name / "model.safetensors") for name in ("ours", "again"))
+    assert {name: torch.equal(tensor, other[name]) for name, tensor in one.items()} == dict.fromkeys(other, True)
+    recipes = [
+        (kitchen.folder / name / "conf/model/converted.yaml").read_text().splitlines()[1:] for name in ("ours", "again")
+    ]
+    assert recipes[0] == recipes[1]

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that configurations of other frameworks become recipes that check, with an account of every key."""
 
+import ast
+import inspect
 import math
 import re
 import sys
+import typing
 
 import pytest
 import torch
@@ -15,15 +18,24 @@ from hypothesis import strategies as st
 from nemo_vfm.cli.migrate import FORMATS, Migration, migrate
 from nemo_vfm.cli.migrate.foreign_yaml import plain
 from nemo_vfm.cli.migrate.formats import UNKNOWN
+from nemo_vfm.cli.migrate.published_video import pipeline_of
 from nemo_vfm.cli.migrate.recipe_text import recipe_text
-from nemo_vfm.config import build, check, compose, read_values
+from nemo_vfm.config import DEFAULT_TRUST, build, check, compose, read_values
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.precision import Precision
-from nemo_vfm.core.types.sample_batches import VideoBatch
+from nemo_vfm.core.precision import Precision, PrecisionName
+from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
+from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.tokens.token_data import TokenData
+from nemo_vfm.diffusion.objective import FlowMatching
+from nemo_vfm.models.adapters.low_rank_adapter import AdapterTarget, LowRankAdapter
+from nemo_vfm.models.blocks.decoder import Activation, NormKind
+from nemo_vfm.models.convert.gpt_families import FAMILIES
+from nemo_vfm.models.convert.video.transformer_folder import FAMILIES as VIDEO_FAMILIES
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
+from nemo_vfm.models.transformers_text import TransformersTextEncoder
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.param_groups import ParamGroup
 from tests.support import foreign
@@ -96,7 +108,7 @@ def test_automodel_keeps_its_numbers(kitchen):
     assert (ours["data"]["batch_size"], ours["data"]["num_workers"], ours["data"]["shards"]) == (16, 3, "films/cache")
     bucket = ours["data"]["buckets"]["buckets"]["all"]
     assert (bucket["width"], bucket["height"], bucket["num_frames"]) == (640, 384, "???")
-    assert (ours["model"]["width"], ours["model"]["depth"], ours["model"]["heads"]) == (1536, 30, 12)
+    assert ours["base"] == ours["start_from"] == "models/Wan2.1-T2V-1.3B" and ours["model"]["folder"] == ours["base"]
     assert ours["optimizer"] == {
         "_target_": "nemo_vfm.parallel.engine.param_groups.grouped_optimizer",
         "lr": 2e-5,
@@ -150,7 +162,7 @@ def test_weights_and_biases_is_carried_where_it_was_on(kitchen):
     assert fates(off)["wandb.project"] == "left"
 
 
-@pytest.mark.parametrize("name", ["nemo1", "nemo2", "dfm", "automodel"])
+@pytest.mark.parametrize("name", ["nemo1", "nemo2", "dfm"])
 def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
     """The stand-ins for VAE and text encoder fit the model, and the optimizer takes its parameters."""
     kitchen.write("theirs.yaml", foreign.ALL[name])
@@ -280,9 +292,10 @@ def test_a_text_encoder_that_is_named_is_read_from_a_local_folder(kitchen):
 
 
 @pytest.mark.parametrize(("name", "width"), [("meta-llama/Llama-3.2-1B", 2048), ("meta-llama/Llama-2-70b-hf", 8192)])
-def test_the_name_of_a_published_llama_says_its_sizes(name, width):
-    draft = migrate(foreign.AUTOMODEL_LANGUAGE.replace("some/llm", name), "x").draft
-    assert draft.values["model.width"] == width
+def test_without_its_weights_the_name_of_a_published_llama_says_its_sizes(name, width):
+    text = foreign.AUTOMODEL_LANGUAGE.replace("some/llm", name).replace(".from_pretrained", ".from_config")
+    draft = migrate(text, "x").draft
+    assert draft.values["model.width"] == width and "start_from" not in draft.values
 
 
 def test_an_unknown_key_is_listed_and_never_dropped(kitchen, capsys):
@@ -511,3 +524,286 @@ def test_a_warm_up_is_as_many_steps_whichever_way_it_is_written(kitchen, given, 
     """Of a run of 3,000 steps; a share is of these."""
     ours = migrated(kitchen, foreign.NEMO1_GPT.replace("warmup_steps: 100, constant_steps: 0", given))
     assert (ours["duration"], ours["schedule"].get("warmup_steps", 0)) == ("3000 steps", steps)
+
+
+WAN = """
+model: {pretrained_model_name_or_path: Wan-AI/Wan2.1-T2V-1.3B-Diffusers, model_type: wan, mode: finetune}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-2, weight_decay: 0.01, betas: [0.9, 0.98]}
+flow_matching: {adapter_type: simple, timestep_sampling: logit_normal, flow_shift: 3.0, i2v_prob: 0.0}
+step_scheduler: {global_batch_size: 2, local_batch_size: 2, ckpt_every_steps: 50, max_steps: 2}
+data: {dataloader: {cache_dir: CACHE, base_resolution: [480, 832]}}
+checkpoint: {enabled: true, checkpoint_dir: OUT}
+"""
+LORA = "peft: {_target_: nemo_automodel.components._peft.lora.PeftConfig, dim: 4, alpha: 8, target_modules: [%s]}\n"
+TINY_WAN = {"num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 4, "out_channels": 4, "text_dim": 16,
+            "freq_dim": 32, "ffn_dim": 96, "num_layers": 2}  # fmt: skip
+
+
+def latent_batch(index: int) -> VideoBatch:
+    """Two samples of latents and text."""
+    random = torch.Generator().manual_seed(index)
+    return VideoBatch(
+        index, ("a", "b"), torch.ones(2), ("", ""), torch.full((2,), 8.0),
+        latents_BCTHW=torch.randn(2, 4, 2, 4, 6, generator=random),
+        text_BLD=torch.randn(2, 5, 16, generator=random), text_mask_BL=torch.ones(2, 5, dtype=torch.bool),
+    )  # fmt: skip
+
+
+def trained_here(job: object, batches: list) -> tuple[list[float], torch.nn.Module]:
+    """The loss of each step, and the adapters' first matrices."""
+    model = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
+    job.start_from.load_into(model)
+    first = {name: one.detach().clone() for name, one in model.named_parameters() if name.endswith("_a")}
+    return [job.engine.step([batch], lr_factor=1.0).loss for batch in batches], first
+
+
+def steps_by_hand(model: torch.nn.Module, loss_of: object, count: int) -> list[float]:
+    """AdamW of a migrated file and a clipped norm, in plain PyTorch."""
+    trained = [one for one in model.parameters() if one.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=1e-2, weight_decay=0.01, betas=(0.9, 0.98))
+    losses = []
+    for index in range(count):
+        loss = loss_of(index)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.slow  # imports diffusers and peft
+@pytest.mark.parametrize(("targets", "same"), [
+    ('"*.to_q", "*.to_k"', r"\.to_[qk]$"), ("", ""),
+    ('"*.ffn.net.0.proj", "*.attn1.to_out.0", "blocks.1.attn2.to_v"',
+     r"ffn\.net\.0\.proj$|attn1\.to_out\.0$|blocks\.1\.attn2\.to_v$"),
+])  # fmt: skip
+def test_a_migrated_wan_has_the_losses_of_diffusers_and_peft(kitchen, targets, same):
+    diffusers, peft = pytest.importorskip("diffusers"), pytest.importorskip("peft")
+    torch.manual_seed(0)
+    theirs = diffusers.WanTransformer3DModel(**TINY_WAN)
+    theirs.save_pretrained("base")
+    theirs.requires_grad_(not targets)
+    kitchen.write("theirs.yaml", WAN + (LORA % targets if targets else ""))
+    assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
+    given = ["base=base", "data.buckets.buckets.all.num_frames=5"]
+    job = build(compose("ours.yaml", given))
+    batches = [latent_batch(index) for index in range(2)]
+    losses, first = trained_here(job, batches)
+    if targets:
+        chosen = [name for name, _ in theirs.named_modules() if re.search(same, name)]
+        theirs.add_adapter(peft.LoraConfig(r=4, lora_alpha=8, target_modules=chosen))
+        matrices = {name: one for name, one in theirs.named_parameters() if "lora_A" in name}
+        assert len(matrices) == len(first)
+        for name, one in matrices.items():
+            one.data.copy_(first[ours_of(name)])
+
+    def loss_of(index: int) -> torch.Tensor:
+        prepared = job.task.prepare(batches[index], seed=0, training=True)
+        inputs, targets = prepared.tensors(), prepared.targets
+        output = theirs(hidden_states=inputs["latents_BCTHW"], timestep=targets["sigma"] * 1000,
+                        encoder_hidden_states=inputs["text_BLD"], return_dict=False)[0]  # fmt: skip
+        error = (output - (targets["noise"] - targets["clean"])).square().flatten(1).mean(1)
+        return ((1 + 3.0 * targets["sigma"]) * error).mean()
+
+    assert losses == pytest.approx(steps_by_hand(theirs, loss_of, 2), rel=1e-4)
+    assert losses[0] != losses[1]
+
+
+def ours_of(name: str) -> str:
+    """Our name of a matrix A of PEFT's."""
+    _, block, inside = name.split(".lora_A")[0].split(".", 2)
+    linear, part = {
+        "attn1.to_q": ("self_attention.qkv", "q"), "attn1.to_k": ("self_attention.qkv", "k"),
+        "attn2.to_q": ("cross_attention.q", "whole"), "attn2.to_k": ("cross_attention.kv", "k"),
+        "attn2.to_v": ("cross_attention.kv", "v"), "attn1.to_out.0": ("self_attention.out", "whole"),
+        "ffn.net.0.proj": ("mlp.up", "whole"),
+    }[inside]  # fmt: skip
+    return f"blocks.{block}.{linear}.adapters.own.{part}_a"
+
+
+LLAMA = """
+recipe: TrainFinetuneRecipeForNextTokenPrediction
+model: {_target_: nemo_automodel.NeMoAutoModelForCausalLM.from_pretrained, pretrained_model_name_or_path: ./base}
+dataset: {_target_: nemo_automodel.components.datasets.llm.nanogpt_dataset.NanogptDataset, paths: texts, seq_length: 6}
+step_scheduler: {global_batch_size: 2, max_steps: 2}
+optimizer: {_target_: torch.optim.AdamW, lr: 1e-2, weight_decay: 0.01, betas: [0.9, 0.98]}
+"""
+
+
+@pytest.mark.slow  # imports transformers and peft
+def test_a_migrated_llama_has_the_losses_of_transformers_and_peft(kitchen):
+    transformers, peft = pytest.importorskip("transformers"), pytest.importorskip("peft")
+    torch.manual_seed(0)
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=32,
+    ))  # fmt: skip
+    theirs.save_pretrained("base")
+    kitchen.write("theirs.yaml", LLAMA + LORA % '"*.o_proj", "*.mlp.*_proj"')
+    assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
+    job = build(compose("ours.yaml"))
+    tokens = torch.randint(0, 32, (2, 2, 7), generator=torch.Generator().manual_seed(1))
+    batches = [
+        TokenBatch(index, ("a", "b"), torch.ones(2), one[:, :-1], one[:, 1:]) for index, one in enumerate(tokens)
+    ]
+    losses, first = trained_here(job, batches)
+    theirs.requires_grad_(False)
+    adapted = peft.get_peft_model(theirs, peft.LoraConfig(
+        r=4, lora_alpha=8, target_modules=["o_proj", "gate_proj", "up_proj", "down_proj"]
+    ))  # fmt: skip
+    linears = {"o_proj": "attention.out", "gate_proj": "mlp.gate", "up_proj": "mlp.up", "down_proj": "mlp.down"}
+    for name, one in adapted.named_parameters():
+        if "lora_A" in name:
+            block, linear = re.search(r"layers\.(\d+)\.\w+\.(\w+)\.", name).groups()
+            one.data.copy_(first.pop(f"blocks.{block}.{linears[linear]}.adapters.own.whole_a"))
+    assert not first
+
+    def loss_of(index: int) -> torch.Tensor:
+        scores = adapted(input_ids=batches[index].tokens_BS).logits
+        return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batches[index].labels_BS.flatten())
+
+    assert losses == pytest.approx(steps_by_hand(adapted, loss_of, 2), rel=1e-4)
+
+
+@pytest.mark.parametrize(("stage", "network", "range_"), [
+    ("high_noise", "transformer", [0.875, 1.0]), ("low_noise", "transformer_2", [0.0, 0.875]),
+])  # fmt: skip
+def test_a_stage_of_two_networks_is_the_network_and_the_noise_levels_that_it_sees(kitchen, stage, network, range_):
+    ours = migrated(
+        kitchen, WAN.replace("Wan2.1-T2V-1.3B", "Wan2.2-T2V-A14B").replace("mode:", f"stage: {stage}, mode:")
+    )
+    base = "models/Wan2.2-T2V-A14B-Diffusers"
+    assert ours["model"]["folder"] == ours["start_from"] == f"{base}/{network}"
+    assert ours["task"]["objective"]["drawn"] == range_
+
+
+@pytest.mark.parametrize(("name", "pipeline"), [
+    ("Wan-AI/Wan2.1-T2V-14B-Diffusers", "wan21_t2v"), ("Wan-AI/Wan2.1-I2V-14B-480P-Diffusers", "wan21_i2v"),
+    ("Wan-AI/Wan2.2-T2V-A14B-Diffusers", "wan22_t2v"), ("Wan-AI/Wan2.2-I2V-A14B-Diffusers", "wan22_i2v"),
+    ("Wan-AI/Wan2.2-TI2V-5B-Diffusers", "wan22_ti2v"), ("nvidia/Cosmos-1.0-Diffusion-7B-Text2World", "cosmos1_text"),
+    ("nvidia/Cosmos-1.0-Diffusion-7B-Video2World", "cosmos1_video"),
+    ("nvidia/Cosmos-Predict2-2B-Text2Image", "cosmos2_image"),
+    ("nvidia/Cosmos-Predict2-2B-Video2World", "cosmos2_video"),
+    ("nvidia/Cosmos-Predict2.5-2B", "cosmos25"), ("Wan-AI/Wan2.1-VACE-14B-diffusers", ""), ("my/taiwanese", ""),
+    ("black-forest-labs/FLUX.1-dev", ""),
+])  # fmt: skip
+def test_a_published_model_is_known_by_its_name_and_its_recipe_and_the_command_for_its_shards_check(
+    kitchen, name, pipeline
+):
+    text = WAN.replace("Wan-AI/Wan2.1-T2V-1.3B-Diffusers", name).replace("model_type: wan, ", "") + LORA % '"*.to_q"'
+    draft = migrate(text, "theirs.yaml").draft
+    assert pipeline_of(draft) == pipeline
+    assert bool(draft.differences) == (not pipeline)
+    ours = migrated(kitchen, text)
+    if pipeline:
+        assert ours["start_from"] == f"models/{name.partition('/')[2]}" and ours["adapters"]["targets"]
+    written = draft.notes["data.shards"]
+    if command := re.search(r"curation/encode buckets=\.\.\. (.*) writes it", written):
+        words = ["shards=clips", *command[1].split()]
+        assert [one.kind for one in check(compose("curation/encode", words))] == []
+
+
+def test_without_pretrained_weights_there_a_published_model_starts_from_the_seed(kitchen):
+    ours = migrated(kitchen, WAN.replace("mode: finetune", "mode: pretrain"))
+    assert "start_from" not in ours and ours["model"]["_target_"].endswith("pretrained_video_model")
+
+
+@pytest.mark.parametrize(("name", "more"), [
+    ("AUTOMODEL_LANGUAGE", ""), ("NEMO1", ""), ("NEMO2", ""), ("DFM", ""),
+    ("NEMO2_LANGUAGE", "peft: {_target_: nemo.collections.llm.peft.lora.LoRA, dim: 16}"),
+    ("NEMO2_LANGUAGE", "resume: {restore_config: {path: weights}}"),
+    ("NEMO1_GPT", "restore_from_path: gpt.nemo"),
+])  # fmt: skip
+def test_what_makes_it_another_training_is_said_before_all_else(kitchen, capsys, name, more):
+    text = getattr(foreign, name).replace("restore_from_path: null", "") + more
+    kitchen.write("theirs.yaml", text)
+    assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
+    told, head = capsys.readouterr().out, (kitchen.folder / "ours.yaml").read_text().partition("defaults:")[0]
+    assert told.split("\n\n")[1].startswith("Another training than the original\n")
+    assert "is another training" in told.rpartition("\n\n")[2] and "Another training than the original" in head
+
+
+def test_the_same_training_is_called_no_other_one():
+    for text in (WAN, WAN + LORA % '"*.to_q"', LLAMA + LORA % '"*.o_proj"', foreign.NEMO1_GPT):
+        assert not migrate(text, "theirs.yaml").draft.differences
+
+
+def test_adapters_of_all_linears_are_of_what_is_a_linear_there():
+    text = WAN + "peft: {_target_: PeftConfig, match_all_linear: true, dim: 4, alpha: 8}\n"
+    values = migrate(text, "theirs.yaml").draft.values
+    modules = {value for address, value in values.items() if address.endswith(".modules")}
+    assert {"out", "text_projection.up", "blocks.*.mlp.up"} < modules and "patch_embedding.proj" not in modules
+    excluded = WAN + 'peft: {_target_: PeftConfig, exclude_modules: ["*.attn1.*", "blocks.0.ffn.*"]}\n'
+    draft = migrate(excluded, "theirs.yaml").draft
+    assert "blocks.*.self_attention.qkv" not in draft.values.values() and "single blocks" in draft.differences[0]
+
+
+def test_compiling_and_given_frames_are_carried_over():
+    i2v = WAN.replace("T2V-1.3B", "I2V-14B-480P").replace("i2v_prob: 0.0", "i2v_prob: 0.3")
+    values = migrate(i2v + "compile: {enabled: true}\n", "theirs.yaml").draft.values
+    assert values["engine.compile"] is True and values["task.frame_conditioning.none_given"] == 0.7
+
+
+def takes(component: object, *words: str) -> bool:
+    """Whether an argument's name holds one of these words."""
+    return any(word in name for name in inspect.signature(component).parameters for word in words)
+
+
+def refuses(make: object) -> bool:
+    try:
+        make()
+    except ValueError:
+        return True
+    return False
+
+
+LANGUAGE = {"Llama", "Mistral", "Qwen2", "Qwen3", "Nemotron"}
+#: Words of a reason that deny an ability -> whether the code lacks it indeed.
+LACKS = {
+    "not quantised": lambda: not takes(LowRankAdapter, "quant", "bits"),
+    "adapters have no dropout": lambda: not takes(LowRankAdapter, "dropout") and not takes(AdapterTarget, "dropout"),
+    "blocks have no": lambda: not takes(GPT, "dropout", "add_bias"),
+    "no second dataset": lambda: not takes(ShardData, "validation") and not takes(TokenData, "validation"),
+    "text encoders are not trained": lambda: not issubclass(TransformersTextEncoder, torch.nn.Module),
+    "no other video or image model": lambda: {one.partition("Tr")[0] for one in VIDEO_FAMILIES} == {"Cosmos", "Wan"},
+    "no other language model": lambda: {one.removesuffix("ForCausalLM") for one in FAMILIES} == LANGUAGE,
+    "no training on chats": lambda: not takes(TokenData, "chat", "messages", "answers"),
+    "predicting noise is not an objective": lambda: refuses(lambda: FlowMatching(prediction="noise")),
+    "weights are linear or none": lambda: not takes(FlowMatching, "weighting", "scheme"),
+    "none of ours, so the loss": lambda: not takes(FlowMatching, "weighting", "scheme"),
+    "logit-normal or uniform": lambda: not takes(FlowMatching, "mode", "beta", "sampling"),
+    "distribution of noise levels is none": lambda: not takes(FlowMatching, "mode", "beta", "sampling"),
+    "constant or a cosine": lambda: {one.stem for one in (ROOT / "conf/schedule").iterdir()} == {"constant", "cosine"},
+    "bf16 or fp32": lambda: set(typing.get_args(PrecisionName)) == {"bf16", "fp32", "auto"},
+    "without --trust": lambda: "torch.optim.Adagrad" not in DEFAULT_TRUST,
+    ".idx are not read": lambda: not [one for one in (ROOT / "nemo_vfm/data/tokens").rglob("*.py")
+                                              if ".idx" in one.read_text()],
+    "no such number": lambda: not takes(FlowMatching, "linear", "betas"),
+    "there is no such ": lambda: (typing.get_args(NormKind), typing.get_args(Activation)) == (
+        ("layernorm1p", "rmsnorm"), ("squared_relu", "swiglu", "gelu")),
+}  # fmt: skip
+DENIES = re.compile(
+    "not supported|not quantised|have no|no second|are not trained|no other|no training on|none of ours|"
+    "not an objective|(?:none|uniform) here|constant or a cosine|bf16 or|--trust|not read$|no such"
+)
+
+
+def reasons() -> list[str]:
+    """Every text of `migrate` that says what is not there."""
+    trees = [ast.parse(file.read_text()) for file in (ROOT / "nemo_vfm/cli/migrate").glob("*.py")]
+    assert trees
+    kinds = ast.Module | ast.FunctionDef | ast.ClassDef
+    docs = {
+        ast.get_docstring(node, clean=False) for tree in trees for node in ast.walk(tree) if isinstance(node, kinds)
+    }
+    texts = [node.value for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    return [one for one in texts if isinstance(one, str) and one not in docs and DENIES.search(one)]
+
+
+def test_every_reason_that_denies_an_ability_is_true_of_the_code():
+    for reason in reasons():
+        assert [words for words in LACKS if words in reason], f"no check stands behind: {reason}"
+    for words, lacks in LACKS.items():
+        assert any(words in reason for reason in reasons()), f"nobody says: {words}"
+        assert lacks(), f"it is there: {words}"

@@ -43,16 +43,27 @@ def _at_most(kind: int, value: int) -> None:
 
 
 def convert(
-    source: Path, target: Path, *, key: str | None, leave_out: bool, stretch: Sequence[float] | None = None
-) -> str:
+    source: Path, target: Path, *, key: str | None, leave_out: bool, stretch: Sequence[float] | None = None,
+    heads: int | None = None,
+) -> str:  # fmt: skip
     """Write what a file or a distributed checkpoint holds into the folder `target`; sentences about it."""
+    from nemo_vfm.cli.conversion.video_model import wan_of
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.models.convert.foreign import opened_tensors
     from nemo_vfm.models.convert.video.native_weights import is_cosmos
+    from nemo_vfm.models.convert.video.wan_native import WanWeights, is_wan
+    from nemo_vfm.models.convert.video.wan_parts import is_part
 
     with opened_tensors(source, leave_out=leave_out) as given:
         if given is not None and is_cosmos(given.source.keys()):
             return _cosmos(source, given, target, key, stretch)
+        if given is not None and is_wan(given.source.keys()):
+            files = dict.fromkeys(given.source.keys(), given.source)
+            return wan_of(WanWeights(source, files, given.others, key=key, heads=heads), target)
+        if given is not None and is_part(given.source.keys()):
+            return _part(source, given, target)
+        if heads is not None:
+            raise UserError("--heads is for a Wan under its own names or ComfyUI's, which this is not")
         if stretch is not None:
             raise UserError("--rope-scale is for a Cosmos as NVIDIA's programs write it, which this is not")
         if given is not None and given.format == "distcp":
@@ -72,6 +83,30 @@ def _cosmos(
     left = f"\nleft: {_some(weights.left(), 6)}" if weights.left() else ""
     note = f"\n{weights.note}" if weights.note else ""
     return f"{network}, a Cosmos: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{note}{left}"
+
+
+def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
+    """Write Wan's autoencoder or text encoder as a folder of diffusers or transformers."""
+    from nemo_vfm.core.storage.files import sha256_file, write_json
+    from nemo_vfm.models.convert.tensor_source import Unread
+    from nemo_vfm.models.convert.video.wan_native import ScaledTensors
+    from nemo_vfm.models.convert.video.wan_parts import part_of
+    from nemo_vfm.parallel.checkpoint import checkpoint_one_file
+
+    tensors = ScaledTensors(dict.fromkeys(given.source.keys(), given.source))
+    names = [name for name in tensors.keys() if name != "spiece_model"]  # noqa: SIM118
+    part = part_of(names, lambda name: tuple(tensors.get_slice(name).get_shape()))
+    digest = checkpoint_one_file.write(target / part.file, Unread(part.names, tensors), {})
+    others = [*sorted(set(given.source.keys()) - set(names) - set(tensors.scales.values())), *given.others]
+    write_json(target / CONFIG, part.config)
+    write_json(target / ABOUT, {
+        "schema": "nemo_vfm.convert/1",
+        "source": {"name": source.name, "format": given.format, "sha256": sha256_file(source)},
+        "model_sha256": digest["sha256"], "not_carried_over": others,
+    })  # fmt: skip
+    use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with a tokenizer of its own"
+    numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
+    return f"{part.what}, for {use}: {_told(len(names), numbers, others)}"
 
 
 def _checkpoint(source: Path, given: "ForeignTensors", target: Path, key: str | None) -> str:
@@ -158,10 +193,12 @@ def main() -> int:
     parser.add_argument("--key")
     parser.add_argument("--leave-out", action="store_true")
     parser.add_argument("--rope-scale", type=float, nargs=3)
+    parser.add_argument("--heads", type=int)
     given = parser.parse_args()
     limit(_size(given.source))
     try:
-        said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale)
+        said = convert(given.source, given.target, key=given.key, leave_out=given.leave_out, stretch=given.rope_scale,
+                       heads=given.heads)  # fmt: skip
         sys.stdout.write(f"{said}\n")
     except (NemoVfmError, OSError, MemoryError) as error:
         reason = "it asks for more memory than a file of its size may" if isinstance(error, MemoryError) else error

@@ -10,6 +10,7 @@ from nemo_vfm.cli.conversion.language_model import run_of
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
 
 if TYPE_CHECKING:
+    from nemo_vfm.models.convert.video.wan_native import WanWeights
     from nemo_vfm.models.dit import DiT
 
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -19,27 +20,39 @@ def convert_in(source: Path, target: Path) -> str:
     """Write the weights for `start_from` and the matching `model` ingredient; return a summary.
 
     Args:
-        source: a diffusers pipeline folder, or its transformer folder.
+        source: a diffusers pipeline folder, its transformer folder, or a folder of Wan's own programs.
         target: the output folder of `model.safetensors`, `convert.json` and the ingredient.
 
     Raises:
         UserError, DataError: see `TransformerFolder`; or the disk is too small.
     """
     from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder
+    from nemo_vfm.models.convert.video.wan_native import WanWeights, is_wan_folder
 
+    if is_wan_folder(source):
+        with WanWeights.of_folder(source) as own:
+            return wan_of(own, target)
     with TransformerFolder(source) as weights:
         tensors = write_in(weights, target, weights.arguments, "diffusers", source.name)
         family, count = weights.config["_class_name"], weights.num_values()
     return f"a {family}: {count:,} parameters, {INGREDIENT}\n{tensors}"
 
 
+def wan_of(weights: "WanWeights", target: Path) -> str:
+    """The same of a Wan under its own names or ComfyUI's."""
+    told = write_in(weights, target, weights.arguments, "Wan's own names", weights.folder.name)
+    scaled = f"\n{weights.num_scaled} weights multiplied by their scales" if weights.num_scaled else ""
+    left = f"\nleft: {', '.join(weights.left()[:6])}" if weights.left() else ""
+    return f"a Wan under its own names: {weights.num_values():,} parameters, {INGREDIENT}\n{told}{scaled}{left}"
+
+
 def convert_out(
-    source: Path, target: Path, to: Literal["diffusers", "native"], *, key: str | None = None,
+    source: Path, target: Path, to: Literal["diffusers", "native", "comfyui"], *, key: str | None = None,
     pipeline: Path | None = None, replaces: str | None = None, trust: Sequence[str] = (),
     allow_host: Sequence[str] = (),
     dtype: Literal["fp32", "bf16"] | None = None,
 ) -> str:  # fmt: skip
-    """Write a folder that diffusers can load, or a file under NVIDIA's names; return a one-line summary.
+    """Write a folder that diffusers can load, or a file under others' names; return a one-line summary.
 
     Args:
         source: a run folder, a checkpoints folder, one checkpoint in it, or the output of `convert_in`.
@@ -75,8 +88,9 @@ def convert_out(
     count = sum(parameter.numel() for name, parameter in model.named_parameters() if not is_adapter(name))
     content = "weights with the adapter merged into them" if adapted else "weights"
     summary = f"the {group} {content} of step {saved.step}: {count:,} parameters"
-    if to == "native":
-        return f"{summary}, under NVIDIA's names in {write_native(model, weights, target, dtype=kind).name}"
+    if to != "diffusers":
+        file = write_native(model, weights, target, dtype=kind, comfyui=to == "comfyui")
+        return f"{summary}, under {'ComfyUI' if to == 'comfyui' else 'its own programs'}'s names in {file.name}"
     part = None if pipeline is None else replaced_part(pipeline, replaces)
     parts = [] if pipeline is None or part is None else copy_pipeline(pipeline, target, part)
     write_transformer(model, weights, target if part is None else target / part, dtype=kind)

@@ -8,7 +8,7 @@ Nothing that a file names is imported: a class is a text that is in a table or n
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nemo_vfm.cli.migrate.automodel import AUTOMODEL
+from nemo_vfm.cli.migrate.automodel import AUTOMODEL, FLOW_DEFAULTS
 from nemo_vfm.cli.migrate.dfm_format import DFM
 from nemo_vfm.cli.migrate.diffusion import diffusion
 from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
@@ -70,7 +70,9 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
     if trained is None:
         raise UserError(_neither(name, chosen))
     speakers = _speakers(keys, chosen)
-    facts: dict[str, Value] = {"objective": _objective(keys, chosen)}
+    facts: dict[str, Value] = dict(chosen.always) | {"objective": _objective(keys, chosen)}
+    if any(key.path.startswith("flow_matching.") for key in keys):  # in DFM's files, too
+        facts |= FLOW_DEFAULTS
     facts |= {fact: key.value for fact, key in speakers.items()}
     draft = Draft(facts, trained)
     (diffusion if draft.kind == "diffusion" else language)(draft)

@@ -2,23 +2,30 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps the keys of AutoModel's YAML (`step_scheduler`, `flow_matching`, `fsdp` or `distributed`)."""
 
+from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.formats import Format
 
 OTHER_AXES = (
     "the engine decides how tensors are sent and stored; the degrees are under parallel (docs/several_devices.md)"
 )
 DEVICES = "how many devices take part follows from parallel, and where they are from the launcher's cluster"
-KERNELS = "the choice and compilation of kernels does not change what is learned; there is no setting for it"
+KERNELS = "the choice of kernels does not change what is learned; PyTorch chooses them"
+COMPILE = "engine.compile compiles each block; its options are PyTorch's defaults"
 CHECKPOINTS = "checkpoints are safetensors with a manifest in the run folder; there is nothing to choose"
 MODEL = "an argument of their model; `nemo-vfm explain DiT` or `GPT` shows those of ours"
 ACCUMULATION = "the number of microbatches follows from the batch size and the microbatch size: parallel.microbatches"
-ADAPTER = "fine-tuning by adapters is not supported yet"
+ADAPTER = "an option of their adapters; `nemo-vfm explain LowRankAdapter` shows those of ours"
+QUANTISED = "frozen weights under adapters are not quantised"
+TASK = "the task prepares the inputs of each network; there is nothing to choose"
 METRICS = "the metrics of every step are always written"
 SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
-NO_RESTORE = "start_from takes checkpoints of ours; `nemo-vfm convert` makes safetensors of theirs"
+NO_RESTORE = ("start_from takes runs of ours and folders of transformers and diffusers; `nemo-vfm convert` reads other "
+              "files")  # fmt: skip
 SPLIT = "data.val_fraction holds out the validation data; there is no second dataset"
 
+#: What their flow matching does where nothing is said.
+FLOW_DEFAULTS: dict[str, Value] = {"shift": 3.0, "sampling": "logit_normal", "mix_ratio": 0.1, "loss_weighting": True}
 _DEGREES = {"tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "dp_size": "data_ranks",
             "dp_replicate_size": "replicate", "sequence_parallel": "sequence",
             "activation_checkpointing": "recompute"}  # fmt: skip
@@ -26,7 +33,7 @@ _DEGREES = {"tp_size": "tensor", "cp_size": "context", "pp_size": "pipeline", "d
 AUTOMODEL = Format(
     name="automodel",
     title="AutoModel",
-    always={"objective": "flow"},
+    always={"objective": "flow", **FLOW_DEFAULTS},
     taken={
         "seed": "seed",
         "rng.seed": "seed",
@@ -54,11 +61,16 @@ AUTOMODEL = Format(
         "lr_scheduler.lr_warmup_steps": "warmup_steps",
         "lr_scheduler.lr_decay_steps": "decay_steps",
         "lr_scheduler.min_lr": "min_lr",
+        "checkpoint.restore_from": "restored",
         "clip_grad_norm.max_norm": "clip",
         "clip_grad.max_norm": "clip",
         "model.pretrained_model_name_or_path": "pretrained",
         "model.config.pretrained_model_name_or_path": "pretrained",
         "model.config._target_": "model_class",
+        "model._target_": "model_builder",
+        "model.mode": "mode",
+        "model.stage": "stage",
+        "model.boundary_ratio": "boundary",
         "model.model_type": "adapter",
         "model.torch_dtype": "param_dtype",
         "model.compute_dtype": "precision",
@@ -75,12 +87,25 @@ AUTOMODEL = Format(
         "flow_matching.loss_weighting_scheme": "loss_scheme",
         "flow_matching.cfg_dropout_prob": "text_dropout",
         "flow_matching.num_train_timesteps": "timesteps",
+        "flow_matching.i2v_prob": "image_share",
+        "peft._target_": "lora",
+        "peft.dim": "lora_rank",
+        "peft.alpha": "lora_alpha",
+        "peft.dropout": "lora_dropout",
+        "peft.target_modules": "lora_targets",
+        "peft.exclude_modules": "lora_excluded",
+        "peft.match_all_linear": "lora_all",
+        "peft.use_dora": "dora",
+        "compile.enabled": "compile",
+        "fsdp.enable_compile": "compile",
+        "distributed.enable_compile": "compile",
         "data.dataloader.cache_dir": "data_path",
         "data.dataloader.meta_folder": "data_path",
         "data.dataloader.base_resolution": "resolution",
         "data.dataloader.num_frames": "num_frames",
         "data.dataloader.num_workers": "num_workers",
         "data.dataloader.shuffle": "shuffle",
+        "dataset._target_": "dataset_class",
         "dataset.path_or_dataset": "data_path",
         "dataset.path_or_dataset_id": "data_path",
         "dataset.dataset_name": "data_path",
@@ -122,20 +147,18 @@ AUTOMODEL = Format(
         "dist_env.**": DEVICES,
         "parallelizer.**": OTHER_AXES,
         "autopipeline.**": OTHER_AXES,
-        "compile.**": KERNELS,
+        "compile.**": COMPILE,
         "performance.**": KERNELS,
         "model.backend.**": KERNELS,
         "model.attention_backend": KERNELS,
         "model.attn_implementation": KERNELS,
         "model.use_liger_kernel": KERNELS,
-        "model.mode": "a model begins with random weights here, as with mode: pretrain there",
         "model.pipeline_spec.**": "the model is a class of ours, so no pipeline of Diffusers is taken apart",
         "model.**": MODEL,
         "peft.**": ADAPTER,
-        "quantization.**": ADAPTER,
+        "quantization.**": QUANTISED,
         "fp8.**": "precision.fp8 has other settings (docs/fp8.md)",
         "checkpoint.checkpoint_dir": RUN_FOLDER,
-        "checkpoint.restore_from": NO_RESTORE,
         "checkpoint.**": CHECKPOINTS,
         "step_scheduler.log_remote_every_steps": METRICS,
         "step_scheduler.log_every": METRICS,
@@ -143,9 +166,8 @@ AUTOMODEL = Format(
         "step_scheduler.gc_every_steps": KERNELS,
         "flow_matching.log_interval": METRICS,
         "flow_matching.summary_log_interval": METRICS,
-        "flow_matching.i2v_prob": "conditioning on a first image is not supported yet",
-        "flow_matching.adapter_kwargs": "our models need no adapter",
-        "flow_matching.adapter_kwargs.**": "our models need no adapter",
+        "flow_matching.adapter_kwargs": TASK,
+        "flow_matching.adapter_kwargs.**": TASK,
         "data.dataloader._target_": "the data is ShardData",
         "data.dataloader.model_type": "shards do not depend on the model",
         "data.dataloader.dynamic_batch_size": "each bucket can have its own batch_size",

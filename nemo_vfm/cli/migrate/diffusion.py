@@ -4,9 +4,12 @@
 
 import re
 
+from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
+from nemo_vfm.cli.migrate.adapters import asked
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.language import FACTS as LANGUAGE
+from nemo_vfm.cli.migrate.published_video import REDRAWN, pipeline_of, published_video
 
 #: What a class or a checkpoint of theirs stands for: our preset, or width, depth and heads where we have none.
 PRESETS = {"DiTConfig": "dit_s", "DiTBConfig": "dit_b", "DiTLConfig": "dit_l", "DiTXLConfig": "dit_xl"}
@@ -21,9 +24,14 @@ SIZES = {
 }
 #: What their class names hold -> the width of the usual one: CLIP ViT-L/14, T5 11B.
 _ENCODERS = {"clip": 768, "t5": 1024}
-_CHECKPOINTS = {r"wan.*1[._]3b": (1536, 30, 12), r"wan.*14b": (5120, 40, 40)}
-#: What writes shards that the stand-ins for their VAE and text encoder fit.
+FLOW = ("shift", "sampling", "logit_mean", "logit_std", "mix_ratio", "sigma_noise", "loss_weighting", "loss_scheme",
+        "timesteps")  # fmt: skip
+#: What writes shards that the stand-ins for their VAE and text encoder fit, or that a published model reads.
 _ENCODED = "as recipes/curation/encode.yaml codec=haar text_encoder=hashed writes it"
+_ENCODED_BY = "as nemo-vfm run curation/encode buckets=... {} writes it"
+_CODEC_AND_TEXT = ("codec=diffusers codec.folder={0} text_encoder=t5 text_encoder.folder={0}/text_encoder "
+                   "+text_encoder.tokenizer={0}/tokenizer")  # fmt: skip
+_PIXELS = "as recipes/curation/clips.yaml writes it: given frames are encoded from pixels"
 _FOR_IMAGES = re.compile(r"flux|qwen.?image|hunyuan.?image|stable.?diffusion", re.IGNORECASE)
 #: A path that its author left for the reader to fill in.
 _PLACEHOLDER = re.compile(r"(?:.*/)?(?:PATH_TO|YOUR_|DATASET_FOLDER|<).*", re.IGNORECASE)
@@ -31,16 +39,24 @@ _PLACEHOLDER = re.compile(r"(?:.*/)?(?:PATH_TO|YOUR_|DATASET_FOLDER|<).*", re.IG
 
 def diffusion(draft: Draft) -> None:
     """A recipe that trains a diffusion transformer on shards."""
+    draft.put("task._target_", "nemo_vfm.diffusion.denoising_task.Denoise")
+    published = pipeline_of(draft)
+    if published:
+        published_video(draft, published)
+    else:
+        _model(draft)
+        _stand_ins(draft)
+    for fact in ("dataset_class", "answer_files"):
+        draft.leave(fact, "the data is ShardData")
+    _text_dropout(draft, published)
     _data(draft)
     _shape(draft)
-    _model(draft)
-    _task(draft)
     for fact in LANGUAGE:
         draft.leave(fact, "an argument of a language model")
-    if draft.get("objective") == "edm":
-        _edm(draft)
+    if str(draft.values.get("task.objective._target_", draft.get("objective"))).endswith(("edm", ".EDM")):
+        _edm(draft, published)
     else:
-        _flow(draft)
+        _flow(draft, published)
 
 
 def _data(draft: Draft) -> None:
@@ -68,13 +84,23 @@ def _data(draft: Draft) -> None:
 def _shards(draft: Draft) -> None:
     data_path = draft.get("data_path")
     path = data_path[0] if isinstance(data_path, tuple) and len(data_path) == 1 else data_path
-    draft.put("data.shards", "???", _ENCODED)
+    written = _written(draft)
+    draft.put("data.shards", "???", written)
     if not isinstance(path, str) or _PLACEHOLDER.fullmatch(path):
         draft.leave("data_path", "set one folder of shards: data.shards=DIR")
     elif "${" in path:
         draft.change("data_path", "data.shards", "???", "it came from elsewhere, so you must set it: data.shards=DIR")
     else:
-        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {_ENCODED}")
+        draft.change("data_path", "data.shards", path, f"a folder of our shards has to be there, {written}")
+
+
+def _written(draft: Draft) -> str:
+    """What writes shards that the model reads."""
+    if "base" not in draft.values:
+        return _ENCODED
+    if "InChannels" in str(draft.values.get("task.frame_conditioning._target_")):
+        return _PIXELS
+    return _ENCODED_BY.format(_CODEC_AND_TEXT.format(draft.values["base"]))
 
 
 def _shape(draft: Draft) -> None:
@@ -112,9 +138,10 @@ def _pair(value: Value) -> tuple[int, int] | None:
 
 
 def _model(draft: Draft) -> None:
+    """A DiT with random weights, where no published model of ours is named."""
     draft.choices["model"] = "dit_s"
-    draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which replaces the VAE")
-    draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which replaces the text encoder")
+    draft.put("model.in_channels", 48, "of conf/codec/haar.yaml, which stands in for the VAE")
+    draft.put("model.text_dim", 256, "of conf/text_encoder/hashed.yaml, which stands in for the text encoder")
     _known_size(draft)
     for fact, address in (("width", "model.width"), ("depth", "model.depth"), ("heads", "model.heads")):
         if draft.whole(fact):
@@ -126,9 +153,13 @@ def _model(draft: Draft) -> None:
     if patch := draft.whole("patch"):
         draft.change("patch", "model.patch", (1, patch, patch), "frames, rows and columns of a token")
     draft.leave("seq_length", "the number of tokens follows from the bucket and the patches")
-    draft.leave("adapter", "our models need no adapter")
-    draft.leave("in_channels", "it follows from the codec; haar replaces the VAE and has 48")
+    draft.leave("adapter", "the task prepares the inputs of each network; there is nothing to choose")
+    draft.leave("in_channels", "it follows from the codec; haar stands in for the VAE and has 48")
     draft.leave("text_dim", "it follows from the text encoder; hashed stands in and has 256")
+    for fact in ("mode", "model_builder", "stage", "boundary", "image_share", *ADAPTERS):
+        draft.leave(fact, "it is about pretrained weights, and the DiT that stands in has random ones")
+    if asked(draft):
+        draft.differ("their adapters belong to pretrained weights, so all weights of the DiT are trained")
 
 
 def _known_size(draft: Draft) -> None:
@@ -141,16 +172,14 @@ def _known_size(draft: Draft) -> None:
             "model_class", "model.width, depth, heads", "a DiT of that width, depth and heads, with blocks of ours"
         )
     else:
-        draft.leave("model_class", "this model is not supported; dit_s is used instead, and model=dit_xl is larger")
-    where = str(draft.get("pretrained"))
-    known = next((size for like, size in _CHECKPOINTS.items() if re.search(like, where, re.IGNORECASE)), None)
-    if known is not None:
-        _put_size(draft, known)
-        draft.agree(
-            "pretrained", "model.width, depth, heads", "a DiT of that width, depth and heads; its weights are not read"
-        )
-    else:
-        draft.leave("pretrained", "weights of other frameworks are not read here; the model begins with random ones")
+        draft.leave("model_class", "no model here is this one; dit_s stands in, and model=dit_xl is larger")
+    if "pretrained" in draft.facts:
+        draft.differ("their pretrained model is neither a Wan nor a Cosmos by its name, and no other video or image "
+                     "model is read: a DiT of ours stands in, with random weights")  # fmt: skip
+    elif name not in PRESETS:
+        draft.differ("a DiT of ours stands in for their network")
+    draft.leave("pretrained", "pretrained weights of Wan and Cosmos are read, and this is neither by its name; if it "
+                "is one, see recipes/world_model/full.yaml")  # fmt: skip
 
 
 def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
@@ -158,14 +187,23 @@ def _put_size(draft: Draft, size: tuple[int, int, int]) -> None:
         draft.put(f"model.{key}", value)
 
 
-def _task(draft: Draft) -> None:
-    draft.put("task._target_", "nemo_vfm.diffusion.denoising_task.Denoise")
-    draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed"}
+def _stand_ins(draft: Draft) -> None:
+    """A codec and a text encoder without weights."""
+    draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
+    draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
+                 "Cosmos from a folder (docs/video_models.md)")  # fmt: skip
+    draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
+    _text_encoder(draft)
+
+
+def _text_dropout(draft: Draft, published: str) -> None:
     dropout = draft.get("text_dropout")
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
-    draft.leave("codec", "haar replaces it: a codec that loads their weights is not supported")
-    _text_encoder(draft)
+    else:
+        draft.leave("text_dropout", "it is no share between 0 and 1")
+        if published:
+            draft.put("task.text_dropout", 0.0, "none where nothing is said, as their adapter `simple`")
 
 
 def _text_encoder(draft: Draft) -> None:
@@ -182,26 +220,46 @@ def _text_encoder(draft: Draft) -> None:
         draft.carry("text_dim", "model.text_dim", width)
 
 
-def _edm(draft: Draft) -> None:
-    draft.choices["task.objective"] = "edm"
+def _edm(draft: Draft, published: str) -> None:
+    if not published:
+        draft.choices["task.objective"] = "edm"
     for fact in ("sigma_data", "p_mean", "p_std", "sigma_min", "sigma_max", "rho"):
         value = draft.get(fact)
         if isinstance(value, int | float) and not isinstance(value, bool):
             draft.carry(fact, f"task.objective.{fact}", float(value))
+    for fact in FLOW:
+        draft.leave(fact, "this network learns by EDM, not by flow matching")
 
 
-def _flow(draft: Draft) -> None:
-    draft.choices["task.objective"] = "flow"
+def _flow(draft: Draft, published: str) -> None:
+    if published:  # theirs passes sigma as it is
+        draft.values.pop("task.objective.timesteps", None)
+        draft.values.pop("task.objective.shift", None)
+    else:
+        draft.choices["task.objective"] = "flow"
     plain = draft.get("sigma_noise") is False
     _draws(draft, uniform=plain or draft.get("sampling") == "uniform", plain=plain)
     _weights(draft)
-    for fact, end in (("sigma_min", 0), ("sigma_max", 1)):
-        if draft.get(fact) == end:
-            draft.agree(fact, "task.objective: the whole path")
-        else:
-            draft.leave(fact, "the whole path from 0 to 1 is learned")
+    _range(draft)
     draft.leave("timesteps", "noise levels are continuous, not numbered")
     draft.leave("parameterization", "flow matching learns the velocity; predicting noise is not an objective here")
+
+
+def _range(draft: Draft) -> None:
+    """A part of the path; a stage says it itself."""
+    if "task.objective.drawn" in draft.values:
+        return
+    ends = [end for end in (draft.facts.get("sigma_min", 0), draft.facts.get("sigma_max", 1))
+            if isinstance(end, int | float) and not isinstance(end, bool)]  # fmt: skip
+    part = len(ends) == 2 and 0 <= ends[0] < ends[1] <= 1
+    if part and ends != [0, 1]:
+        draft.differ(REDRAWN)
+        draft.put("task.objective.drawn", (float(ends[0]), float(ends[1])))
+    for fact in ("sigma_min", "sigma_max"):
+        if part:
+            draft.agree(fact, "task.objective.drawn")
+        else:
+            draft.leave(fact, "they are no two ends between 0 and 1, so the whole path is learned")
 
 
 def _draws(draft: Draft, *, uniform: bool, plain: bool) -> None:
@@ -238,7 +296,8 @@ def _logit_normal(draft: Draft) -> None:
         if sampling in (None, "logit_normal"):
             draft.agree("sampling", "task.objective.logit_mean")
         else:
-            draft.leave("sampling", "this sampling of noise levels is not supported; logit-normal is used")
+            draft.leave("sampling", "noise levels are drawn logit-normal or uniform here; logit-normal is used")
+            draft.differ("their distribution of noise levels is none of ours; logit-normal stands in")
     ratio = draft.get("mix_ratio")
     if isinstance(ratio, int | float) and not isinstance(ratio, bool) and 0 <= ratio <= 1:
         draft.carry("mix_ratio", "task.objective.uniform_fraction", float(ratio))
@@ -248,14 +307,15 @@ def _weights(draft: Draft) -> None:
     """How the loss is weighed; the linear weight is 1 + shift sigma there, and 1 + noise_weight sigma here."""
     weighted, scheme, shift = draft.get("loss_weighting"), draft.get("loss_scheme"), draft.number("shift")
     if weighted is True and scheme in (None, "linear") and shift:
-        draft.change(
-            "loss_weighting", "task.objective.noise_weight", float(shift), "the weight 1 + shift sigma, spelled out"
-        )
+        why = "the weight 1 + shift sigma, spelled out"
+        draft.change("loss_weighting", "task.objective.noise_weight", float(shift), why)
+        draft.notes["task.objective.noise_weight"] = why
         draft.agree("loss_scheme", "task.objective.noise_weight")
     elif weighted is False:
         draft.put("task.objective.noise_weight", 0.0)
         draft.agree("loss_weighting", "task.objective.noise_weight", "a weight of zero means no weighting")
         draft.leave("loss_scheme", "it has no effect there without loss weighting")
-    else:
-        draft.leave("loss_weighting", "this weighting is not supported; the loss is not weighted by noise level")
-        draft.leave("loss_scheme", "this weighting is not supported; the loss is not weighted by noise level")
+    elif {"loss_weighting", "loss_scheme"} & draft.facts.keys():
+        draft.differ("their weight of the loss by noise level is none of ours, so the loss is not weighted")
+        for fact in ("loss_weighting", "loss_scheme"):
+            draft.leave(fact, "weights are linear or none here, so the loss is not weighted by noise level")

@@ -47,6 +47,7 @@ class Draft:
     choices: dict[str, str] = field(default_factory=dict)  #: slot -> ingredient
     notes: dict[str, str] = field(default_factory=dict)  #: address -> what stands behind the value
     fates: dict[str, Fate] = field(default_factory=dict)  #: fact -> what became of it
+    differences: list[str] = field(default_factory=list)  #: what makes it another training than theirs
 
     def get(self, fact: str) -> Value:
         """The value of a fact; None also where nothing was said."""
@@ -86,6 +87,11 @@ class Draft:
     def agree(self, fact: str, where: str, why: str = "") -> None:
         """The fact helps to say what stands at `where`."""
         self.fates[fact] = Fate("changed" if why else "carried", where, why)
+
+    def differ(self, how: str) -> None:
+        """The recipe trains something else than the file; this is said before all else, once."""
+        if how not in self.differences:
+            self.differences.append(how)
 
     def leave(self, fact: str, why: str) -> None:
         """The fact has no place in the recipe."""

@@ -27,7 +27,7 @@ class Format:
         title: what it is called in sentences.
         taken: pattern -> fact. `*` stands for one part of an address, `**` for any number; the first that fits counts.
         left: pattern -> why such a key has no place in a recipe of ours; asked after `taken`.
-        always: facts that hold for every file of this format.
+        always: facts that hold for a file of this format that does not say them.
     """
 
     name: str

@@ -2,10 +2,26 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the facts of a language model's training as GPT, folders of tokens and the task of the next token."""
 
+import re
+
+from torch import nn
+
+from nemo_vfm.cli.migrate.adapters import FACTS as ADAPTERS
+from nemo_vfm.cli.migrate.adapters import adapters, asked
+from nemo_vfm.cli.migrate.base_folder import downloaded, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
+from nemo_vfm.models.convert.gpt_families import FAMILIES
+from nemo_vfm.models.convert.gpt_weights import names_of
+from nemo_vfm.models.gpt import GPT
 
+_FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)
+_KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron", re.IGNORECASE)
+#: Of these families, models of another kind: mixtures of experts, of images, of states.
+_OTHERS = re.compile(
+    r"moe|-a\d+b|mixtral|vision|-vl|audio|omni|embed|llama-?4|next|nemotron-?(?:h|nano)", re.IGNORECASE
+)
 _ROPE = "model.rope"
 _ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu", "squared-relu": "squared_relu",
                 "squared_relu": "squared_relu"}  # fmt: skip
@@ -20,15 +36,57 @@ FACTS = ("groups", "head_dim", "vocab", "activation", "gated", "norm", "norm_eps
 def language(draft: Draft) -> None:
     """A recipe that trains a decoder on tokens."""
     draft.put("task._target_", "nemo_vfm.language.next_token_task.NextToken")
-    draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
-    _known(draft)
-    _sizes(draft)
-    _blocks(draft)
-    _positions(draft)
-    _rest(draft)
+    if _begins_pretrained(draft):
+        _pretrained(draft)
+    else:
+        draft.put("model._target_", "nemo_vfm.models.gpt.GPT")
+        _known(draft)
+        _sizes(draft)
+        _blocks(draft)
+        _positions(draft)
+        _rest(draft)
+        _without_weights(draft)
     language_data(draft)
-    for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter"):
+    for fact in ("in_channels", "text_dim", "patch", "codec", "text_encoder", "adapter", "stage", "boundary",
+                 "image_share"):  # fmt: skip
         draft.leave(fact, "an argument of a model of videos")
+
+
+def _begins_pretrained(draft: Draft) -> bool:
+    """AutoModel's `from_pretrained`, which its recipes mean where they name a model and nothing else."""
+    return "pretrained" in draft.facts and not str(draft.get("model_builder")).endswith("from_config")
+
+
+def _pretrained(draft: Draft) -> None:
+    """The model of a folder of transformers, with its weights."""
+    put_folder(draft, "of transformers")
+    draft.put("start_from", "${base}")
+    draft.put("model._target_", "nemo_vfm.models.convert.gpt_folder.gpt_of_folder")
+    draft.put("model.folder", "${base}")
+    name = str(draft.get("pretrained"))
+    if _OTHERS.search(name) or (downloaded(name) and not _KNOWN.search(name)):
+        draft.differ(f"{name} is no {_FAMILIES} by its name, and no other language model is read from transformers: "
+                     "unless it is one, the recipe ends with a sentence when it runs")  # fmt: skip
+    draft.agree("model_builder", "start_from")
+    draft.agree("mode", "start_from")
+    for fact in ("model_class", "width", "depth", "heads", "ffn", *FACTS):
+        if fact not in ("tokenizer", "splits", "reset_mask"):
+            draft.leave(fact, "the folder's config.json says it")
+    model = GPT(vocab=8, width=8, depth=1, heads=1, mlp_hidden=8)
+    linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
+    adapters(draft, model, {one: tuple(name.removesuffix(".weight") for name in names_of(f"{one}.weight"))
+                            for one in linears})  # fmt: skip
+
+
+def _without_weights(draft: Draft) -> None:
+    for fact in ("model_builder", "mode"):
+        draft.leave(fact, "the model begins with random weights, as from_config there; start_from brings others")
+    if not asked(draft):
+        return
+    draft.differ("their adapters are trained on weights that this file does not name, so all weights are trained; "
+                 "start_from and adapters=lora_text take them (docs/language_models.md)")  # fmt: skip
+    for fact in ADAPTERS:
+        draft.leave(fact, "adapters need weights to start from: adapters=lora_text start_from=DIR")
 
 
 def _known(draft: Draft) -> None:
@@ -37,8 +95,7 @@ def _known(draft: Draft) -> None:
     found = name if name in PRESETS or name in SIZES else class_of(str(draft.get("pretrained")))
     fact = "model_class" if found == name else "pretrained"
     draft.leave("model_class", "its sizes are not known here; you must set them, unless other keys do")
-    draft.leave("pretrained", "the model begins with random weights; `nemo-vfm convert` brings a folder of "
-                "transformers, and start_from begins with it (docs/language_models.md)")  # fmt: skip
+    draft.leave("pretrained", "its sizes are not known here by this name; you must set them, unless other keys do")
     if found in PRESETS:
         del draft.values["model._target_"]
         draft.choose(

@@ -10,12 +10,15 @@ from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 
 _TOKENIZED = "a folder that recipes/llm/tokenize.yaml wrote has to be there; their .bin and .idx are not read"
+#: Data of which every token is learned; those of all other classes have answers.
+_PLAIN_TEXT = re.compile(r"pre_?train|nanogpt|mock|megatron|plain_?text|gpt_dataset|diffusion", re.IGNORECASE)
 _SOURCE = "nemo_vfm.data.tokens.token_data.TokenSource"
 
 
 def language_data(draft: Draft) -> None:
     """The facts of the data."""
     draft.put("data._target_", "nemo_vfm.data.tokens.token_data.TokenData")
+    _answers(draft)
     _sources(draft)
     for fact, key in (("seq_length", "sequence_length"), ("batch_size", "batch_size")):
         if draft.whole(fact):
@@ -38,8 +41,21 @@ def language_data(draft: Draft) -> None:
     draft.leave("micro_batch", "parallel.microbatches cuts a batch, where its sizes are known")
 
 
+def _answers(draft: Draft) -> None:
+    """Data of chats, or of questions with answers, of which theirs learns the answers alone."""
+    if _learns_answers(draft):
+        draft.differ("their data are chats, or questions with answers, of which the answers alone are learned; there "
+                     "is no training on chats here, and all tokens of folders are learned")  # fmt: skip
+    draft.leave("dataset_class", "data are folders of tokens, which recipes/llm/tokenize.yaml writes")
+
+
+def _learns_answers(draft: Draft) -> bool:
+    named = draft.get("dataset_class")
+    return draft.get("answer_files") is not None or (isinstance(named, str) and not _PLAIN_TEXT.search(named))
+
+
 def _sources(draft: Draft) -> None:
-    pairs = _weighted(draft.get("data_path"))
+    pairs = {} if _learns_answers(draft) else _weighted(draft.get("data_path"))
     for name, (path, weight) in pairs.items():
         draft.put(f"data.sources.{name}._target_", _SOURCE)
         draft.put(f"data.sources.{name}.folder", path, _TOKENIZED)
@@ -57,8 +73,8 @@ def _sources(draft: Draft) -> None:
 def _weighted(value: Value) -> dict[str, tuple[str, float | None]]:
     """Name -> (path, weight); weights stand before paths, or nowhere. Empty where it is neither."""
     parts = list(value) if isinstance(value, tuple) else [value]
-    paths = [part for part in parts if _is_path(part)]
-    weights: list[float | None] = [_weight(part) for part in parts if not _is_path(part)]
+    paths = [part for part in parts if is_path(part)]
+    weights: list[float | None] = [_weight(part) for part in parts if not is_path(part)]
     if weights and (len(weights) != len(paths) or None in weights or parts[1::2] != paths):
         return {}
     known: dict[str, tuple[str, float | None]] = {}
@@ -67,7 +83,7 @@ def _weighted(value: Value) -> dict[str, tuple[str, float | None]]:
     return known
 
 
-def _is_path(part: object) -> bool:
+def is_path(part: object) -> bool:
     """A path that may stand in a recipe: neither a reference, an address nor a gap."""
     if not isinstance(part, str) or _weight(part) is not None:
         return False
@@ -123,7 +139,7 @@ def _number(text: str) -> float | None:
 def _tokenizer(draft: Draft) -> None:
     """A folder on this machine, or a file in one; a name on a hub is neither."""
     given = draft.get("tokenizer")
-    if not _is_path(given) or not str(given).startswith(("/", "./", "../")):
+    if not is_path(given) or not str(given).startswith(("/", "./", "../")):
         draft.leave("tokenizer", "a tokenizer is a local folder: data.tokenizer={_target_: "
                     "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer, folder: DIR}")  # fmt: skip
         return

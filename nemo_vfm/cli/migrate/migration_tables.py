@@ -7,13 +7,18 @@ from collections.abc import Iterator, Sequence
 
 from nemo_vfm.cli.migrate import Entry, Migration
 from nemo_vfm.cli.migrate.formats import UNKNOWN
-from nemo_vfm.cli.migrate.recipe_text import by_reason, shown, shown_value
+from nemo_vfm.cli.migrate.recipe_text import by_reason, shown, shown_line, shown_value
 
 _MOST = 20  # keys that are told of one reason
 
 
 def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
-    """(line, style) of all three tables; an empty style is plain."""
+    """(line, style) of what differs, then of all three tables; an empty style is plain."""
+    if migrated.draft.differences:
+        yield "", ""
+        yield "Another training than the original", "bold"
+        for one in migrated.draft.differences:
+            yield from _wrapped(shown_line(one), 2, width)
     carried, changed, left = (migrated.of(verdict) for verdict in ("carried", "changed", "left"))
     yield from _head("Carried over", carried)
     yield from (("  " + line, "") for line in _columns(carried))

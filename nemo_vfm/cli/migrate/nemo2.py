@@ -4,6 +4,7 @@
 
 from nemo_vfm.cli.migrate.automodel import (
     ACCUMULATION,
+    ADAPTER,
     CHECKPOINTS,
     METRICS,
     MODEL,
@@ -24,6 +25,7 @@ NEMO2 = Format(
     taken={
         "data.global_batch_size": "batch_size",
         "data.micro_batch_size": "micro_batch",
+        "data._target_": "dataset_class",
         "data.path": "data_path",
         "data.paths": "data_path",
         "data.dataset_root": "data_path",
@@ -31,6 +33,9 @@ NEMO2 = Format(
         "data.seed": "seed",
         "data.seq_length": "seq_length",
         "model.config._target_": "model_class",
+        "peft._target_": "lora",
+        "model_transform._target_": "lora",
+        "resume.restore_config.path": "restored",
         "model.config.hidden_size": "width",
         "model.config.num_layers": "depth",
         "model.config.num_attention_heads": "heads",
@@ -147,9 +152,9 @@ NEMO2 = Format(
         "model.config.**": MODEL,
         "model._target_": CLASS,
         "model.**": MODEL,
-        "model_transform": "fine-tuning by adapters is not supported yet",
-        "model_transform.**": "fine-tuning by adapters is not supported yet",
-        "peft.**": "fine-tuning by adapters is not supported yet",
+        "model_transform": ADAPTER,
+        "model_transform.**": ADAPTER,
+        "peft.**": ADAPTER,
         "data.task_encoder.**": "what a sample is stands in the shards: recipes/curation/encode.yaml",
         "data.packing_buffer_size": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)",
         "data.use_train_split_for_val": SPLIT,

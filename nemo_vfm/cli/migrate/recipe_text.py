@@ -12,15 +12,16 @@ from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan.plan import AXES
 
-_ORDER = ("_target_", "data", "task", "model", "parallel", "optimizer", "schedule", "engine", "precision", "ema",
-          "duration", "checkpoint", "validation", "callbacks", "loggers", "seed")  # fmt: skip
+_ORDER = ("_target_", "base", "start_from", "data", "task", "model", "adapters", "parallel", "optimizer",
+          "schedule", "engine", "precision", "ema", "duration", "checkpoint", "validation", "callbacks", "loggers",
+          "seed")  # fmt: skip
 _SHOWN = 60  # characters of a value in a comment
 _HEAD = """\
 # {what}: {source}, migrated from {form}'s format.
 # Hardware: {hardware}. Time: to be measured. Expected: to be measured.
 #   nemo-vfm run {place}{gaps}
 # Carried over: {carried} values. Changed: {changed}, not carried over: {left}; both stand below with their reasons.
-"""
+{differences}"""
 _WHAT = {
     "diffusion": "A diffusion transformer",
     "language": "A language model",
@@ -45,6 +46,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
         place=place,
         gaps=gaps,
         hardware=_hardware(draft),
+        differences="".join(f"# Another training than the original: {shown_line(one)}.\n" for one in draft.differences),
         **counts,
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
@@ -56,6 +58,11 @@ def _hardware(draft: Draft) -> str:
     degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
     return "one device" if world == 1 else f"{world} devices, as parallel says"
+
+
+def shown_line(text: str) -> str:
+    """A sentence that may hold a name of the file, on one line."""
+    return text if text.isprintable() else json.dumps(text)
 
 
 def shown_value(key: Key) -> str:

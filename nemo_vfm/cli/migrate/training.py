@@ -32,11 +32,23 @@ def training(draft: Draft) -> None:
     _optimizer(draft)
     _schedule(draft)
     _clipping(draft)
+    _compile(draft)
     _precision(draft)
     _average(draft)
     _checkpoints(draft)
     _validation(draft)
     _loggers(draft)
+    _restored(draft)
+
+
+def _restored(draft: Draft) -> None:
+    """The weights that theirs begins with, where they are a checkpoint of its own."""
+    named = draft.get("restored")
+    if isinstance(named, str) and named and "start_from" not in draft.values:
+        draft.differ("theirs begins with the weights of a checkpoint, and this recipe with random ones: `nemo-vfm "
+                     "convert` reads the checkpoint, and start_from=DIR begins with it")  # fmt: skip
+    draft.leave("restored", "start_from takes runs of ours, and folders of transformers and diffusers; `nemo-vfm "
+                "convert` reads other files")  # fmt: skip
 
 
 def _seed(draft: Draft) -> None:
@@ -100,6 +112,8 @@ def _which_optimizer(draft: Draft) -> None:
         draft.choose("optimizer", "optimizer", "adamw", _ADAMW[name])
     else:
         draft.leave("optimizer", "this optimizer is not among those a recipe may name without --trust; AdamW stands in")
+        if "optimizer" in draft.facts:
+            draft.differ("AdamW stands in for their optimizer")
 
 
 def spare_norms(draft: Draft) -> None:
@@ -133,7 +147,9 @@ def _schedule(draft: Draft) -> None:
     if cosine or style in _CONSTANT:
         draft.choose("decay", "schedule", draft.choices["schedule"])
     else:
-        draft.leave("decay", "this schedule is not supported; constant is used instead (cosine is the other choice)")
+        draft.leave("decay", "the rate is constant or a cosine after its warm-up; constant stands in")
+        if "decay" in draft.facts:
+            draft.differ("a constant learning rate stands in for their schedule")
     _warmup(draft)
     _floor(draft, cosine=cosine)
     total = draft.whole("decay_steps")
@@ -178,6 +194,13 @@ def _clipping(draft: Draft) -> None:
         draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:
         draft.leave("clip", "gradients are clipped to a norm of 1 where nothing is said")
+
+
+def _compile(draft: Draft) -> None:
+    if isinstance(draft.get("compile"), bool):
+        draft.carry("compile", "engine.compile", draft.get("compile") is True)
+    else:
+        draft.leave("compile", "it must be true or false: engine.compile")
 
 
 #: Megatron-Core's and torchao's words for ours.
@@ -225,7 +248,7 @@ def _arithmetic(draft: Draft, fact: str) -> None:
             fact,
             "it means nothing on its own"
             if value in (False, None)
-            else "this precision is not supported; auto is used",
+            else "the arithmetic is in bf16 or fp32, with FP8 in large linears; auto stands in",
         )
 
 

@@ -69,6 +69,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     from nemo_vfm.core.precision import Precision
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.convert.gpt_source import is_language_model
+    from nemo_vfm.models.convert.other_library import require_read
     from nemo_vfm.models.convert.reward_folder import is_reward_model
     from nemo_vfm.serve.generation_settings import generation_settings
     from nemo_vfm.serve.rewards.served_reward import served_reward
@@ -84,6 +85,7 @@ def load_served(source: ServedSource) -> "ServedModel":
     if is_language_model(source.folder):
         return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,
                              context=source.context, precision=source.precision)  # fmt: skip
+    require_read(source.folder)
     found = _of_ours(source, Precision(source.precision).resolved()[0])
     tokenizer = found.tokenizer if source.tokenizer is None else FolderTokenizer(folder=source.tokenizer)
     if tokenizer is None:

@@ -27,9 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--leave-out", action="store_true",
                         help="continue if the file refers to code beside its weights; the code is listed, never "
                              "run")  # fmt: skip
-    parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native"), default="ours",
+    parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native", "comfyui"), default="ours",
                         help="write a folder that this library can load, from a run of a language model or a video "
-                             "model; native: a Cosmos under NVIDIA's names, as safetensors")  # fmt: skip
+                             "model; native: one file of a Cosmos or Wan under the names of its own programs; comfyui: "
+                             "under ComfyUI's")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
@@ -63,6 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,
                         help="of a Cosmos in NVIDIA's own files that has no published size: how far its rotary "
                              "positions are stretched")  # fmt: skip
+    parser.add_argument("--heads", metavar="N", type=_heads,
+                        help="of a Wan under its own names or ComfyUI's, if its heads are not 128 wide")  # fmt: skip
     parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to: dtype of the weights")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
@@ -76,6 +79,12 @@ def _three(text: str) -> list[float]:
     return numbers
 
 
+def _heads(text: str) -> int:
+    if not text.isdecimal() or not 0 < int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of heads, such as 12")
+    return int(text)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Convert FILE; the output folder appears only when it is complete."""
     from nemo_vfm.core.errors import UserError
@@ -85,6 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
+    if arguments.file.is_dir() and arguments.adapter is None:
+        from nemo_vfm.models.convert.other_library import require_read
+
+        require_read(arguments.file)
     summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))
     sys.stdout.write(f"{summary}\n{arguments.out}\n")
     return 0
@@ -102,7 +115,7 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
     meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),
-             "native": ("dtype",), "ours": ("rope_scale",)}  # fmt: skip
+             "native": ("dtype",), "comfyui": ("dtype",), "ours": ("rope_scale", "heads")}  # fmt: skip
     if arguments.replaces is not None and arguments.pipeline is None and arguments.to == "diffusers":
         raise UserError("--replaces names a network of a pipeline; give --pipeline DIR, too")
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
@@ -117,7 +130,7 @@ def _require_meant(arguments: argparse.Namespace) -> None:
         if getattr(arguments, name) is not None:
             raise UserError(f"--{name.replace('_', '-')} has no effect with --base, whose files are kept; leave it "
                             f"out")  # fmt: skip
-    for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype", "rope_scale"):
+    for name in ("tokenizer", "most_tokens", "pipeline", "replaces", "dtype", "rope_scale", "heads"):
         if getattr(arguments, name) is not None and name not in meant[arguments.to]:
             libraries = " or ".join(f"--to {library}" for library, names in meant.items() if name in names)
             raise UserError(f"--{name.replace('_', '-')} needs {libraries}")
@@ -145,7 +158,7 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
-    if arguments.to in ("diffusers", "native"):
+    if arguments.to in ("diffusers", "native", "comfyui"):
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_out(arguments.file, folder, arguments.to, key=arguments.key,
@@ -153,12 +166,14 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
                                        trust=arguments.trust, allow_host=arguments.allow_host,
                                        dtype=arguments.dtype)  # fmt: skip
     if arguments.file.is_dir() and not _is_distributed(arguments.file):
-        if arguments.rope_scale is not None:
-            raise UserError("--rope-scale is for a Cosmos in NVIDIA's own files; this folder is not one")
+        if arguments.rope_scale is not None or arguments.heads is not None:
+            raise UserError("--rope-scale and --heads are for files of a Cosmos or Wan; this folder is not one")
         return _of_folder(arguments.file, folder, arguments.key)
     words = ["--leave-out"] * arguments.leave_out + ([f"--key={arguments.key}"] if arguments.key else [])
     if arguments.rope_scale is not None:
         words += ["--rope-scale", *map(str, arguments.rope_scale)]
+    if arguments.heads is not None:
+        words.append(f"--heads={arguments.heads}")
     return _child(arguments.file, [*words, "--", str(arguments.file), str(folder)])
 
 
@@ -176,8 +191,9 @@ def _of_folder(source: Path, folder: Path, key: str | None) -> str:
 
         return convert_in(source, folder)
     from nemo_vfm.models.convert.video.transformer_folder import transformer_in
+    from nemo_vfm.models.convert.video.wan_native import is_wan_folder
 
-    if transformer_in(source) is not None:
+    if transformer_in(source) is not None or is_wan_folder(source):
         from nemo_vfm.cli.conversion import video_model
 
         return video_model.convert_in(source, folder)

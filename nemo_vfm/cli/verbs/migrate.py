@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
     migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
     write({out: recipe_text(migrated, arguments.file.name, shown_path(str(out)))})
     _tell(migrated, arguments.file, out)
-    return _check(out)
+    return _check(out, another=bool(migrated.draft.differences))
 
 
 def _text(file: Path) -> str:
@@ -60,7 +60,7 @@ def _tell(migrated: "Migration", file: Path, out: Path) -> None:
     paper.line()
 
 
-def _check(out: Path) -> int:
+def _check(out: Path, *, another: bool) -> int:
     """What `nemo-vfm check` says of it: values for the user to give are fine, problems would be ours."""
     from nemo_vfm.config import RecipeError, build, check, compose
 
@@ -76,5 +76,6 @@ def _check(out: Path) -> int:
         )
         return 2
     gaps = f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} yours to give." if missing else ""
-    sys.stdout.write(f"{out} checks.{gaps}\n")
+    said = "checks, but is another training, as said on top" if another else "checks"
+    sys.stdout.write(f"{out} {said}.{gaps}\n")
     return 0

@@ -55,7 +55,8 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
     """
     found = format_of(path)
     if found == "safetensors":
-        raise DataError("this is a safetensors file already; there is nothing to convert")
+        raise DataError("this is safetensors already, and its names are those of no Wan and no Cosmos, whose own files "
+                        "are converted; for an adapter, add --adapter ours --base DIR")  # fmt: skip
     if found == "nemo":
         if key is not None or leave_out:
             raise UserError("a .nemo archive has its weights in one place and nothing to leave out")

@@ -46,7 +46,7 @@ def _family(config: Mapping[str, Json]) -> Family:
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
         told = names[0] if isinstance(names, list) and len(names) == 1 else names
         raise DataError(f"config.json says {told if isinstance(told, str) else shown(told)}; known language models are "
-                        f"{', '.join(FAMILIES)}")  # fmt: skip
+                        f"{', '.join(FAMILIES)}; transformers loads others")  # fmt: skip
     family = FAMILIES[names[0]]
     if not same(kind := config.get("model_type", family.model_type), family.model_type):
         raise DataError(f"config.json says {names[0]} and model_type: {shown(kind)}, of which transformers takes the "
@@ -58,13 +58,13 @@ def _require_known(config: Mapping[str, Json], family: Family) -> None:
     fixed = FIXED if family.window == "switched" else FIXED | {"use_sliding_window": False}
     if family.qkv_bias:  # no word about four projections is true of three
         fixed = {key: value for key, value in fixed.items() if key != "attention_bias"}
-    for key, value in config.items():
-        if key in fixed and not same(value, fixed[key]):
-            raise DataError(f"config.json of a {family.architecture} says {key}: {shown(value)}, which GPT does not "
-                            f"support; only {shown(fixed[key])} works")  # fmt: skip
-        if key not in fixed and key not in READ | IGNORED | {family.eps_key}:
-            raise DataError(f"config.json of a {family.architecture} says {shown(key)}: {shown(value)}, which is "
-                            f"unknown and may change what the model computes; delete it if it does not")  # fmt: skip
+    known = READ | IGNORED | {family.eps_key} | fixed.keys()
+    if other := [f"{key}: {shown(config[key])} (only {shown(fixed[key])} works)" for key in config
+                 if key in fixed and not same(config[key], fixed[key])]:  # fmt: skip
+        raise DataError(f"config.json of a {family.architecture} says {', '.join(other)}, which GPT does not support")
+    if unknown := [f"{shown(key)}: {shown(config[key])}" for key in config if key not in known]:
+        raise DataError(f"config.json of a {family.architecture} says {', '.join(unknown)}, which is unknown and may "
+                        f"change what the model computes; delete what does not")  # fmt: skip
 
 
 def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:

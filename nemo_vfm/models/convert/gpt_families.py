@@ -85,7 +85,8 @@ MOST_TOKENS = "max_position_embeddings", 1 << 40
 #: Keys that have one meaning in every family, and the only value that GPT has.
 FIXED: dict[str, Json] = {
     "attention_bias": False, "mlp_bias": False, "quantization_config": None, "is_encoder_decoder": False,
-    "add_cross_attention": False,
+    "add_cross_attention": False, "use_mrope": False, "rope_interleaved": False, "qk_layernorm": False,
+    "attn_logit_softcapping": None, "final_logit_softcapping": None, "compression_config": None,
 }  # fmt: skip
 
 #: Keys that some part of the conversion reads, in every family.
@@ -96,19 +97,22 @@ READ = frozenset({
 })  # fmt: skip
 
 #: Keys that change nothing of what a model computes of given tokens: first weights, dropout in training, dtypes of
-#: files, the choice of words, names of classes, versions.
+#: files, the choice of words, names of classes, versions, marks of the programs that wrote the file.
 IGNORED = frozenset({
-    "_attn_implementation", "_attn_implementation_autoset", "_commit_hash", "_name_or_path", "attention_dropout",
-    "attn_implementation", "assistant_confidence_threshold", "assistant_lookbehind", "bad_words_ids",
-    "begin_suppress_tokens", "bos_token_id", "cache_implementation", "chunk_size_feed_forward",
-    "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype", "early_stopping",
-    "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "eos_token_id", "epsilon_cutoff", "eta_cutoff",
-    "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "id2label",
-    "initializer_range", "is_decoder", "label2id", "length_penalty", "max_length", "min_length", "name_or_path",
-    "no_repeat_ngram_size", "num_assistant_tokens", "num_assistant_tokens_schedule", "num_beam_groups", "num_beams",
-    "num_labels", "num_return_sequences", "output_attentions", "output_hidden_states", "output_scores",
-    "pad_token_id", "prefix", "pretraining_tp", "problem_type", "remove_invalid_values", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "suppress_tokens", "target_lookbehind",
-    "task_specific_params", "temperature", "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype",
-    "torchscript", "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+    "_attn_implementation", "_attn_implementation_autoset", "_attn_implementation_internal", "_commit_hash",
+    "_name_or_path", "assistant_confidence_threshold", "assistant_lookbehind", "attention_dropout",
+    "attn_implementation", "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "cache_implementation",
+    "chunk_size_feed_forward", "decoder_start_token_id", "diversity_penalty", "do_sample", "dtype",
+    "early_stopping", "encoder_no_repeat_ngram_size", "encoder_repetition_penalty", "eos_token_id",
+    "epsilon_cutoff", "eta_cutoff", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "initializer_range",
+    "is_decoder", "is_llama_config", "keys_to_ignore_at_inference", "label2id", "length_penalty", "max_length",
+    "min_length", "name_or_path", "neftune_noise_alpha", "no_repeat_ngram_size", "num_assistant_tokens",
+    "num_assistant_tokens_schedule", "num_beam_groups", "num_beams", "num_labels", "num_return_sequences",
+    "output_attentions", "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+    "problem_type", "remove_invalid_values", "repetition_penalty", "return_dict", "return_dict_in_generate",
+    "sep_token_id", "suppress_tokens", "target_lookbehind", "task_specific_params", "temperature",
+    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers.js_config", "transformers_version", "typical_p", "unsloth_fixed", "unsloth_version",
+    "use_bfloat16", "use_cache",
 })  # fmt: skip

@@ -1,17 +1,30 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Opens a folder of transformers or diffusers whose weights a model here can begin with."""
+"""Opens a folder of another library whose weights a model here can begin with, or says what it is."""
 
+import json
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
+from nemo_vfm.models.convert import gpt_families
 from nemo_vfm.models.convert.dcp_folder import checkpoint_in
-from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
+from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture, is_language_model
+from nemo_vfm.models.convert.reward_folder import is_reward_model
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.video.native_keys import prefixes_of
-from nemo_vfm.models.convert.video.transformer_folder import TransformerFolder, transformer_in
+from nemo_vfm.models.convert.video.transformer_folder import (
+    FAMILIES,
+    PIPELINE,
+    TRANSFORMER,
+    TransformerFolder,
+    transformer_in,
+)
+from nemo_vfm.models.convert.video.wan_native import is_wan, is_wan_folder
+from nemo_vfm.models.diffusers_codec import KINDS
 from nemo_vfm.parallel.checkpoint import checkpoint_index, tensor_file
 
+_MAX_JSON_BYTES = 16 << 20
 _PICKLED = frozenset({".pt", ".pth", ".ckpt", ".bin", ".nemo"})
 
 
@@ -30,21 +43,85 @@ def opened_folder(folder: Path) -> SourceFolder:
     return GptFolder(folder) if is_language_model(folder) else TransformerFolder(folder)
 
 
+def require_read(folder: Path) -> None:
+    """Nothing where a folder is a model's that is read, or none of another library at all.
+
+    Raises:
+        UserError: it is of another library, and no model of ours; the text says what it is, and who reads it.
+    """
+    known = any(has_architecture(folder, name) for name in gpt_families.FAMILIES)
+    if known or is_reward_model(folder) or transformer_in(folder) is not None or is_wan_folder(folder):
+        return
+    if found := _named(folder):
+        read = ", ".join(name.removesuffix("ForCausalLM") for name in gpt_families.FAMILIES)
+        video = ", ".join(name.removesuffix("Transformer3DModel") for name in FAMILIES)
+        raise UserError(f"{folder} is {found}. Read are runs of ours, language models of transformers ({read}) and "
+                        f"video models of diffusers ({video}).")  # fmt: skip
+
+
+def _named(folder: Path) -> str:
+    """What a folder is that we do not read, and who does; empty where it is of no library that is known."""
+    index, config = _said(folder / PIPELINE), _said(folder / "config.json")
+    if kind := _text(index, "_class_name"):
+        network = _text(_said(folder / TRANSFORMER / "config.json"), "_class_name")
+        inside = f" with a {network}" if network else ""
+        return f"a pipeline of diffusers, {kind}{inside}, which is not read; diffusers.{kind} loads it"
+    if kind := _text(config, "_class_name"):
+        use = "task.codec.folder takes it" if kind in KINDS else f"diffusers.{kind} loads it"
+        return f"a model of diffusers, {kind}, from which no training starts; {use}"
+    if (folder / "adapter_config.json").is_file():
+        return "an adapter of PEFT, which `nemo-vfm convert FILE OUT --adapter ours --base DIR` reads"
+    names = config.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        use = "task.text_encoder.folder takes it" if names[0].endswith("EncoderModel") else "transformers loads it"
+        return f"a model of transformers, {names[0][:80]}, from which no training starts; {use}"
+    if kind := _text(config, "model_type"):
+        return f"a model of transformers of the type {kind}, which is not read; transformers.AutoModel loads it"
+    if (folder / "modules.json").is_file():
+        return "a model of sentence-transformers, which is not read; that library loads it"
+    if list(folder.glob("*.gguf")):
+        return "a folder of GGUF files, which are not read; llama.cpp loads them"
+    return ""
+
+
+def _said(path: Path) -> dict[str, object]:
+    """A JSON file of somebody else's, as far as it is one."""
+    try:
+        found = json.loads(path.read_bytes()) if path.stat().st_size < _MAX_JSON_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(config: dict[str, object], key: str) -> str:
+    value = config.get(key)
+    return value[:80] if isinstance(value, str) and value.isprintable() else ""
+
+
 def require_converted(path: Path) -> None:
-    """UserError where only `nemo-vfm convert` reads what is at a path: in a process of its own, or with options."""
+    """UserError where only `nemo-vfm convert` reads what is at a path, or nothing does."""
+    if path.is_dir():
+        require_read(path)
     if path.is_dir() and checkpoint_in(path) is not None:
         what = "a distributed checkpoint of torch"
+    elif is_wan_folder(path):
+        what = "a Wan under the names of its own programs"
     elif path.is_file() and path.suffix in _PICKLED:
         what = "a file of another program"
-    elif path.suffix == checkpoint_index.SUFFIX and path.is_file() and _is_native(path):
+    elif _is_native(path, prefixes_of):
         what = "a Cosmos under the names of NVIDIA's programs"
+    elif _is_native(path, is_wan):
+        what = "a Wan under the names of its own programs or ComfyUI's"
     else:
         return
     raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then start_from=OUT")
 
 
-def _is_native(path: Path) -> bool:
+def _is_native(path: Path, mark: Callable[[Collection[str]], object]) -> bool:
+    """Whether a file of safetensors has names with a mark."""
+    if path.suffix != checkpoint_index.SUFFIX or not path.is_file():
+        return False
     try:
-        return bool(prefixes_of(tensor_file.read_header(path).shapes))
+        return bool(mark(tensor_file.read_header(path).shapes))
     except CorruptCheckpoint:
         return False

@@ -154,3 +154,15 @@ def test_a_share_of_a_head_goes_out_where_the_family_reads_it() -> None:
     nemotron = GPT(**sizes, rope=half, norm="layernorm1p", activation="squared_relu")
     assert config_of(nemotron, 64)["partial_rotary_factor"] == 0.5
     assert "partial_rotary_factor" not in config_of(GPT(**sizes), 64)
+
+
+def test_all_keys_that_are_not_known_are_named_at_once_and_marks_of_programs_are_passed() -> None:
+    with pytest.raises(DataError) as error:
+        arguments_of(LLAMA | {"logit_scale": 2.0, "mup": True, "embedding_scale": 12.0})
+    assert all(key in str(error.value) for key in ("logit_scale", "mup", "embedding_scale"))
+    with pytest.raises(DataError) as error:
+        arguments_of(LLAMA | {"attention_bias": True, "use_mrope": True})
+    assert "attention_bias: true (only false works), use_mrope: true" in str(error.value)
+    marks = {"is_llama_config": True, "use_mrope": False, "rope_interleaved": False, "unsloth_version": "2025.1",
+             "unsloth_fixed": True, "transformers.js_config": {}}  # fmt: skip
+    assert arguments_of(LLAMA | marks) == arguments_of(LLAMA)

@@ -47,7 +47,7 @@ def require_known(config: Mapping[str, Json], read: Collection[str], fixed: Mapp
         DataError: it names the keys.
     """
     if unknown := sorted(set(config) - set(read) - set(fixed) - _SAID):
-        raise DataError(f"config.json has {', '.join(name[:60] for name in unknown[:4])}, which is not known here and "
+        raise DataError(f"config.json has {', '.join(name[:60] for name in unknown)}, which is not known here and "
                         f"may change what the model computes")  # fmt: skip
 
 

@@ -18,6 +18,29 @@ WAN_LINEARS: Final[Mapping[str, str]] = {
     "attn2.add_k_proj": "cross_attn.k_img", "attn2.add_v_proj": "cross_attn.v_img",
     "ffn.net.0.proj": "ffn.0", "ffn.net.2": "ffn.2",
 }  # fmt: skip
+#: Wan: diffusers -> native.
+_WAN_BLOCK = {
+    **WAN_LINEARS, **{f"attn1.norm_{x}": f"self_attn.norm_{x}" for x in "qk"},
+    **{f"attn2.norm_{x}": f"cross_attn.norm_{x}" for x in "qk"}, "attn2.norm_added_k": "cross_attn.norm_k_img",
+    "norm2": "norm3",
+}  # fmt: skip
+_WAN_OUTSIDE = {
+    "patch_embedding": "patch_embedding",
+    "proj_out": "head.head",
+    "condition_embedder.time_embedder.linear_1": "time_embedding.0",
+    "condition_embedder.time_embedder.linear_2": "time_embedding.2",
+    "condition_embedder.time_proj": "time_projection.1",
+    "condition_embedder.text_embedder.linear_1": "text_embedding.0",
+    "condition_embedder.text_embedder.linear_2": "text_embedding.2",
+    "condition_embedder.image_embedder.norm1": "img_emb.proj.0",
+    "condition_embedder.image_embedder.ff.net.0.proj": "img_emb.proj.1",
+    "condition_embedder.image_embedder.ff.net.2": "img_emb.proj.3",
+    "condition_embedder.image_embedder.norm2": "img_emb.proj.4",
+}
+#: Wan: diffusers -> native, of parameters that are no weight and no bias.
+_WAN_TABLES = {
+    "scale_shift_table": "head.modulation", "condition_embedder.image_embedder.pos_embed": "img_emb.emb_pos",
+}  # fmt: skip
 #: Inside a block of Cosmos-Predict2 and 2.5: diffusers -> native; linears alone.
 COSMOS_LINEARS: Final[Mapping[str, str]] = {
     **{f"attn{n}.to_{x}": f"{kind}_attn.{x}_proj" for n, kind in ((1, "self"), (2, "cross")) for x in "qkv"},
@@ -84,6 +107,19 @@ def native_name(version: Version, name: str) -> str:
     if match is None:
         return f"{_OUTSIDE[version][stem]}{kind}"
     return f"{_BLOCKS[version]}{match[1]}.{_INSIDE[version][match[2]]}{kind}"
+
+
+def wan_name(name: str) -> str:
+    """The name that Wan's own programs have for a tensor of diffusers' Wan."""
+    if name in _WAN_TABLES:
+        return _WAN_TABLES[name]
+    stem, _, kind = name.rpartition(".")
+    if not name.startswith("blocks."):
+        return f"{_WAN_OUTSIDE[stem]}.{kind}"
+    if kind == "scale_shift_table":
+        return f"{stem}.modulation"
+    _, number, inside = stem.split(".", 2)
+    return f"blocks.{number}.{_WAN_BLOCK[inside]}.{kind}"
 
 
 def is_left_out(name: str) -> bool:

@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads and writes Cosmos under the names of NVIDIA's own programs: `net.blocks.0.self_attn.q_proj.weight`, and so on.
+"""Reads Cosmos under the names of NVIDIA's own programs, and writes such files of Cosmos and Wan.
 
-A file there may hold the network twice, as trained (`net.`) and averaged (`net_ema.`), beside counters and tables.
+NVIDIA's names are `net.blocks.0.self_attn.q_proj.weight`, and so on. A file there may hold the network twice, as
+trained (`net.`) and averaged (`net_ema.`), beside counters and tables.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,11 +22,13 @@ from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.tensor_parts import TensorParts
 from nemo_vfm.models.convert.tensor_source import TensorSource
-from nemo_vfm.models.convert.video import cosmos_family
+from nemo_vfm.models.convert.video import cosmos_family, wan_family
 from nemo_vfm.models.convert.video.native_config import config_of
 from nemo_vfm.models.convert.video.native_keys import Version, is_left_out, is_optimizer, native_name, prefixes_of
 from nemo_vfm.models.convert.video.nemo_maps import is_mixed, nemo_maps, numbered_layers
+from nemo_vfm.models.convert.video.wan_native import COMFYUI, wan_maps
 from nemo_vfm.models.dit import DiT
+from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.checkpoint import tensor_file
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import dtype_of
 
@@ -128,28 +131,34 @@ def native_maps(model: DiT, version: Version, prefix: str) -> dict[str, TensorMa
 
 
 def write_native(
-    model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None
+    model: DiT, weights: Mapping[str, Tensor], folder: Path, *, dtype: torch.dtype | None = None,
+    comfyui: bool = False,
 ) -> Path:  # fmt: skip
-    """Write a Cosmos under NVIDIA's names, as one file of safetensors; its path.
+    """Write a Cosmos under NVIDIA's names, or a Wan under its own, as one file of safetensors; its path.
 
     Args:
         model: says what it is; its own weights are not asked for, and may be on the meta device.
         weights: by our names; each is asked for once.
         folder: to write into.
         dtype: of the weights written; None leaves them as they are.
+        comfyui: with the prefix that ComfyUI has for a Wan. A Cosmos it reads under NVIDIA's names.
 
     Raises:
-        DataError: it is no Cosmos.
+        DataError: it is neither a Cosmos nor a Wan.
     """
-    cosmos_family.config_of(model)
-    maps = native_maps(model, "2" if model.learned_positions is None else "1", PREFIX)
+    if isinstance(model, Wan):
+        wan_family.config_of(model)
+        maps, tables = wan_maps(model, COMFYUI if comfyui else ""), {}
+    else:
+        cosmos_family.config_of(model)
+        maps = native_maps(model, "2" if model.learned_positions is None else "1", PREFIX)
+        tables = _tables(model)
     kinds = {own: dtype or dtype_of(weights, own) for own in maps}
     shapes = {
         name: (tensor_file.dtype_name(kinds[own]), tuple(part.shape))
         for own, found in maps.items()
         for name, part in zip(found.names, found.split(model.get_parameter(own).to("meta")), strict=True)
     }
-    tables = _tables(model)
     head, places = tensor_file.header(
         shapes | {name: ("F32", tuple(table.shape)) for name, table in tables.items()}, {"format": "pt"}, by_name=False
     )

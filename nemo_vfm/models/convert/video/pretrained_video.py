@@ -9,6 +9,7 @@ from torch import nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
+from nemo_vfm.models.convert.other_library import require_read
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
     PIPELINE,
@@ -89,6 +90,7 @@ def load_pretrained(model: nn.Module, folder: Path) -> None:
 def _transformer(folder: Path) -> Path:
     found = transformer_in(folder)
     if found is None:
+        require_read(folder)
         raise UserError(f"{folder} holds no video model that is read: it is no folder of diffusers with a transformer "
                         f"of {' or '.join(FAMILIES)}")  # fmt: skip
     return found

@@ -117,8 +117,9 @@ class TransformerFolder(SourceFolder):
         self.folder = checked_folder(transformer_in(folder) or folder)
         self.config = read_mapping(self.folder / "config.json")
         if self.config.get("_class_name") not in FAMILIES:
-            raise DataError(f"{self.folder.name}/config.json is of the class {str(self.config.get('_class_name'))[:60]}"
-                            f"; read are {', '.join(FAMILIES)}")  # fmt: skip
+            kind = self.config.get("_class_name")
+            told = f"is of the class {str(kind)[:60]}" if kind else "names no class of diffusers"
+            raise DataError(f"{self.folder.name}/config.json {told}; read are {', '.join(FAMILIES)}")
         self.family = FAMILIES[str(self.config["_class_name"])]
         try:
             self.arguments = self.family.arguments_of(self.config)

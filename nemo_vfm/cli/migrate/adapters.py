@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes low-rank adapters, chosen there by patterns over names of linears, as adapters of the same linears here."""
+
+import re
+from collections.abc import Mapping
+
+from torch import nn
+
+from nemo_vfm.cli.migrate.draft import Draft
+from nemo_vfm.models.adapters.low_rank import WHOLE
+from nemo_vfm.models.adapters.low_rank_adapter import projections_of
+
+_ADAPTER = "nemo_vfm.models.adapters.low_rank_adapter"
+_BLOCK = re.compile(r"\b(blocks|layers)\.0\.")
+FACTS = ("lora", "lora_rank", "lora_alpha", "lora_targets", "lora_excluded", "lora_all", "lora_dropout", "dora")
+_DEFAULTS = {"lora_rank": 8, "lora_alpha": 32}  # of AutoModel's PeftConfig
+
+
+def adapters(draft: Draft, model: nn.Module, theirs: Mapping[str, tuple[str, ...]]) -> None:
+    """Adapters of the linears that the file chooses; nothing where it asks for none.
+
+    Args:
+        draft: the recipe.
+        model: of one block, like the one that is trained.
+        theirs: what each of its linears is called there, one name for each projection.
+    """
+    if not asked(draft):
+        return
+    chosen = _chosen(draft, theirs)
+    if not chosen:
+        draft.differ("no linear with an adapter there is known here, so all weights are trained")
+        for fact in FACTS:
+            draft.leave(fact, "none of the linears that it names is known here")
+        return
+    if _patterns(draft, "lora_excluded") and _numbers(draft):
+        draft.differ("single blocks without an adapter there have one here")
+    draft.put("adapters._target_", f"{_ADAPTER}.LowRankAdapter")
+    draft.put("adapters.method", "dora" if draft.get("dora") is True else "lora")
+    for place, names in chosen.items():
+        _put_target(draft, model, place, names, theirs[_BLOCK.sub(r"\1.0.", _first(place))])
+    _tell(draft)
+
+
+def asked(draft: Draft) -> bool:
+    """Whether the file has adapters."""
+    return any(draft.get(fact) is not None for fact in FACTS)
+
+
+def _chosen(draft: Draft, theirs: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Pattern of ours -> the names there, of block 0, that the file chooses."""
+    found: dict[str, tuple[str, ...]] = {}
+    for ours, names in theirs.items():
+        for block in ("*", *_numbers(draft)):
+            if names_chosen := tuple(name for name in names if _is_chosen(draft, _BLOCK.sub(rf"\1.{block}.", name))):
+                found[_BLOCK.sub(rf"\1.{block}.", ours)] = names_chosen
+                if block == "*":
+                    break
+    return found
+
+
+def _numbers(draft: Draft) -> list[str]:
+    """Numbers of blocks that a pattern may name."""
+    texts = " ".join([*_patterns(draft, "lora_targets"), *_patterns(draft, "lora_excluded")])
+    return sorted(set(re.findall(r"\b(?:blocks|layers)\.(\d{1,4})\b", texts)), key=int)
+
+
+def _is_chosen(draft: Draft, name: str) -> bool:
+    if draft.get("lora_all") is True:
+        return True
+    if excluded := _patterns(draft, "lora_excluded"):
+        return not any(_fits(pattern, name) for pattern in excluded)
+    return any(_fits(pattern, name) for pattern in _patterns(draft, "lora_targets") or ["*_proj"])
+
+
+def _patterns(draft: Draft, fact: str) -> list[str]:
+    value = draft.get(fact)
+    return [one for one in (value if isinstance(value, tuple) else (value,)) if isinstance(one, str) and one]
+
+
+def _fits(pattern: str, name: str) -> bool:
+    """`*` stands for anything; a name without it, for what ends with it."""
+    wild = ".*".join(map(re.escape, pattern.split("*")))
+    return re.fullmatch(wild if "*" in pattern else rf"(?:.*\.)?{wild}", name) is not None
+
+
+def _put_target(draft: Draft, model: nn.Module, place: str, names: tuple[str, ...], all_names: tuple[str, ...]) -> None:
+    key = "_".join(part for part in re.split(r"\W+", place) if part not in ("", "blocks"))
+    parts = projections_of(model, _first(place)).names
+    draft.put(f"adapters.targets.{key}._target_", f"{_ADAPTER}.AdapterTarget")
+    draft.put(f"adapters.targets.{key}.modules", place)
+    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
+        value = draft.whole(fact) if fact == "lora_rank" else draft.number(fact)
+        draft.put(f"adapters.targets.{key}.{argument}", value or _DEFAULTS[fact])
+    if len(all_names) > 1 and parts == (WHOLE,):
+        called = ", ".join(name.rpartition(".")[2] for name in all_names)
+        draft.differ(f"one adapter stands for those of {called}, which are one linear here")
+    elif len(names) < len(all_names):
+        chosen = tuple(part for part, name in zip(parts, all_names, strict=True) if name in names)
+        draft.put(f"adapters.targets.{key}.parts", chosen)
+
+
+def _first(place: str) -> str:
+    """The name of a linear of the model of one block."""
+    return re.sub(r"^blocks\.[^.]+\.", "blocks.0.", place)
+
+
+def _tell(draft: Draft) -> None:
+    for fact, argument in (("lora_rank", "rank"), ("lora_alpha", "alpha")):
+        if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
+            draft.agree(fact, f"adapters.targets.*.{argument}")
+        else:
+            draft.leave(fact, f"it is no number above zero; {_DEFAULTS[fact]} stands, as there")
+    draft.agree("lora", "adapters")
+    for fact in ("lora_targets", "lora_excluded", "lora_all"):
+        draft.agree(fact, "adapters.targets.*.modules", "our names for these linears")
+    if draft.get("lora_dropout") in (0, None):
+        draft.agree("lora_dropout", "adapters", "adapters have no dropout")
+    else:
+        draft.leave("lora_dropout", "adapters have no dropout")
+        draft.differ("adapters have no dropout here")
+    draft.agree("dora", "adapters.method")
