@@ -28,11 +28,13 @@ class RecipeMetric:
 
 def recipe_metric(run: Path) -> RecipeMetric | None:
     """That of a run's folder; None where its recipe names none."""
-    from nemo_vfm.config import read_values
-
     try:
         text = (run / "recipe.yaml").read_text()
-        return _of(read_values(text, "this recipe")) if "metric" in text else None
+        if "metric" not in text:  # most of hundreds of runs, which need not wait for YAML
+            return None
+        from nemo_vfm.config import read_values
+
+        return _of(read_values(text, "this recipe"))
     except (OSError, ValueError, UserError):  # a run that has not begun, or somebody's file
         return None
 
