@@ -676,6 +676,12 @@ def test_a_stage_of_two_networks_is_the_network_and_the_noise_levels_that_it_see
     base = "models/Wan2.2-T2V-A14B-Diffusers"
     assert ours["model"]["folder"] == ours["start_from"] == f"{base}/{network}"
     assert ours["task"]["objective"]["drawn"] == range_
+    other = WAN.replace("Wan2.1-T2V-1.3B", "Wan2.2-I2V-A14B").replace(
+        "mode:", f"stage: {stage}, boundary_ratio: x, mode:"
+    )
+    draft = migrate(other, "theirs.yaml").draft
+    assert draft.values["task.objective.drawn"] == tuple(0.9 if end == 0.875 else end for end in range_)
+    assert draft.fates["boundary"].verdict == "left" and "nearest end" in draft.differences[0]
 
 
 @pytest.mark.parametrize(("name", "pipeline"), [

@@ -75,19 +75,20 @@ def published_video(draft: Draft, pipeline: str) -> None:
 def _stage(draft: Draft, pipeline: str) -> str:
     """Which of two networks is trained, and the noise levels that it sees."""
     stage = str(draft.get("stage")).lower()
-    if stage not in _STAGES:
-        draft.leave("stage", "it is high_noise or low_noise; without it the folder's first network is trained")
+    if stage not in _STAGES or not pipeline.startswith("wan"):
+        draft.leave("stage", "it is high_noise or low_noise, of Wan; else the folder's first network is trained")
         draft.leave("boundary", "it has no effect without a stage")
         return ""
     draft.agree("stage", "model.folder", f"the network of these noise levels, {_STAGES[stage]}")
     draft.differ(REDRAWN)
     boundary = draft.number("boundary")
-    if boundary is None or boundary >= 1:
+    if boundary is not None and boundary < 1:
+        draft.agree("boundary", "task.objective.drawn")
+    else:
         boundary = _BOUNDARIES.get(pipeline)
         draft.leave("boundary", "it is no number between 0 and 1; that of the published pipeline stands")
     ends = (boundary, 1.0) if stage == "high_noise" else (0.0, boundary)
     draft.put("task.objective.drawn", ends if boundary else "???", "the noise levels of this network")
-    draft.agree("boundary", "task.objective.drawn")
     for fact in ("sigma_min", "sigma_max"):
         draft.leave(fact, "the stage says it there")
     return _STAGES[stage]
