@@ -27,10 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--leave-out", action="store_true",
                         help="continue if the file refers to code beside its weights; the code is listed, never "
                              "run")  # fmt: skip
-    parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native", "comfyui"), default="ours",
+    parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native", "comfyui", "exported"),
+                        default="ours",
                         help="write a folder that this library can load, from a run of a language model or a video "
                              "model; native: one file of a Cosmos or Wan under the names of its own programs; comfyui: "
-                             "under ComfyUI's")  # fmt: skip
+                             "under ComfyUI's; exported: a ranker as a program of torch.export")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
@@ -66,7 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "positions are stretched")  # fmt: skip
     parser.add_argument("--heads", metavar="N", type=_heads,
                         help="of a Wan under its own names or ComfyUI's, if its heads are not 128 wide")  # fmt: skip
-    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="with --to: dtype of the weights")
+    parser.add_argument("--dtype", choices=("fp32", "bf16", "int8"),
+                        help="with --to: dtype of the weights; int8 is for a ranker's rows alone")  # fmt: skip
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 
@@ -115,7 +117,10 @@ def _require_meant(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
     meant = {"transformers": ("tokenizer", "most_tokens", "dtype"), "diffusers": ("pipeline", "replaces", "dtype"),
-             "native": ("dtype",), "comfyui": ("dtype",), "ours": ("rope_scale", "heads")}  # fmt: skip
+             "native": ("dtype",), "comfyui": ("dtype",), "exported": ("dtype",),
+             "ours": ("rope_scale", "heads")}  # fmt: skip
+    if arguments.dtype == "int8" and arguments.to != "exported":
+        raise UserError("--dtype int8 needs --to exported")
     if arguments.replaces is not None and arguments.pipeline is None and arguments.to == "diffusers":
         raise UserError("--replaces names a network of a pipeline; give --pipeline DIR, too")
     if arguments.adapter is not None and (arguments.to != "ours" or arguments.leave_out):
@@ -158,6 +163,11 @@ def _converted(arguments: argparse.Namespace, folder: Path) -> str:
         return convert_out(arguments.file, folder, key=arguments.key, tokenizer=arguments.tokenizer,
                            trust=arguments.trust, allow_host=arguments.allow_host,
                            most_tokens=arguments.most_tokens, dtype=arguments.dtype)  # fmt: skip
+    if arguments.to == "exported":
+        from nemo_vfm.cli.conversion import exported_ranker
+
+        return exported_ranker.convert_out(arguments.file, folder, key=arguments.key, dtype=arguments.dtype,
+                                           trust=arguments.trust, allow_host=arguments.allow_host)  # fmt: skip
     if arguments.to in ("diffusers", "native", "comfyui"):
         from nemo_vfm.cli.conversion import video_model
 

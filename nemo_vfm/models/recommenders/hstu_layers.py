@@ -61,7 +61,7 @@ class HstuLayers(nn.Module):
         for layer in self.layers:
             x_RTD = layer(x_RTD, apart_TT.clamp(min=0), buckets_RTT, seen_TT, places)
         last_R = (layout.lengths_R - 1).clamp(min=0)
-        last_RD = x_RTD[torch.arange(len(last_R), device=last_R.device), last_R]
+        last_RD = x_RTD[torch.arange(last_R.shape[0], device=last_R.device), last_R]
         return last_RD.masked_fill((layout.lengths_R == 0)[:, None], 0)
 
     def ops(self, rows: float, items: float) -> list[Op]:

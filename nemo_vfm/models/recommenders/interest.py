@@ -55,7 +55,7 @@ class LocalActivation(nn.Module):
             UserError: Dice is trained on several ranks, each of which would have statistics of its own.
         """
         items_ND = history.values_N
-        other_ND = torch.repeat_interleave(candidate_RD, history.lengths_B, dim=0, output_size=len(items_ND))
+        other_ND = torch.repeat_interleave(candidate_RD, history.lengths_B, dim=0, output_size=items_ND.shape[0])
         x = torch.cat([items_ND, other_ND, items_ND - other_ND, items_ND * other_ND], dim=1)
         for place, layer in enumerate(self.layers[:-1]):
             x = self._rectified(layer(x), place)

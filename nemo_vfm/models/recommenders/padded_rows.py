@@ -49,12 +49,31 @@ class RowLayout:
         return flat.index_copy(0, self.target_N, kept).reshape(rows, self.longest, *values_N.shape[1:])
 
 
+@dataclass(frozen=True, eq=False)
+class _ExportedLayout(RowLayout):
+    """The same in operators whose results have known sizes: all rows are as long as may be.
+
+    Args:
+        ends_R: behind the last value of each row, among all.
+    """
+
+    ends_R: Tensor
+
+    def padded(self, values_N: Tensor) -> Tensor:
+        """See `RowLayout.padded`. A row of zeros behind the values stands for padding."""
+        place_RT = (self.ends_R - self.lengths_R)[:, None] + torch.arange(self.longest, device=self.ends_R.device)
+        with_zero = torch.cat([values_N, values_N.new_zeros(1, *values_N.shape[1:])])
+        return with_zero[place_RT.where(self.mask_RT, values_N.shape[0])]
+
+
 def row_layout(rows: Jagged, most: int) -> RowLayout:
     """The last `most` values of each row, first the oldest of them, then padding.
 
     A device waits here for the longest length.
     """
     lengths_R = rows.lengths_B.clamp(max=most)
+    if torch.compiler.is_exporting():
+        return _ExportedLayout(lengths_R, most, lengths_R[:0], lengths_R[:0], rows.offsets[1:])
     longest = max(1, int(lengths_R.max())) if len(lengths_R) else 1
     source_N = slice_positions(rows.offsets[1:] - lengths_R, lengths_R)
     begins_R = torch.arange(len(lengths_R), device=lengths_R.device) * longest

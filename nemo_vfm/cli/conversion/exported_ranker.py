@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Converts the ranker of a run to a program of torch.export, with names, vocabulary and hashes beside it."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from nemo_vfm.cli.conversion.language_model import run_of
+
+
+def convert_out(
+    source: Path, target: Path, *, key: str | None, dtype: str | None, trust: Sequence[str], allow_host: Sequence[str]
+) -> str:  # fmt: skip
+    """Write `ranker.pt2`, `ranker.json`, and the vocabulary of the table that it was trained on, if there is one.
+
+    Args:
+        source: a run folder, a folder of checkpoints or a checkpoint below one.
+        target: where the files are to be.
+        key: model or ema; None takes ema where there is one.
+        dtype: of rows of tables: fp32 or int8.
+        trust: see `--trust`.
+        allow_host: see `--allow-host`.
+
+    Raises:
+        UserError: the run trained no ranker, or there are no weights.
+    """
+    from nemo_vfm.core.errors import UserError
+    from nemo_vfm.core.storage.files import write_json
+    from nemo_vfm.explain.step_report import training
+    from nemo_vfm.models.convert.ranker_program import Ranker, RowFormat, features_read, write_ranker
+    from nemo_vfm.parallel.checkpoint import checkpoint
+    from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+    from nemo_vfm.recsys.click import Click
+
+    if dtype not in (None, "fp32", "int8"):
+        raise UserError(f"--dtype {dtype}: rows of tables are written as fp32 or int8")
+    job, _, _ = training(run_of(source), trust, allow_host)
+    model, saved = job.model(), checkpoint.found(source)
+    if not isinstance(model, Ranker) or not isinstance(job.task, Click):
+        raise UserError(f"{source} trained {type(model).__name__}, and only rankers such as DLRM become a program")
+    group = key or ("ema" if "ema" in saved.groups else "model")
+    fill(model.state_dict(), checkpoint.weights_of(saved, group))
+    rows: RowFormat = "int8" if dtype == "int8" else "fp32"
+    tables = {name: spec.rows for name, spec in model.tables.tables.items()}
+    about = {
+        "labels": [*job.task.labels], "features": [*features_read(model)], "dense": model.input.dense, "rows": rows,
+        "tables": tables, "step": saved.step, "weights_sha256": saved.sha256[group], **_of_table(job.data, target),
+    }  # fmt: skip
+    size = write_ranker(model, target, rows)
+    write_json(target / "ranker.json", about)
+    return f"the {group} weights of step {saved.step}: {len(tables)} tables in {rows}, {size / 1e6:,.1f} MB"
+
+
+def _of_table(data: object, target: Path) -> "dict[str, object]":
+    """Names of dense numbers and the hash of its ids; the vocabulary is copied from beside the table."""
+    from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
+    from nemo_vfm.recsys.feature_table_data import FeatureTableData
+    from nemo_vfm.recsys.log_import.known_ids import VOCABULARY
+
+    if not isinstance(data, FeatureTableData) or not (data.folder / NAME).is_file():
+        return {}
+    manifest = read_manifest(data.folder)
+    vocabulary = data.folder.parent / VOCABULARY
+    if vocabulary.is_file():
+        shutil.copyfile(vocabulary, target / VOCABULARY)
+    names = manifest.schema.dense if data.dense is None else data.dense
+    return {"dense_names": [*names], "ids": manifest.ids, "vocabulary": VOCABULARY if vocabulary.is_file() else None}
