@@ -251,9 +251,8 @@ def insert_changes(model: nn.Module, given: Mapping[str, Tensor], source: str) -
     """
     if not given:
         return {}
-    family, bare = family_of(model)
     parameters, left, found = dict(model.named_parameters()), dict(given), dict[str, Tensor]()
-    for place, of in family.tensors_of(bare).items():
+    for place, of in _maps_of_video(model).items():
         if left.keys().isdisjoint(of.names):
             continue
         zeros = of.split(torch.zeros(parameters[place].shape))
@@ -319,5 +318,13 @@ def _maps(model: nn.Module, *, our_names: bool) -> dict[str, TensorMap] | None:
     if isinstance(model, GPT):
         names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied head has none
         return {name: tensor_map(name, model.sizes) for name in names}
+    return _maps_of_video(model)
+
+
+def _maps_of_video(model: nn.Module) -> dict[str, TensorMap]:
     family, bare = family_of(model)
-    return family.tensors_of(bare)
+    try:
+        return family.tensors_of(bare)
+    except KeyError as error:
+        raise DataError(f"diffusers has no network like this {type(model).__name__}: it has no {error.args[0]}; only "
+                        f"adapters in the style ours fit it") from error  # fmt: skip

@@ -130,14 +130,15 @@ def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
 def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator[tuple[Address, str]]:
     """Yield what is wrong with a training of one network of two; it must learn the noise levels of that network."""
     base, network = _base(job, pipeline), getattr(pipeline, "network", None)
-    if base is None or job.start_from is None or not hasattr(pipeline, "network"):
+    path = None if job.start_from is None else job.start_from.path
+    if base is None or not hasattr(pipeline, "network"):
         return
     if network is None:
         yield at, (f"{base} has two networks, each trained by itself; add network=transformer for high noise levels, "
                    f"or network=transformer_2 with model.folder={base}/transformer_2 and "
                    f"start_from={base}/transformer_2 for low ones")  # fmt: skip
-    elif job.start_from.path not in ([base / network] if network == "transformer_2" else [base, base / network]):
-        yield ("start_from",), (f"the training is for {network} and starts from {job.start_from.path}; give "
+    elif path in ([base, base / "transformer"] if network == "transformer_2" else [base / "transformer_2"]):
+        yield ("start_from",), (f"the training is for {network} and starts from {path}; give "
                                 f"start_from={base / network}, and model.folder, too")  # fmt: skip
 
 

@@ -170,6 +170,19 @@ def test_an_adapter_has_as_many_linears_where_it_is_written_as_where_it_is_loade
     assert int(linears[2].replace(",", "")) == sum(tensor.numel() for tensor in matrices)
 
 
+@pytest.mark.parametrize("peer", PEERS)
+def test_every_module_of_a_model_has_a_native_name(peer: str, tmp_path: Path) -> None:
+    made(PEERS[peer]).save_pretrained(tmp_path)  # type: ignore[operator]
+    model = load_video_model(tmp_path)
+    if isinstance(model, DiT) and model.learned_positions is not None:
+        with pytest.raises(DataError, match="only Wan and Cosmos-Predict2 and 2"):
+            native_names(model)
+        return
+    names, tensors = native_names(model), load_file(next(tmp_path.glob("*.safetensors")))
+    modules = {name.rpartition(".")[0] for name in tensors if name.endswith((".weight", ".bias"))}
+    assert modules <= names.keys() and len(set(names.values())) == len(names)
+
+
 @pytest.mark.parametrize(("style", "key"), [
     ("comfyui", "diffusion_model.blocks.0.cross_attn.k_img.lora_{}.weight"),
     ("musubi", "lora_unet_blocks_0_cross_attn_k_img.lora_{}.weight"),
