@@ -27,9 +27,9 @@ from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
-from nemo_vfm.recsys.feature_table.held_out import HeldOutFrom, HeldOutShare, HeldOutTable, TrainedRows
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_splits import HeldOutFrom, HeldOutShare, HeldOutTable, TrainedRows
 from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, joined
 from nemo_vfm.recsys.feature_table.time_order import TimeOrder
 from nemo_vfm.recsys.feature_table.window_cache import WindowCache

@@ -21,15 +21,15 @@ from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.recsys.click import Click
-from nemo_vfm.recsys.feature_table.held_out import HeldOutTable
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_splits import HeldOutTable
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.recsys.import_log import ImportLog
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds
 from nemo_vfm.recsys.log_import.known_ids import KnownIds
-from nemo_vfm.recsys.score_table import ScoreTable
 from nemo_vfm.recsys.sources.parquet_log import ParquetLog
+from nemo_vfm.recsys.table_scoring import ScoreTable
 from nemo_vfm.sparse.tables.row_optimizer import RowAdaGrad
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.job import Train

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from nemo_vfm.core.log import warn
 from nemo_vfm.data.batching.faults import Fault
-from nemo_vfm.recsys.feature_table.held_out import TrainedRows
 from nemo_vfm.recsys.feature_table.row_order import WindowId, spans
+from nemo_vfm.recsys.feature_table.table_splits import TrainedRows
 from nemo_vfm.recsys.feature_table.table_window import TableWindow, WindowReader, joined
 
 _OFTEN = 4  # an epoch that reads each row group more often than this is slow, and says so

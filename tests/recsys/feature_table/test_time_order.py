@@ -18,7 +18,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.training_data import HasTimeWindows
 from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.recsys.click import Click
-from nemo_vfm.recsys.feature_table.held_out import HeldOutFrom
+from nemo_vfm.recsys.feature_table.table_splits import HeldOutFrom
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.sparse.jagged import Jagged

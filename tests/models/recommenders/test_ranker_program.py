@@ -16,12 +16,12 @@ from torch import nn
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.metrics.ranking import auc
-from nemo_vfm.models.convert.ranker_program import PROGRAM, features_read, write_ranker
 from nemo_vfm.models.recommenders.dcn_v2 import DCNv2
 from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
+from nemo_vfm.models.recommenders.ranker_program import PROGRAM, features_read, write_ranker
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.sparse.feature_batch import FeatureBatch

@@ -19,7 +19,7 @@ from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
-from nemo_vfm.recsys.score_table import ScoreTable
+from nemo_vfm.recsys.table_scoring import ScoreTable
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.predictions import WritePredictions
 from nemo_vfm.train.ema import EMA

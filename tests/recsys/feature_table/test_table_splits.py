@@ -9,8 +9,8 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.recsys.feature_table.held_out import HeldOutFrom, HeldOutShare, HeldOutTable
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
+from nemo_vfm.recsys.feature_table.table_splits import HeldOutFrom, HeldOutShare, HeldOutTable
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.recsys.import_log import ImportLog
 from nemo_vfm.recsys.sources.kuairand_csv import COLUMNS, KuaiRandCsv
