@@ -248,16 +248,21 @@ def image_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-IMAGE, GIVEN = ["callbacks.preview.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
+IMAGE, GIVEN = ["task.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
 WITHOUT_IMAGE = [
     ("full", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
     ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
     ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
-    ("sample_pretrained", ["pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"], "prompts", "takes none"),
+    (
+        "sample_pretrained",
+        ["pipeline=wan21_i2v", "pipeline.frame_conditioning=null", "prompts.given=[a.jpg]"],
+        "prompts",
+        "takes none",
+    ),
 ]
 WITH_IMAGE = [
     ("full", [*IMAGE, GIVEN, "data.path=a"]), ("lora", [*IMAGE, GIVEN, "data.path=a"]),
-    ("full", [*IMAGE, "data.path=a", "callbacks.preview.pipeline.frame_conditioning.none_given=0.1"]),
+    ("full", [*IMAGE, "data.path=a", "task.pipeline.frame_conditioning.none_given=0.1"]),
     ("sample_pretrained", ["pipeline=wan21_i2v", "prompts.given=[a.jpg]"]),
 ]  # fmt: skip
 
@@ -291,10 +296,11 @@ def test_a_network_that_encodes_given_frames_is_refused_where_the_data_are_laten
 
 def test_a_training_of_two_networks_is_refused_with_a_folder_of_one(base, capsys):
     words = ["check", str(ROOT / "recipes/world_model/full.yaml"), f"base={base}", "data.path=a"]
-    assert main([*words, "model=pretrained_experts"]) == 2
-    assert "BASE/transformer_2: model=pretrained model.folder=FOLDER" in "".join(capsys.readouterr())
+    assert main([*words, "model=pretrained_experts", "task.pipeline.network=transformer"]) == 2
+    assert "set model=pretrained model.folder=BASE/NAME start_from=BASE/NAME" in "".join(capsys.readouterr())
     for one in ("transformer", "transformer_2"):
-        assert main([*words, f"model.folder={base / one}", f"start_from={base / one}"]) == 0, capsys.readouterr().out
+        of_one = [f"model.folder={base / one}", f"start_from={base / one}", f"task.pipeline.network={one}"]
+        assert main([*words, *of_one]) == 0, capsys.readouterr().out
 
 
 def test_weights_that_are_adapters_alone_are_refused_with_the_way_to_merge_them(base, tmp_path, capsys):
@@ -302,12 +308,13 @@ def test_weights_that_are_adapters_alone_are_refused_with_the_way_to_merge_them(
     for step, state in ((1, {}), (2, {"adapters": {"method": "lora"}})):
         checkpoint.save(folder, step, {"model": {"a.adapters.own.a": torch.ones(1)}}, state)
     full, sample = (str(ROOT / f"recipes/world_model/{name}.yaml") for name in ("full", "sample_pretrained"))
+    trained = [full, "data.path=a", "task.pipeline.network=transformer"]
     for place in (tmp_path / "lora", folder, folder / "step-00000002"):
-        for words in ([full, "data.path=a", f"start_from={place}"], [sample, f"checkpoint={place}"]):
+        for words in ([*trained, f"start_from={place}"], [sample, *EXPERTS, f"checkpoint={place}"]):
             assert main(["check", *words, f"base={base}"]) == 2
             told = "".join(capsys.readouterr())
             assert "holds adapters alone" in told and f"nemo-vfm convert {place} OUT" in " ".join(told.split()), told
-    assert main(["check", full, "data.path=a", f"start_from={folder / 'step-00000001'}", f"base={base}"]) == 0
+    assert main(["check", *trained, f"start_from={folder / 'step-00000001'}", f"base={base}"]) == 0
 
 
 def test_blocks_that_a_model_does_not_name_are_refused_at_the_engine(capsys):

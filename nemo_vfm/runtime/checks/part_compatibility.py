@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
-_TWO_NETWORKS = ("this model is two networks, for high and for low noise levels, and a training is of one; name the "
-                 "folder of one of them, BASE/transformer or BASE/transformer_2: model=pretrained model.folder=FOLDER "
-                 "start_from=FOLDER")  # fmt: skip
+_TWO_NETWORKS = ("this model is two networks, for high and for low noise levels, and a training is of one; set "
+                 "model=pretrained model.folder=BASE/NAME start_from=BASE/NAME task.pipeline.network=NAME, where NAME "
+                 "is transformer or transformer_2")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
 
 
