@@ -150,7 +150,7 @@ class Allowed:
             return RefusedLayout("pipeline", at.pipeline, why)
         if why := self._once(("data", at.data), lambda: require_divisible(
             self.subject.model, ParallelPlan(shard=at.data))):  # fmt: skip
-            return RefusedLayout("data", at.data, why)
+            return RefusedLayout("samples", at.data, why)
         if why := self._samples(at.data):
             return RefusedLayout("samples", at.data, why)
         if at.pipeline > 1 and (why := self._enough(at)):

@@ -12,13 +12,16 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.blocks.text.rope_scaling import LongRope
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.apply.apply_parallelism import recompute, require_divisible
 from nemo_vfm.parallel.context.causal_sharding import causal_attention
 from nemo_vfm.parallel.engine.vocab_parallel_loss import IGNORED, token_losses
+from nemo_vfm.parallel.fp8.use_fp8 import large_linears
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 SMALL: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 3, "heads": 6, "groups": 2, "mlp_hidden": 80}
@@ -103,6 +106,28 @@ def test_context_devices_are_refused_for_a_window() -> None:
     require_divisible(model, ParallelPlan(tensor=2, shard=2))
     with pytest.raises(UserError, match="some blocks see 4 tokens"):
         require_divisible(model, ParallelPlan(context=2))
+
+
+def test_a_mixture_of_experts_is_on_one_device_and_not_in_fp8() -> None:
+    model = GPT(**SMALL, experts=Experts(4, per_token=2, hidden=16))
+    require_divisible(model, ParallelPlan(microbatches=4))
+    for plan in (ParallelPlan(tensor=2), ParallelPlan(shard=2), ParallelPlan(replicate=2), ParallelPlan(context=2)):
+        with pytest.raises(UserError, match=r"experts \(model\.experts\) is on one device, and this plan is for 2"):
+            require_divisible(model, plan)
+    with pytest.raises(UserError, match="not trained in FP8"):
+        large_linears(model, Fp8())
+
+
+def test_every_expert_has_a_gradient_and_running_blocks_again_changes_none() -> None:
+    torch.manual_seed(0)
+    model, text = GPT(**SMALL, experts=Experts(40, per_token=2, hidden=16, balance=0.5)), words(1, 8)
+    model(text, text).sum().backward()
+    kept = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    assert len(kept) == len(dict(model.named_parameters())) and not all(one.any() for one in kept.values())
+    model.zero_grad(set_to_none=True)
+    recompute(model)
+    model(text, text).sum().backward()
+    assert all(torch.equal(kept[name], one.grad) for name, one in model.named_parameters() if one.grad is not None)
 
 
 @pytest.mark.parametrize("family", [NEMOTRON, WINDOW], ids=["nemotron", "window"])

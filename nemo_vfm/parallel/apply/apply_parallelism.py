@@ -73,8 +73,8 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     names = dict(model.named_modules())
     if plan.context > 1 and how.window is not None:
         raise UserError(f"context devices do not split attention in a window, and some blocks see {how.window} tokens "
-                        f"(model.window); leave parallel.context at 1. Where no text is longer than that, "
-                        f"model.window=null is the same model.")  # fmt: skip
+                        f"(model.window); leave parallel.context at 1. Where no text is longer than that "
+                        f"and window.rope is null, model.window=null is the same model.")  # fmt: skip
     _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides if plan.tensor > 1 else ():

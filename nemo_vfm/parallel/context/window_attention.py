@@ -37,11 +37,12 @@ def _blocks(q: Tensor, k: Tensor, v: Tensor, window: int) -> list[Tensor]:
     length, step = q.shape[2], min(max(window, _MIN_QUERIES), _MAX_QUERIES)
     if length <= window:
         return [F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)]
+    # With a mask, the only kernel for fewer heads of keys than of queries is the one that keeps all scores.
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
     places, found = torch.arange(length, device=q.device), []
     for start in range(0, length, step):
         here = slice(start, min(start + step, length))
         seen = slice(max(0, start - window + 1), here.stop)
         mask_SL = in_window(places[here, None], places[seen], window)
-        found.append(F.scaled_dot_product_attention(q[:, :, here], k[:, :, seen], v[:, :, seen], mask_SL,
-                                                    enable_gqa=True))  # fmt: skip
+        found.append(F.scaled_dot_product_attention(q[:, :, here], k[:, :, seen], v[:, :, seen], mask_SL))
     return found

@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt, write_gpt
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
@@ -33,6 +34,24 @@ def test_scores_are_the_same_both_ways_for_texts_shorter_and_longer_than_any_win
             for found in (scores(ours, text), again(text).logits):
                 assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert torch.equal(scores(load_gpt(tmp_path / "ours"), words()), scores(ours, words()))
+
+
+def test_experts_are_trained_by_the_loss_of_transformers_with_its_balance(tmp_path: Path) -> None:
+    theirs = written(tmp_path, "qwen 3 moe", output_router_logits=True, router_aux_loss_coef=0.7)
+    labels = words().clone()
+    labels[0, 30:] = -100
+    expected = theirs.train()(words(), labels=labels)
+    expected.loss.backward()
+    ours = load_gpt(tmp_path).train()
+    after = torch.cat([labels[:, 1:], torch.full((2, 1), -100)], 1)
+    after, count = torch.where(after == -100, IGNORED, after), (after != -100).sum()
+    loss = ours(words(), after).sum() / count
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    found = ours.blocks[0].mlp.router.weight.grad
+    gate = theirs.model.layers[0].mlp.gate.weight.grad
+    torch.testing.assert_close(found, gate, atol=1e-6, rtol=1e-3)
+    assert (ours.eval()(words(), after).sum() / count).item() < loss.item() - 0.7  # which is left out of an evaluation
 
 
 def test_a_folder_of_several_files_is_written_and_loaded(tmp_path: Path) -> None:

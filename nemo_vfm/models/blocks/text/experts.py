@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
 from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
+from nemo_vfm.parallel.apply.uncompiled import uncompiled
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
 _MOST_EXPERTS = 4096
@@ -51,23 +52,26 @@ class Experts:
 
 
 class Routes:
-    """What the blocks of one pass did with its tokens."""
+    """What the blocks of one pass did with its tokens, until it is asked for: those run again in backward add nothing."""
 
     def __init__(self) -> None:
-        self._rows = 0
+        self._rows, self._is_open = 0, True
         self._chosen_X: Tensor | float = 0.0
         self._probable_X: Tensor | float = 0.0
 
     def add(self, probabilities_TX: Tensor, chosen_TK: Tensor) -> None:
         """Those of one block."""
-        experts = probabilities_TX.shape[1]
-        self._rows += len(probabilities_TX)
-        self._chosen_X = self._chosen_X + nn.functional.one_hot(chosen_TK, experts).sum((0, 1)).float()
-        self._probable_X = self._probable_X + probabilities_TX.sum(0)
+        if self._is_open:
+            self._rows += len(probabilities_TX)
+            experts = probabilities_TX.shape[1]
+            self._chosen_X = self._chosen_X + nn.functional.one_hot(chosen_TK, experts).sum((0, 1)).float()
+            self._probable_X = self._probable_X + probabilities_TX.sum(0)
 
-    def imbalance(self) -> Tensor:
-        """X sum_x f_x p_x."""
-        assert isinstance(self._chosen_X, Tensor) and isinstance(self._probable_X, Tensor), "some block has experts"
+    def imbalance(self) -> Tensor | float:
+        """X sum_x f_x p_x; 0 where no block was run."""
+        self._is_open = False
+        if not isinstance(self._chosen_X, Tensor) or not isinstance(self._probable_X, Tensor):
+            return 0.0
         return len(self._chosen_X) * (self._chosen_X / self._rows) @ (self._probable_X / self._rows)
 
 
@@ -86,6 +90,7 @@ class MixtureOfExperts(nn.Module):
         self.router = Linear(width, experts.count, bias=False)
         self.experts = nn.ModuleList(Perceptron(width, experts.hidden, activation) for _ in range(experts.count))
 
+    @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
         """Same shape as x.
 
@@ -109,8 +114,11 @@ class MixtureOfExperts(nn.Module):
         return y_TD.view_as(x)
 
     def _sent_to(self, number: int, chosen_TK: Tensor) -> tuple[Tensor, Tensor]:
-        """(row, place among its K) of the tokens of an expert; on the meta device, where none is chosen, its share."""
-        if chosen_TK.is_meta:
+        """(row, place among its K) of the tokens of an expert; its even share where there are no values to choose by.
+
+        What a step costs is found by tensors without values.
+        """
+        if chosen_TK.is_meta or type(chosen_TK) is not Tensor:
             even = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.experts)))
             return even, even
         row, place = (chosen_TK == number).nonzero(as_tuple=True)
