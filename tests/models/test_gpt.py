@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.models.adapters.low_rank_adapter import AdapterTarget, LowRankAdapter
 from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.blocks.text.rope_scaling import LongRope
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
@@ -116,6 +117,14 @@ def test_a_mixture_of_experts_is_on_one_device_and_not_in_fp8() -> None:
             require_divisible(model, plan)
     with pytest.raises(UserError, match="not trained in FP8"):
         large_linears(model, Fp8())
+
+
+def test_adapters_of_perceptrons_do_not_learn_in_a_router_alone() -> None:
+    with torch.device("meta"):
+        model = GPT(**SMALL, experts=Experts(4, per_token=2, hidden=16))
+    target = AdapterTarget(modules="blocks.*.mlp.*", rank=2, alpha=2.0)  # as lora_text has it
+    with pytest.raises(ValueError, match=r"matches no linear of this GPT, which has .*experts\.perceptrons"):
+        LowRankAdapter(targets={"mlp": target}).ranks(model)
 
 
 def test_every_expert_has_a_gradient_and_running_blocks_again_changes_none() -> None:

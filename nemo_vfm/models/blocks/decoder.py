@@ -160,17 +160,22 @@ class DecoderBlock(nn.Module):
         self.attention_post_norm = norm_of(sizes) if sizes.post_norm else None
         self.mlp_post_norm = norm_of(sizes) if sizes.post_norm else None
         self.attention = CausalAttention(sizes, layer, window)
-        self.mlp: Perceptron | MixtureOfExperts
+        self.mlp: Perceptron | None = None
+        self.experts: MixtureOfExperts | None = None
         if sizes.experts is None or layer in sizes.experts.dense_layers:
             self.mlp = Perceptron(sizes.width, sizes.mlp_hidden, sizes.activation)
         else:
-            self.mlp = MixtureOfExperts(sizes.width, sizes.activation, sizes.experts)
+            self.experts = MixtureOfExperts(sizes.width, sizes.activation, sizes.experts)
 
     def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
         """(B, S, D)."""
         update = self.attention(self.attention_norm(x_BSD), reading)
         x_BSD = x_BSD + (update if self.attention_post_norm is None else self.attention_post_norm(update))
-        routes = (reading.routes,) if isinstance(self.mlp, MixtureOfExperts) else ()
-        update = self.mlp(self.mlp_norm(x_BSD), *routes)
+        seen_BSD = self.mlp_norm(x_BSD)
+        if self.mlp is not None:
+            update = self.mlp(seen_BSD)
+        else:
+            assert self.experts is not None, "a block has a perceptron or experts"
+            update = self.experts(seen_BSD, reading.routes)
         y: Tensor = x_BSD + (update if self.mlp_post_norm is None else self.mlp_post_norm(update))
         return y

@@ -19,7 +19,7 @@ _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm
 _INSIDE = {
     "attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "attention.out": "self_attn.o_proj",
     "attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm", "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj", "mlp.router": "mlp.gate",
+    "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj", "experts.router": "mlp.gate",
 }  # fmt: skip
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 
@@ -51,7 +51,7 @@ def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
         half = slice(None, sizes.mlp_hidden) if inside == "mlp.gate" else slice(sizes.mlp_hidden, None)
         return TensorMap((f"{before}.{_FUSED_GATE}.{kind}",), lambda parts: parts[0][half],
                          lambda whole: [torch.cat([whole, whole])])  # fmt: skip
-    if inside.startswith("mlp.experts."):
+    if inside.startswith("experts.perceptrons."):
         _, _, expert, part = inside.split(".")
         return same(f"{before}.mlp.experts.{expert}.{part}_proj.{kind}")
     known = _INSIDE | _POST_NORM if sizes.post_norm else _INSIDE

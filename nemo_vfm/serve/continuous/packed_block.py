@@ -52,8 +52,8 @@ class PackedBlock(nn.Module):
         self._attention_norm, self._mlp_norm = _norm(given.attention_norm), _norm(given.mlp_norm)
         self._attention_post_norm = None if given.attention_post_norm is None else _norm(given.attention_post_norm)
         self._mlp_post_norm = None if given.mlp_post_norm is None else _norm(given.mlp_post_norm)
-        self._attention, mlp = PackedAttention(given.attention), given.mlp
-        self._mlp = PackedPerceptron(mlp) if isinstance(mlp, Perceptron) else PackedExperts(mlp)
+        self._attention = PackedAttention(given.attention)
+        self._mlp = _update(given)
 
     def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
         """(1, R, D)."""
@@ -142,6 +142,13 @@ class PackedExperts(nn.Module):
         """(1, R, D)."""
         y: Tensor = self._experts(x_1RD)
         return y if before_1RD is None else before_1RD + y
+
+
+def _update(given: DecoderBlock) -> PackedPerceptron | PackedExperts:
+    if given.mlp is not None:
+        return PackedPerceptron(given.mlp)
+    assert given.experts is not None, "a block has a perceptron or experts"
+    return PackedExperts(given.experts)
 
 
 def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:

@@ -48,7 +48,7 @@ def test_experts_are_trained_by_the_loss_of_transformers_with_its_balance(tmp_pa
     loss = ours(words(), after).sum() / count
     loss.backward()
     assert loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
-    found = ours.blocks[0].mlp.router.weight.grad
+    found = ours.blocks[0].experts.router.weight.grad
     gate = theirs.model.layers[0].mlp.gate.weight.grad
     torch.testing.assert_close(found, gate, atol=1e-6, rtol=1e-3)
     assert (ours.eval()(words(), after).sum() / count).item() < loss.item() - 0.7  # which is left out of an evaluation

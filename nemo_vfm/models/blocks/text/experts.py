@@ -52,7 +52,7 @@ class Experts:
 
 
 class Routes:
-    """What the blocks of one pass did with its tokens, until it is asked for: those run again in backward add nothing."""
+    """What the blocks of one pass did with its tokens, until that is asked for; blocks run again later add nothing."""
 
     def __init__(self) -> None:
         self._rows, self._is_open = 0, True
@@ -88,7 +88,7 @@ class MixtureOfExperts(nn.Module):
         super().__init__()
         self.per_token, self.normalised = experts.per_token, experts.normalised
         self.router = Linear(width, experts.count, bias=False)
-        self.experts = nn.ModuleList(Perceptron(width, experts.hidden, activation) for _ in range(experts.count))
+        self.perceptrons = nn.ModuleList(Perceptron(width, experts.hidden, activation) for _ in range(experts.count))
 
     @uncompiled  # how many rows an expert gets depends on the tokens
     def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
@@ -106,7 +106,7 @@ class MixtureOfExperts(nn.Module):
         if self.normalised:
             weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)
         y_TD = torch.zeros_like(x_TD)
-        for number, expert in enumerate(self.experts):
+        for number, expert in enumerate(self.perceptrons):
             row, place = self._sent_to(number, chosen_TK)
             if len(row) or self.training:  # where no token came, its gradients are zeros, as those of a stack are
                 update = expert(x_TD[row]) * weights_TK[row, place, None].to(x.dtype)
@@ -119,7 +119,7 @@ class MixtureOfExperts(nn.Module):
         What a step costs is found by tensors without values.
         """
         if chosen_TK.is_meta or type(chosen_TK) is not Tensor:
-            even = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.experts)))
+            even = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.perceptrons)))
             return even, even
         row, place = (chosen_TK == number).nonzero(as_tuple=True)
         return row, place
