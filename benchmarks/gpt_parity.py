@@ -37,51 +37,22 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "Mistral": (transformers.MistralConfig, {"sliding_window": None}),
     "Mistral in windows": (transformers.MistralConfig, {"sliding_window": 24}),
     "Phi-3 in windows": (transformers.Phi3Config, {"sliding_window": 24, "pad_token_id": None}),
-    "Phi-3, longrope": (
-        transformers.Phi3Config,
-        {
-            "partial_rotary_factor": 0.5,
-            "original_max_position_embeddings": 32,
-            "pad_token_id": 0,
-            "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4},
-        },
-    ),
-    "Gemma 3": (
-        transformers.Gemma3TextConfig,
-        {
-            "sliding_window": 24,
-            "sliding_window_pattern": 2,
-            "query_pre_attn_scalar": 30,
-            "rope_local_base_freq": 100.0,
-            "rope_scaling": {"rope_type": "linear", "factor": 8.0},
-        },
-    ),
-    "Qwen 3 MoE": (
-        transformers.Qwen3MoeConfig,
-        {
-            "num_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 64,
-            "norm_topk_prob": True,
-            "mlp_only_layers": [1],
-        },
-    ),
-    "Qwen 2, yarn": (
-        transformers.Qwen2Config,
-        {
-            "use_sliding_window": False,
-            "rope_parameters": {
-                "rope_type": "yarn",
-                "rope_theta": 1e4,
-                "factor": 4.0,
-                "original_max_position_embeddings": 32,
-            },
-        },
-    ),
+    "Phi-3, longrope": (transformers.Phi3Config, {
+        "partial_rotary_factor": 0.5, "original_max_position_embeddings": 32, "pad_token_id": None,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}),
+    "Gemma 3": (transformers.Gemma3TextConfig, {
+        "pad_token_id": None,  # whose embedding transformers would not train
+        "sliding_window": 24, "sliding_window_pattern": 2, "query_pre_attn_scalar": 30, "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "Qwen 3 MoE": (transformers.Qwen3MoeConfig, {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+        "mlp_only_layers": [1]}),
+    "Qwen 2, yarn": (transformers.Qwen2Config, {"use_sliding_window": False, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}}),
     "Qwen 2": (transformers.Qwen2Config, {"use_sliding_window": False}),
     "Qwen 3": (transformers.Qwen3Config, {"use_sliding_window": False}),
     "Nemotron": (transformers.NemotronConfig, {"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
-}
+}  # fmt: skip
 
 
 @dataclass

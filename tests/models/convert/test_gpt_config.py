@@ -94,6 +94,60 @@ def test_a_window_is_read_as_each_family_reads_it() -> None:
             arguments_of(config)
 
 
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma 3 1b": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attention_bias": False,
+        "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "cache_implementation": "hybrid",
+        "eos_token_id": [1, 106], "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+        "intermediate_size": 6912, "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 7,
+        "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 262144,
+    },
+    "phi 4 mini": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "attention_dropout": 0.0,
+        "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "bos_token_id": 199999, "embd_pdrop": 0.0,
+        "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+        "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": False,
+        "max_position_embeddings": 131072, "mlp_bias": False, "num_attention_heads": 24, "num_hidden_layers": 2,
+        "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+        "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "rope_scaling": {"long_factor": [1.5] * 48, "short_factor": [1.0] * 48, "type": "longrope"},
+        "sliding_window": 262144, "tie_word_embeddings": True, "use_cache": True, "vocab_size": 200064,
+    },
+    "qwen 3 moe": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "attention_bias": False,
+        "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645,
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 2, "num_key_value_heads": 4, "output_router_logits": False,
+        "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+        "sliding_window": None, "tie_word_embeddings": False, "use_cache": True, "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_read_whole(name: str) -> None:
+    """All its keys, with fewer layers; as many parameters, and positions that transformers computes."""
+    config = PUBLISHED[name]
+    theirs = transformers.AutoConfig.for_model(**{key: config[key] for key in config if key != "architectures"})
+    with torch.device("meta"):
+        ours, other = GPT(**arguments_of(config)), transformers.AutoModelForCausalLM.from_config(theirs)
+    assert sum(one.numel() for one in ours.parameters()) == sum(one.numel() for one in other.parameters())
+    windows = [512] * 5 + [None, 512] if name == "gemma 3 1b" else [{"phi 4 mini": 262144}.get(name)] * 2
+    assert ours.windows == windows
+    rotary = type(other.model.rotary_emb)(theirs)
+    places = torch.tensor([[0, 1, 700, 5000]])
+    near = ("sliding_attention",) if name == "gemma 3 1b" else ()
+    expected = rotary(torch.zeros(1), places, *near)
+    far, own_near = ours.rotations(places, torch.tensor([[5001]]))
+    torch.testing.assert_close((own_near or far)[0][:, :, 0], expected[0], atol=2e-3, rtol=0)  # at place 5,000, in fp32
+
+
 def test_a_size_that_is_none_is_refused_by_its_key() -> None:
     for key in SIZES:
         for value in ("48", True, 48.0, -1, 0, 10**30, [48], {}, float("nan")):
