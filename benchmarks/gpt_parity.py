@@ -35,10 +35,24 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "Llama": (transformers.LlamaConfig, {}),
     "Llama 3.1, tied": (transformers.LlamaConfig, {"rope_parameters": LONG, "tie_word_embeddings": True}),
     "Mistral": (transformers.MistralConfig, {"sliding_window": None}),
+    "Mistral in windows": (transformers.MistralConfig, {"sliding_window": 24}),
+    "Phi-3 in windows": (transformers.Phi3Config, {"sliding_window": 24, "pad_token_id": None}),
+    "Phi-3, longrope": (transformers.Phi3Config, {
+        "partial_rotary_factor": 0.5, "original_max_position_embeddings": 32, "pad_token_id": None,
+        "rope_parameters": {"rope_type": "longrope", "rope_theta": 1e4}}),
+    "Gemma 3": (transformers.Gemma3TextConfig, {
+        "pad_token_id": None,  # whose embedding transformers would not train
+        "sliding_window": 24, "sliding_window_pattern": 2, "query_pre_attn_scalar": 30, "rope_local_base_freq": 100.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 8.0}}),
+    "Qwen 3 MoE": (transformers.Qwen3MoeConfig, {
+        "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "norm_topk_prob": True,
+        "mlp_only_layers": [1]}),
+    "Qwen 2, yarn": (transformers.Qwen2Config, {"use_sliding_window": False, "rope_parameters": {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 32}}),
     "Qwen 2": (transformers.Qwen2Config, {"use_sliding_window": False}),
     "Qwen 3": (transformers.Qwen3Config, {"use_sliding_window": False}),
     "Nemotron": (transformers.NemotronConfig, {"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
-}
+}  # fmt: skip
 
 
 @dataclass
@@ -62,6 +76,10 @@ def random_model(family: str, *, quick: bool) -> transformers.PreTrainedModel:
     """Drawn from one seed."""
     kind, own = FAMILIES[family]
     width, layers, length = (64, 2, 64) if quick else (256, 4, 256)
+    if own.get("rope_parameters", {}).get("rope_type") == "longrope":
+        factors = [1.0 + number / 8 for number in range(width // 32)]
+        own = own | {"rope_parameters": own["rope_parameters"] | {
+            "short_factor": factors, "long_factor": [2 * one for one in factors]}}  # fmt: skip
     config = kind(
         vocab_size=WORDS, hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
         num_attention_heads=8, num_key_value_heads=2, head_dim=width // 8, max_position_embeddings=length,
@@ -106,14 +124,31 @@ def learned(ours: GPT, theirs: transformers.PreTrainedModel, tokens: Tensor, lab
     expected = theirs(input_ids=tokens, shift_labels=labels, labels=labels).loss
     loss.backward()
     expected.backward()
-    wanted = {name: parameter.grad for name, parameter in theirs.named_parameters()}
-    found = {}
+    wanted = unstacked({name: parameter.grad for name, parameter in theirs.named_parameters()})
+    fused, used, worst = any("qkv_proj" in name for name in wanted), set(), 0.0
     for own, parameter in ours.named_parameters():
-        one = tensor_map(own, ours.sizes)
-        found |= zip(one.names, one.split(parameter.grad), strict=True)
-    assert found.keys() == wanted.keys()
-    worst = max(float((found[name] - wanted[name]).norm() / wanted[name].norm()) for name in wanted)
+        one = tensor_map(own, ours.sizes, fused)
+        expected_grad = one.join([wanted[name] for name in one.names])
+        used |= set(one.names)
+        worst = max(worst, float((parameter.grad - expected_grad).norm() / expected_grad.norm()))
+    assert used == wanted.keys()
     return abs(loss.item() - expected.item()), worst
+
+
+def unstacked(given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Gradients by the names of files, where each expert has its own."""
+    found = {}
+    for name, grad in given.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            found[name] = grad
+            continue
+        module, _, kind = name.rpartition(".")
+        for expert, one in enumerate(grad):
+            parts = (
+                zip(("gate_proj", "up_proj"), one.chunk(2), strict=True) if kind == "gate_up_proj" else [(kind, one)]
+            )
+            found |= {f"{module}.{expert}.{part}.weight": rows for part, rows in parts}
+    return found
 
 
 def main() -> int:

@@ -64,7 +64,7 @@ def generate(
         )
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)
-    cache = model.cache(begins_B, longest + most_new, dtype)
+    cache = model.cache(begins_B, longest + max(0, most_new - 1), dtype)  # the last new word is never read
     read = torch.tensor([[0] * (longest - len(one)) + list(one) for one in beginnings], device=device)
     chance_BS = torch.stack([torch.rand(most_new, generator=generator(seed, "words")) for seed in seeds]).to(
         read.device

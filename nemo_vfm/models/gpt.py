@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Defines GPT, a decoder-only language model that computes the loss of each next token.
 
-Nemotron-4 (2406.11704) and the Llama family are this network with other settings. All have pre-norm, rotary positions
-on a share of each head, grouped-query attention and no dropout. `forward` is four parts, so that a pipeline can put
-them on different devices; the scores of the vocabulary are never gathered.
+Nemotron-4 (2406.11704), the Llama family, Phi-3, Gemma 3 and Qwen 3's mixtures of experts are this network with other
+settings. All have pre-norm, rotary positions on a share of each head, grouped-query attention and no dropout. `forward`
+is four parts, so that a pipeline can put them on different devices; the scores of the vocabulary are never gathered.
 Shape letters: B batch, S tokens, D width, V vocabulary, E head dimension, N packed documents.
 """
 
@@ -16,8 +16,12 @@ from torch import Tensor, nn
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_HEADS, MOST_VOCAB, MOST_WIDTH, require_between
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.model_cost import Op
-from nemo_vfm.models.blocks.decoder import Activation, DecoderBlock, NormKind, Sizes, TextContext, norm_of
+from nemo_vfm.core.types.sample_batches import IGNORED
+from nemo_vfm.models.blocks.decoder import DecoderBlock, NormKind, Rotation, Sizes, TextContext, norm_of
 from nemo_vfm.models.blocks.key_value import KeyValues
+from nemo_vfm.models.blocks.text.experts import Experts, Routes
+from nemo_vfm.models.blocks.text.gated_perceptron import GATES, Activation
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.parallel.context.causal_sharding import gather_causal, split_causal
 from nemo_vfm.parallel.engine.matmul_support import Linear
@@ -36,13 +40,18 @@ class GPT(nn.Module):
         mlp_hidden: width between the linears of the perceptron.
         groups: heads of keys and values; heads must be divisible by it. None has one for each head.
         head_dim: E; None takes width / heads.
-        activation: squared_relu (Nemotron-4), swiglu (Llama) or gelu.
-        norm: layernorm1p (Nemotron-4) or rmsnorm (Llama).
+        activation: squared_relu (Nemotron-4), swiglu (Llama), geglu (Gemma) or gelu.
+        norm: layernorm1p (Nemotron-4), rmsnorm (Llama) or rmsnorm1p (Gemma).
         eps: added to the variance in norms.
         rope: rotary positions.
         tied: whether the first and the last matrix are the same.
         qkv_bias: whether queries, keys and values have a bias (Qwen 2).
         qk_norm: whether queries and keys of each head are normalised (Qwen 3).
+        post_norm: whether the output of attention and perceptron is normalised before it is added (Gemma).
+        query_scalar: scores of attention are divided by its root; None takes E.
+        scale_embedding: whether embeddings are multiplied by the root of D (Gemma).
+        window: blocks that look only at the nearest tokens; None for none.
+        experts: a mixture of experts in place of perceptrons, on one device; None for none.
         init_std: standard deviation of the first weights; those that write to the residual are drawn
             sqrt(2 depth) times smaller.
 
@@ -54,7 +63,9 @@ class GPT(nn.Module):
         self, *, vocab: int, width: int, depth: int, heads: int, mlp_hidden: int, groups: int | None = None,
         head_dim: int | None = None, activation: Activation = "swiglu", norm: NormKind = "rmsnorm", eps: float = 1e-5,
         rope: TextRope = TextRope(), tied: bool = False, qkv_bias: bool = False,
-        qk_norm: bool = False, init_std: float = 0.02,
+        qk_norm: bool = False, post_norm: bool = False, query_scalar: int | None = None,
+        scale_embedding: bool = False, window: SlidingWindow | None = None, experts: Experts | None = None,
+        init_std: float = 0.02,
     ) -> None:  # fmt: skip
         super().__init__()
         groups = heads if groups is None else groups
@@ -63,6 +74,7 @@ class GPT(nn.Module):
         require_between(1, MOST_HEADS, heads=heads, groups=groups, head_dim=head_dim)
         require_between(1, MOST_BLOCKS, depth=depth)
         require_between(0, 1, eps=eps)
+        require_between(1, MOST_WIDTH, query_scalar=query_scalar)
         require_between(0, 100, init_std=init_std)
         if head_dim is None and width % heads:
             raise ValueError(f"width {width} is not divisible by {heads} heads; change either, or give head_dim")
@@ -73,9 +85,14 @@ class GPT(nn.Module):
         head_dim = head_dim or width // heads
         self.vocab, self.width, self.depth, self.heads, self.init_std = vocab, width, depth, heads, init_std
         self.rope, self.rotated = rope, rope.rotated(head_dim)
-        self.sizes = Sizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm)
+        self.window, self.windows = window, [None] * depth if window is None else window.of(depth)
+        if window is not None and window.rope is not None:
+            window.rope.rotated(head_dim)
+        self.scale_embedding = scale_embedding
+        self.sizes = Sizes(width, heads, groups, head_dim, mlp_hidden, activation, norm, eps, qkv_bias, qk_norm,
+                           post_norm, query_scalar, experts)  # fmt: skip
         self.embedding = nn.Embedding(vocab, width)
-        self.blocks = nn.ModuleList(DecoderBlock(self.sizes, layer) for layer in range(depth))
+        self.blocks = nn.ModuleList(DecoderBlock(self.sizes, *one) for one in enumerate(self.windows))
         self.norm = norm_of(self.sizes)
         self.head = Linear(width, vocab, bias=False)
         self.tied = tied
@@ -95,7 +112,8 @@ class GPT(nn.Module):
         if name.endswith("bias"):
             return torch.zeros(shape)
         if name.endswith("norm.weight"):
-            one_p = self.sizes.norm == "layernorm1p" and not name.endswith(("q_norm.weight", "k_norm.weight"))
+            of_head = name.endswith(("q_norm.weight", "k_norm.weight"))
+            one_p = self.sizes.norm == "rmsnorm1p" or (self.sizes.norm == "layernorm1p" and not of_head)
             return torch.zeros(shape) if one_p else torch.ones(shape)
         to_residual = name.endswith((".out.weight", ".down.weight"))
         std = self.init_std / (2 * self.depth) ** 0.5 if to_residual else self.init_std
@@ -121,16 +139,29 @@ class GPT(nn.Module):
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():
             raise ValueError(f"documents of {sum(lengths)} tokens in all do not fill a batch of {tokens_BS.numel()}")
-        place_1S = _places(tokens_BS, lengths)
-        cos, sin = self.rope.table(self.rotated, split_causal(place_1S, 1))
-        return TextContext(cos, sin, lengths)
+        places_1S, lengths_1S = (split_causal(one, 1) for one in _places(tokens_BS, lengths))
+        (cos, sin), near = self.rotations(places_1S, lengths_1S)
+        balanced = self.training and self.sizes.experts is not None and self.sizes.experts.balance > 0
+        return TextContext(cos, sin, lengths, near=near, routes=Routes() if balanced else None)
+
+    def rotations(self, places_BS: Tensor, lengths_BS: Tensor) -> tuple[Rotation, Rotation | None]:
+        """Of blocks without and with a window; None for the latter where they are the same. See `TextRope.table`."""
+        near = None if self.window is None else self.window.rope
+        return (
+            self.rope.table(self.rotated, places_BS, lengths_BS),
+            None if near is None else near.table(near.rotated(self.sizes.head_dim), places_BS, lengths_BS),
+        )
+
+    def embedded(self, tokens_BS: Tensor) -> Tensor:
+        """Tokens as vectors (B, S, D)."""
+        x_BSD: Tensor = self.embedding(tokens_BS)
+        return x_BSD * x_BSD.new_full((), self.width**0.5) if self.scale_embedding else x_BSD  # rounded, as there
 
     def embed(self, tokens_BS: Tensor, context: TextContext) -> Tensor:
         """Tokens as vectors (B, S, D), those of this rank; a packed batch is one row."""
         if context.lengths is not None:
             tokens_BS = tokens_BS.reshape(1, -1)
-        x_BSD: Tensor = self.embedding(split_causal(tokens_BS, 1))
-        return x_BSD
+        return self.embedded(split_causal(tokens_BS, 1))
 
     def run_blocks(self, x_BSD: Tensor, context: TextContext) -> Tensor:
         """The vectors after the blocks that are here."""
@@ -143,6 +174,9 @@ class GPT(nn.Module):
         labels = labels_BS if context.lengths is None else labels_BS.reshape(1, -1)
         scores = self.head(self.norm(x_BSD))
         losses = token_losses(scores.flatten(0, 1), split_causal(labels, 1).flatten())
+        if context.routes is not None and self.sizes.experts is not None:
+            added = self.sizes.experts.balance * context.routes.imbalance()
+            losses = losses + added * (labels.flatten() != IGNORED)  # so their mean grows by as much
         return gather_causal(losses.view(scores.shape[:2]), 1).view(labels_BS.shape).clone()  # FSDP wants no view
 
     def cache(self, begins_B: Tensor, most: int, dtype: torch.dtype) -> KeyValues:
@@ -153,15 +187,16 @@ class GPT(nn.Module):
 
     def scores(self, tokens_BS: Tensor, cache: KeyValues, last: bool = True) -> Tensor:
         """Scores of the next word, (B, V), or with last=False after each token, (B, S, V); on one device."""
-        cos, sin = self.rope.table(self.rotated, cache.places(tokens_BS.shape[1]))
-        x_BSD = self.run_blocks(self.embedding(tokens_BS), TextContext(cos, sin, None, cache))
+        lengths_B1 = (cache.most - cache.begins_B)[:, None]
+        (cos, sin), near = self.rotations(cache.places(tokens_BS.shape[1]), lengths_B1)
+        x_BSD = self.run_blocks(self.embedded(tokens_BS), TextContext(cos, sin, None, cache, near))
         cache.advance(tokens_BS.shape[1])
         found: Tensor = self.head(self.norm(x_BSD[:, -1] if last else x_BSD))
         return found
 
     def plan(self) -> Declared:
         """How an engine may cut this model."""
-        gate = ("blocks.*.mlp.gate",) if self.sizes.activation == "swiglu" else ()
+        gate = ("blocks.*.mlp.gate",) if self.sizes.activation in GATES else ()
         return Declared(
             column=("blocks.*.attention.qkv", "blocks.*.mlp.up", *gate, "head"),
             row=("blocks.*.attention.out", "blocks.*.mlp.down"),
@@ -169,6 +204,8 @@ class GPT(nn.Module):
             per_head=("blocks.*.attention.?_norm",) if self.sizes.qk_norm else (),
             heads=self.sizes.groups,
             query_heads=self.heads,
+            window=None if self.window is None else self.window.tokens,
+            one_device=self.sizes.experts is not None,
             blocks="blocks",
             recompute=("blocks.*",),
             first=() if self.tied else ("embedding",),
@@ -188,20 +225,31 @@ class GPT(nn.Module):
         """
         batch, length = inputs["tokens_BS"]
         sizes, tokens = self.sizes, 2.0 * batch * length
-        pairs = sum(one**2 for one in inputs.get("lengths_N", (length,) * batch))
+        documents = inputs.get("lengths_N", (length,) * batch)
+        pairs = sum(_pairs(one, window) for window in self.windows for one in documents)
         kept = sizes.head_dim * (sizes.heads + 2 * sizes.groups) + sizes.head_dim * sizes.heads
-        linears = 3 if sizes.activation == "swiglu" else 2
+        linears = 3 if sizes.activation in GATES else 2
+        experts, dense, routed = sizes.experts, self.depth, 0
+        if experts is not None:
+            dense = len(experts.dense_layers)
+            routed = (self.depth - dense) * (experts.count + linears * experts.per_token * experts.hidden)
         return [
             Op("linear", self.depth * tokens * self.width * kept, "attention projections"),
-            Op("attention", self.depth * 4.0 * pairs * sizes.heads * sizes.head_dim, "causal attention", causal=True),
-            Op("linear", self.depth * tokens * self.width * linears * sizes.mlp_hidden, "perceptron"),
+            Op("attention", 4.0 * pairs * sizes.heads * sizes.head_dim, "causal attention", causal=True),
+            Op("linear", tokens * self.width * (dense * linears * sizes.mlp_hidden + routed), "perceptron"),
             Op("linear", tokens * self.width * self.vocab, "output"),
         ]
 
 
-def _places(tokens_BS: Tensor, lengths: tuple[int, ...] | None) -> Tensor:
-    """(1, S), each token's position in its document."""
+def _pairs(length: int, window: int | None) -> int:
+    """Queries times keys of a text where the masked half is counted: all, or twice those in the window less the own."""
+    near = min(length, window or length)
+    return near**2 + 2 * (length - near) * near - (length - near)
+
+
+def _places(tokens_BS: Tensor, lengths: tuple[int, ...] | None) -> tuple[Tensor, Tensor]:
+    """(1, S) each: every token's position in its document, and the length of that."""
     device = tokens_BS.device
-    if lengths is None:
-        return torch.arange(tokens_BS.shape[1], device=device)[None]
-    return torch.cat([torch.arange(length, device=device) for length in lengths])[None]
+    documents = (tokens_BS.shape[1],) if lengths is None else lengths
+    places = torch.cat([torch.arange(length, device=device) for length in documents])
+    return places[None], torch.cat([torch.full((length,), length, device=device) for length in documents])[None]

@@ -148,6 +148,9 @@ class Allowed:
             return RefusedLayout("context", at.context, self._scheme(at.tensor, at.context, "ring", 1))
         if why := self._stages(at.pipeline, 1):
             return RefusedLayout("pipeline", at.pipeline, why)
+        if why := self._once(("data", at.data), lambda: require_divisible(
+            self.subject.model, ParallelPlan(shard=at.data))):  # fmt: skip
+            return RefusedLayout("samples", at.data, why)
         if why := self._samples(at.data):
             return RefusedLayout("samples", at.data, why)
         if at.pipeline > 1 and (why := self._enough(at)):

@@ -17,7 +17,7 @@ from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.parallel.plan.sharding_spec import matching
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory, StaticMemory
 from nemo_vfm.perf.stand_ins import Shapes, sample_tokens
-from nemo_vfm.perf.traced import Cut, Even, TracedMemory, traced, two_blocks
+from nemo_vfm.perf.traced import Cut, Even, TracedMemory, num_parameters, traced, two_blocks
 
 Where = Literal["block", "first", "last", "every"]
 _ADAMW: OptimizerFactory = partial(torch.optim.AdamW, lr=1e-4)
@@ -168,7 +168,8 @@ def facts(model: nn.Module, inputs: Shapes, optimizer: OptimizerFactory = _ADAMW
         name: Weight(tuple(p.shape), split_axis(name, how), p.requires_grad, name in narrows)
         for name, p in model.named_parameters()
     }
-    begin = f"{how.blocks}.{next(iter(model.get_submodule(how.blocks)._modules))}."
+    largest = max(range(len(blocks)), key=lambda place: num_parameters(blocks[place]))
+    begin = f"{how.blocks}.{list(model.get_submodule(how.blocks)._modules)[largest]}."
     placed = {name: next((kind for kind, below in ends.items() if name in below), "every") for name in weights}
     outer = {name: weight for name, weight in weights.items() if not name.startswith(f"{how.blocks}.")}
     return ModelFacts(

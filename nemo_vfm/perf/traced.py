@@ -278,11 +278,16 @@ def _named(inputs: Mapping[str, Tensor], part: Callable[..., Tensor], skipped: i
     return {name: inputs[name] for name in wanted if name in inputs}
 
 
+def num_parameters(module: nn.Module) -> int:
+    """Of all of a module."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
 def two_blocks(model: Cuttable) -> Cuttable:
-    """A copy of a model with its first block twice, and no other."""
+    """A copy of a model with its first block twice, and no other; with its largest where blocks differ."""
     how, reduced = model.plan(), copy.copy(_module(model))
     blocks = _module(model).get_submodule(how.blocks)
-    first = next(blocks.children())
+    first = max(blocks.children(), key=num_parameters)
     small: Cuttable = _with(reduced, how.blocks.split("."), nn.ModuleList([first, copy.deepcopy(first)]))  # type: ignore[assignment]
     return copy.deepcopy(small)
 

@@ -58,7 +58,9 @@ def trained(kitchen, name: str = "run") -> GPT:
     return model
 
 
-@pytest.mark.parametrize("family", ["llama 3.1, tied", "nemotron", "qwen 2"])
+@pytest.mark.parametrize("family", [
+    "llama 3.1, tied", "nemotron", "qwen 2", "phi 4 mini", "gemma 3, linear", "qwen 3 moe in windows",
+])  # fmt: skip
 def test_a_folder_comes_in_as_weights_a_model_and_a_tokenizer(family: str, kitchen, capfd) -> None:
     written(kitchen.folder / "theirs", family)
     byte_level(kitchen.folder / "theirs")
@@ -87,11 +89,14 @@ def test_what_came_in_goes_out_as_it_was(family: str, kitchen, capfd) -> None:
     assert kitchen.main("convert", "theirs", "ours") == 0
     assert kitchen.main("convert", "ours", "again", "--to", "transformers") == 0
     again = transformers.AutoModelForCausalLM.from_pretrained(kitchen.folder / "again").eval()
-    # Mistral without a sliding window is Llama, and goes out as such.
-    assert type(again).__name__ == type(theirs).__name__.replace("Mistral", "Llama")
+    # Mistral without a sliding window is Llama and Phi-3 with whole heads Mistral, and they go out as such.
+    other = {"mistral": "LlamaForCausalLM", "phi 3": "MistralForCausalLM"}.get(family)
+    assert type(again).__name__ == (other or type(theirs).__name__)
     with torch.no_grad():
-        assert torch.equal(again(words()).logits, theirs(words()).logits)
-    if family == "qwen 2":  # AutoTokenizer takes its own class for this kind of model, whatever the files say
+        found, expected = again(words()).logits, theirs(words()).logits
+    close = (found - expected).abs().max() <= 1e-5 * expected.abs().max()  # of one fused product, or of three
+    assert close if family == "phi 3" else torch.equal(found, expected)
+    if family.startswith("qwen 2"):  # AutoTokenizer takes its own class for this kind of model, whatever the files say
         assert "load it from ours/tokenizer alone" in capfd.readouterr().err.replace("\n", " ")
         (kitchen.folder / "again/config.json").unlink()
     tokenizer = transformers.AutoTokenizer.from_pretrained(kitchen.folder / "again", local_files_only=True)

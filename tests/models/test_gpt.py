@@ -11,12 +11,23 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.fp8 import Fp8
+from nemo_vfm.models.adapters.low_rank_adapter import AdapterTarget, LowRankAdapter
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.rope_scaling import LongRope
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.apply_parallelism import recompute, require_divisible
+from nemo_vfm.parallel.context.causal_sharding import causal_attention
 from nemo_vfm.parallel.engine.vocab_parallel_loss import IGNORED, token_losses
+from nemo_vfm.parallel.fp8.use_fp8 import large_linears
+from nemo_vfm.parallel.plan.plan import ParallelPlan
 
 SMALL: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 3, "heads": 6, "groups": 2, "mlp_hidden": 80}
 NEMOTRON: dict[str, Any] = {"activation": "squared_relu", "norm": "layernorm1p", "rope": TextRope(share=0.5)}
+WINDOW: dict[str, Any] = {"window": SlidingWindow(tokens=4, layers=(0, 2), rope=TextRope(theta=100.0))}
 
 
 def test_weights_begin_normal_and_those_that_write_to_the_residual_are_smaller_by_the_root_of_their_number() -> None:
@@ -59,9 +70,79 @@ def test_no_word_sees_a_later_one(family: dict[str, Any]) -> None:
     assert torch.equal(before[:, :9], after[:, :9]) and (before[:, 9:] != after[:, 9:]).all()
 
 
-def test_packed_documents_are_as_if_alone() -> None:
+def test_a_word_reaches_as_far_back_as_the_windows_of_all_blocks_together() -> None:
     torch.manual_seed(0)
-    model, text, labels = GPT(**SMALL, **NEMOTRON), words(2, 16), words(2, 16)
+    text = words(1, 300)
+    changed, labels = text.clone(), words(1, 300)
+    changed[:, 100] = (changed[:, 100] + 1) % 96
+    model = GPT(**SMALL, window=SlidingWindow(tokens=5))  # three blocks, so 3 x 4 places
+    same = model(text, labels) == model(changed, labels)
+    assert same[:, :100].all() and same[:, 113:].all() and not same[:, 100:113].any()
+
+
+def test_attention_in_a_window_is_that_of_a_mask() -> None:
+    q, k, v = (torch.randn(2, heads, 700, 8, requires_grad=True) for heads in (6, 2, 2))
+    place, begin = torch.arange(700), torch.tensor([0] * 280 + [280] * 420)
+    mask = (place <= place[:, None]) & (place > place[:, None] - 200) & (place >= begin[:, None])
+    expected = F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    found = causal_attention(q, k, v, (280, 420), 200)
+    torch.testing.assert_close(found, expected)
+    weights = torch.randn_like(found)
+    for one, other in zip(*(torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (found, expected)),
+                          strict=True):  # fmt: skip
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("window", [1, 5, 16, 40])
+def test_a_window_costs_the_keys_that_are_seen(window: int) -> None:
+    seen = sum(min(place + 1, window) for place in range(16))
+    model = GPT(**SMALL, window=SlidingWindow(tokens=window))
+    (found,) = [op.flops for op in model.ops({"tokens_BS": (1, 16)}) if op.kind == "attention"]
+    whole = sum(op.flops for op in GPT(**SMALL).ops({"tokens_BS": (1, 16)}) if op.kind == "attention")
+    assert found / whole == pytest.approx((2 * seen - 16) / 16**2)  # as causal attention is counted: the diagonal once
+
+
+def test_context_devices_are_refused_for_a_window() -> None:
+    model = GPT(**SMALL, **WINDOW)
+    require_divisible(model, ParallelPlan(tensor=2, shard=2))
+    with pytest.raises(UserError, match="some blocks see 4 tokens"):
+        require_divisible(model, ParallelPlan(context=2))
+
+
+def test_a_mixture_of_experts_is_on_one_device_and_not_in_fp8() -> None:
+    model = GPT(**SMALL, experts=Experts(4, per_token=2, hidden=16))
+    require_divisible(model, ParallelPlan(microbatches=4))
+    for plan in (ParallelPlan(tensor=2), ParallelPlan(shard=2), ParallelPlan(replicate=2), ParallelPlan(context=2)):
+        with pytest.raises(UserError, match=r"experts \(model\.experts\) is on one device, and this plan is for 2"):
+            require_divisible(model, plan)
+    with pytest.raises(UserError, match="not trained in FP8"):
+        large_linears(model, Fp8())
+
+
+def test_adapters_of_perceptrons_do_not_learn_in_a_router_alone() -> None:
+    with torch.device("meta"):
+        model = GPT(**SMALL, experts=Experts(4, per_token=2, hidden=16))
+    target = AdapterTarget(modules="blocks.*.mlp.*", rank=2, alpha=2.0)  # as lora_text has it
+    with pytest.raises(ValueError, match=r"matches no linear of this GPT, which has .*experts\.perceptrons"):
+        LowRankAdapter(targets={"mlp": target}).ranks(model)
+
+
+def test_every_expert_has_a_gradient_and_running_blocks_again_changes_none() -> None:
+    torch.manual_seed(0)
+    model, text = GPT(**SMALL, experts=Experts(40, per_token=2, hidden=16, balance=0.5)), words(1, 8)
+    model(text, text).sum().backward()
+    kept = {name: one.grad.clone() for name, one in model.named_parameters() if one.grad is not None}
+    assert len(kept) == len(dict(model.named_parameters())) and not all(one.any() for one in kept.values())
+    model.zero_grad(set_to_none=True)
+    recompute(model)
+    model(text, text).sum().backward()
+    assert all(torch.equal(kept[name], one.grad) for name, one in model.named_parameters() if one.grad is not None)
+
+
+@pytest.mark.parametrize("family", [NEMOTRON, WINDOW], ids=["nemotron", "window"])
+def test_packed_documents_are_as_if_alone(family: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    model, text, labels = GPT(**SMALL, **family), words(2, 16), words(2, 16)
     packed = model(text, labels, torch.tensor([5, 11, 16]))
     alone = [model(text[:1, :5], labels[:1, :5]), model(text[:1, 5:], labels[:1, 5:]), model(text[1:], labels[1:])]
     torch.testing.assert_close(packed.flatten(), torch.cat(alone, 1).flatten(), atol=1e-5, rtol=1e-5)
@@ -69,9 +150,10 @@ def test_packed_documents_are_as_if_alone() -> None:
         model(text, labels, torch.tensor([5, 15]))
 
 
-def test_a_cache_changes_no_score_and_texts_of_a_batch_may_begin_at_different_places() -> None:
+@pytest.mark.parametrize("family", [NEMOTRON, WINDOW], ids=["nemotron", "window"])
+def test_a_cache_changes_no_score_and_texts_of_a_batch_may_begin_at_different_places(family: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model, text = GPT(**SMALL, **NEMOTRON).eval(), words(1, 12)
+    model, text = GPT(**SMALL, **family).eval(), words(1, 12)
     whole = model.scores(text, model.cache(torch.zeros(1, dtype=torch.long), 12, torch.float32), last=False)
     padded = torch.cat([text, F.pad(text[:, :8], (4, 0))])
     cache = model.cache(torch.tensor([0, 4]), 12, torch.float32)
@@ -111,7 +193,7 @@ def test_it_says_what_it_costs(family: dict[str, Any]) -> None:
 
 def test_long_context_stretches_low_frequencies_alone() -> None:
     frequencies = torch.tensor([1.0, 1e-2, 1e-3, 1e-5])
-    stretched = LongContext(factor=8.0, trained_on=8192).stretched(frequencies)
+    stretched = LongContext(factor=8.0, trained_on=8192).stretched(frequencies, 5e5, torch.ones(1, 1))
     assert stretched[:2].tolist() == pytest.approx([1.0, 1e-2])
     assert 1e-3 / 8 < stretched[2] < 1e-3 and stretched[3] == pytest.approx(1e-5 / 8)
 
@@ -128,3 +210,17 @@ def test_long_context_stretches_low_frequencies_alone() -> None:
 def test_numbers_that_do_not_fit_are_refused(wrong: dict[str, Any], words_: str) -> None:
     with pytest.raises(ValueError, match=words_):
         GPT(**(SMALL | wrong))
+
+
+def test_positions_of_long_rope_are_those_of_a_text_whatever_lies_beside_it() -> None:
+    torch.manual_seed(0)
+    rope = TextRope(long_context=LongRope((1.0, 1.5, 2.0, 3.0), (4.0, 5.0, 6.0, 7.0), trained_on=8))
+    model, text, labels = GPT(**SMALL, rope=rope).eval(), words(1, 24), words(1, 24)
+    packed = model(text, labels, torch.tensor([8, 16]))
+    alone = [model(text[:, :8], labels[:, :8]), model(text[:, 8:], labels[:, 8:])]
+    torch.testing.assert_close(packed, torch.cat(alone, 1), atol=1e-5, rtol=1e-5)
+    cache = model.cache(torch.tensor([0, 8]), 16, torch.float32)
+    both = model.scores(torch.cat([text[:, 8:], F.pad(text[:, :8], (8, 0))]), cache)
+    for begin, end, found in ((8, 24, both[0]), (0, 8, both[1])):
+        cache = model.cache(torch.zeros(1, dtype=torch.long), end - begin, torch.float32)
+        torch.testing.assert_close(model.scores(text[:, begin:end], cache)[0], found, atol=1e-5, rtol=1e-5)

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.models.autoencoder import CausalAutoencoder
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
@@ -39,7 +41,8 @@ NETWORKS: dict[type[nn.Module], tuple[dict[str, Any], dict[str, Any]]] = {
     GPT: ({"vocab": 11, "width": 48, "depth": 2, "heads": 4, "mlp_hidden": 24}, {
         "vocab": 12, "width": 24, "depth": 1, "heads": 6, "mlp_hidden": 20, "groups": 2, "head_dim": 8,
         "activation": "gelu", "norm": "layernorm1p", "eps": 1.0, "rope": TextRope(share=0.5), "tied": True,
-        "qkv_bias": True, "qk_norm": True, "init_std": 1.0,
+        "qkv_bias": True, "qk_norm": True, "init_std": 1.0, "post_norm": True, "query_scalar": 5,
+        "scale_embedding": True, "window": SlidingWindow(3), "experts": Experts(3, per_token=2, hidden=8),
     }),
     CausalAutoencoder: ({"width": 32, "blocks": 1, "widest": 32, "attention": "space_time"}, {
         "latent_channels": 8, "space": 16, "time": 4, "width": 16, "widest": 64, "blocks": 2, "wavelet_space": 1,

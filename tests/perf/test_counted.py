@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from nemo_vfm.models.blocks.text.experts import Experts
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
@@ -26,6 +27,8 @@ MODELS: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "st_dit without full attention": (STDiT, VIDEO | {"reaches": ("temporal", "spatial"), "modulation_rank": None}),
     "gpt like llama": (GPT, TEXT),
     "gpt like nemotron": (GPT, TEXT | {"activation": "squared_relu", "norm": "layernorm1p"}),
+    "gpt like gemma": (GPT, TEXT | {"activation": "geglu", "norm": "rmsnorm1p", "post_norm": True, "query_scalar": 8}),
+    "gpt with experts": (GPT, TEXT | {"experts": Experts(4, per_token=2, hidden=96, dense_layers=(1,))}),
     "gpt with wide heads": (GPT, TEXT | {"head_dim": 48, "tied": True, "qk_norm": True, "qkv_bias": True}),
 }  # fmt: skip
 

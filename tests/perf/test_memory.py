@@ -21,6 +21,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from nemo_vfm.core.device import device
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
@@ -48,7 +50,11 @@ MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
     "wan lora": (wan_lora, VIDEO), "gpt dora": (gpt_dora, {"tokens_BS": (1, 512)}),
 }  # fmt: skip
 #: Besides those that every layout is tried with.
-KNOWN = MODELS | {"gpt mlp dora": (gpt_mlp_dora, {"tokens_BS": (1, 512)})}
+KNOWN = MODELS | {
+    "gpt mlp dora": (gpt_mlp_dora, {"tokens_BS": (1, 512)}),
+    "gpt window": (partial(gpt, window=SlidingWindow(100)), {"tokens_BS": (1, 512)}),
+    "gpt experts": (partial(gpt, experts=Experts(8, per_token=2, hidden=64, balance=0.1)), {"tokens_BS": (1, 512)}),
+}
 ROWS = 2
 CLOSE = 0.1
 
@@ -87,7 +93,9 @@ def fake_group(world: int) -> Iterator[None]:
         dist.destroy_process_group()
 
 
-@pytest.mark.parametrize(("name", "recompute"), [("gpt", "none"), ("dit", "blocks")])
+@pytest.mark.parametrize(("name", "recompute"), [
+    ("gpt", "none"), ("dit", "blocks"), ("gpt window", "none"), ("gpt experts", "none"), ("gpt experts", "blocks"),
+])  # fmt: skip
 def test_a_step_on_one_device_needs_what_the_model_says(name: str, recompute: Any):
     found = measured(0, name, {}, recompute)
     assert said(name, {}, precision="fp32", recompute=recompute) == pytest.approx(found.most, rel=0.02)

@@ -10,6 +10,10 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.language.generation import generate
 from nemo_vfm.language.token_choice import Choice
+from nemo_vfm.models.blocks.text.experts import Experts
+from nemo_vfm.models.blocks.text.rope_scaling import LongRope
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
+from nemo_vfm.models.blocks.text_rope import TextRope
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
 from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, bytes_per_token
@@ -88,6 +92,24 @@ def test_a_text_is_bitwise_the_same_alone_and_among_any_neighbours(passes: Model
     for one, two, three in zip(crowd, few, alone, strict=True):
         assert (one.given, one.new) == (two.given, two.new) == (three.given, three.new)
     assert sum(len(one.new) for one in crowd) > 100
+
+
+def test_a_text_in_windows_with_experts_is_the_same_alone_and_among_neighbours_and_by_generate() -> None:
+    torch.manual_seed(0)
+    rope = TextRope(long_context=LongRope((1.0,) * 32, (3.0,) * 32, trained_on=24))  # some texts grow longer
+    window, experts = SlidingWindow(9, (1,), TextRope(theta=100.0)), Experts(4, per_token=2, hidden=64)
+    model = GPT(vocab=300, width=512, depth=2, heads=8, groups=4, mlp_hidden=528, init_std=0.06, rope=rope,
+                window=window, experts=experts)  # fmt: skip
+    passes = ModelPasses(model.eval(), room(model, 600), 16)
+    asked = requests(8)
+    crowd = served(BatchEngine(passes, piece=16), asked)
+    for request, one in zip(asked, crowd, strict=True):
+        (alone,) = served(BatchEngine(passes, piece=16), [request])
+        assert (one.given, one.new) == (alone.given, alone.new)
+        if request.most_new:
+            (text,) = generate(passes.model, [request.tokens], most_new=request.most_new, choice=request.choice,
+                               seeds=[request.seed])  # fmt: skip
+            assert one.tokens == text
 
 
 def test_texts_are_those_that_generate_writes(passes: ModelPasses) -> None:

@@ -16,14 +16,39 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 LONG = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 16}  # fmt: skip
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16}
 FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
     "llama": (transformers.LlamaConfig, {}),
     "llama 3.1, tied": (transformers.LlamaConfig, {"rope_parameters": LONG, "tie_word_embeddings": True}),
     "mistral": (transformers.MistralConfig, {"sliding_window": None}),
+    "mistral 0.1": (transformers.MistralConfig, {"sliding_window": 12}),
+    "llama, linear": (transformers.LlamaConfig, {"rope_parameters": {"rope_type": "linear", "factor": 4.0}}),
+    "qwen 2 in windows, yarn": (transformers.Qwen2Config, {
+        "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1, "head_dim": 8,
+        "rope_parameters": YARN | {"beta_fast": 4.0}}),
+    "qwen 3 in some windows": (transformers.Qwen3Config, {
+        "use_sliding_window": True, "sliding_window": 9, "rope_parameters": YARN | {"truncate": False},
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "qwen 2": (transformers.Qwen2Config, {"use_sliding_window": False, "head_dim": 8}),
     "qwen 3": (transformers.Qwen3Config, {"use_sliding_window": False}),
+    "phi 3": (transformers.Phi3Config, {"sliding_window": 12, "pad_token_id": 0}),
+    "phi 4 mini": (transformers.Phi3Config, {
+        "partial_rotary_factor": 0.5, "tie_word_embeddings": True, "original_max_position_embeddings": 16,
+        "pad_token_id": 0, "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]}}),
+    "gemma 3": (transformers.Gemma3TextConfig, {
+        "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "query_pre_attn_scalar": 30}),
+    "gemma 3, linear": (transformers.Gemma3TextConfig, {
+        "sliding_window": 9, "sliding_window_pattern": 2, "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+        "rope_theta": 5e5, "rope_local_base_freq": 100.0}),
+    "qwen 3 moe": (transformers.Qwen3MoeConfig, {
+        "num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True}),
+    "qwen 3 moe in windows": (transformers.Qwen3MoeConfig, {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "mlp_only_layers": [1],
+        "use_sliding_window": True, "sliding_window": 9}),
     "nemotron": (transformers.NemotronConfig, {"partial_rotary_factor": 0.5, "hidden_act": "relu2"}),
-}
+}  # fmt: skip
 
 
 def written(folder: Path, family: str, head: Any = transformers.AutoModelForCausalLM, **more: Any) -> Any:

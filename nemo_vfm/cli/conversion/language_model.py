@@ -7,10 +7,10 @@ the memory of a whole model.
 """
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
 
@@ -149,18 +149,28 @@ def converted_model(source: Path) -> KnownModel:
 
     from nemo_vfm.config import read_values
     from nemo_vfm.core.storage.files import read_json
+
+    settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
+    with torch.device("meta"):
+        model = _built(settings)
+    length, tokenizer = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
+    return KnownModel(model, length, tokenizer) if tokenizer.is_dir() else KnownModel(model, length, None, source)
+
+
+def _built(value: Any) -> Any:
+    """A node of an ingredient that `convert_in` wrote; KeyError where it is of another class."""
+    from nemo_vfm.models.blocks.text import experts, rope_scaling, sliding_window
     from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
     from nemo_vfm.models.gpt import GPT
 
-    settings = dict(read_values((source / INGREDIENT).read_text(), INGREDIENT.name))
-    rope = dict(settings.pop("rope"))
-    long = rope.pop("long_context")
-    kept = None if long is None else LongContext(**{name: long[name] for name in long if name != "_target_"})
-    with torch.device("meta"):
-        model = GPT(**{name: settings[name] for name in settings if name != "_target_"},
-                    rope=TextRope(theta=rope["theta"], share=rope["share"], long_context=kept))  # fmt: skip
-    length, tokenizer = read_json(source / "convert.json").get("most_tokens"), source / TOKENIZER
-    return KnownModel(model, length, tokenizer) if tokenizer.is_dir() else KnownModel(model, length, None, source)
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, Mapping):
+        return value
+    kinds = (GPT, TextRope, LongContext, rope_scaling.LinearScaling, rope_scaling.YarnScaling, rope_scaling.LongRope,
+             sliding_window.SlidingWindow, experts.Experts)  # fmt: skip
+    known = {f"{kind.__module__}.{kind.__qualname__}": kind for kind in kinds}
+    return known[value["_target_"]](**{key: _built(one) for key, one in value.items() if key != "_target_"})
 
 
 def _generation(known: KnownModel, tokenizer: Path | None) -> "dict[str, Json]":

@@ -13,15 +13,18 @@ from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
 from nemo_vfm.models.convert.gpt_families import FAMILIES
-from nemo_vfm.models.convert.gpt_weights import names_of
+from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.gpt import GPT
 
 _FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)
-_KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron", re.IGNORECASE)
-#: Of these families, models of another kind: mixtures of experts, of images, of states.
+_KNOWN = re.compile(r"llama|mistral|ministral|qwen-?[23]|qwq|nemotron-?[34]|minitron|gemma-?3|phi-?[34]", re.IGNORECASE)
+#: Of these families, models of another kind: other mixtures of experts, of images, of states.
 _OTHERS = re.compile(
-    r"moe|-a\d+b|mixtral|vision|-vl|audio|omni|embed|llama-?4|next|nemotron-?(?:h|nano)", re.IGNORECASE
+    r"moe|-a\d+b|mixtral|vision|multimodal|-vl|audio|omni|embed|llama-?4|next|nemotron-?(?:h|nano)|"
+    r"gemma-?3(?:n|-4b|-12b|-27b)|phi-?3-small",
+    re.IGNORECASE,
 )
+_QWEN3_MOE = re.compile(r"qwen-?3-(?:coder-)?\d+b-a\d+b", re.IGNORECASE)
 _ROPE = "model.rope"
 _ACTIVATIONS = {"gelu": "gelu", "swiglu": "swiglu", "fast-swiglu": "swiglu", "squared-relu": "squared_relu",
                 "squared_relu": "squared_relu"}  # fmt: skip
@@ -64,7 +67,8 @@ def _pretrained(draft: Draft) -> None:
     draft.put("model._target_", "nemo_vfm.models.convert.gpt_folder.gpt_of_folder")
     draft.put("model.folder", "${base}")
     name = str(draft.get("pretrained"))
-    if _OTHERS.search(name) or (downloaded(name) and not _KNOWN.search(name)):
+    other = _OTHERS.search(name) and not _QWEN3_MOE.search(name)
+    if other or (downloaded(name) and not _KNOWN.search(name)):
         draft.differ(f"{name} is no {_FAMILIES} by its name, and no other language model is read from transformers: "
                      "unless it is one, the recipe ends with a sentence when it runs")  # fmt: skip
     draft.agree("model_builder", "start_from")
@@ -74,8 +78,8 @@ def _pretrained(draft: Draft) -> None:
             draft.leave(fact, "the folder's config.json says it")
     model = GPT(vocab=8, width=8, depth=1, heads=1, mlp_hidden=8)
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    adapters(draft, model, {one: tuple(name.removesuffix(".weight") for name in names_of(f"{one}.weight"))
-                            for one in linears})  # fmt: skip
+    stored = {one: tensor_map(f"{one}.weight", model.sizes).names for one in linears}
+    adapters(draft, model, {one: tuple(name.removesuffix(".weight") for name in stored[one]) for one in linears})
 
 
 def _without_weights(draft: Draft) -> None:

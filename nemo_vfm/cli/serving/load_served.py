@@ -163,6 +163,8 @@ def _without_adapters(adapted: "GPT") -> "GPT":
             vocab=adapted.vocab, width=sizes.width, depth=adapted.depth, heads=sizes.heads, mlp_hidden=sizes.mlp_hidden,
             groups=sizes.groups, head_dim=sizes.head_dim, activation=sizes.activation, norm=sizes.norm, eps=sizes.eps,
             rope=adapted.rope, tied=adapted.tied, qkv_bias=sizes.qkv_bias, qk_norm=sizes.qk_norm,
+            post_norm=sizes.post_norm, query_scalar=sizes.query_scalar, scale_embedding=adapted.scale_embedding,
+            window=adapted.window, experts=sizes.experts,
         )  # fmt: skip
 
 

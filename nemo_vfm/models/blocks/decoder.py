@@ -8,23 +8,24 @@ Shape letters: B batch, S tokens, D width, G groups (heads of keys and values), 
 E head dimension, R its rotated part.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.key_value import AttentionCache
-from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm
+from nemo_vfm.models.blocks.norm import LayerNorm1p, RMSNorm, RMSNorm1p
 from nemo_vfm.models.blocks.rope import rotate
+from nemo_vfm.models.blocks.text.experts import Experts, MixtureOfExperts, Routes
+from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
 from nemo_vfm.parallel.apply.shared_heads import own_queries, whole_groups
 from nemo_vfm.parallel.context.causal_sharding import causal_attention
 from nemo_vfm.parallel.engine.matmul_support import Linear
 
-Activation = Literal["squared_relu", "swiglu", "gelu"]
-NormKind = Literal["layernorm1p", "rmsnorm"]
+NormKind = Literal["layernorm1p", "rmsnorm", "rmsnorm1p"]
+Rotation = tuple[Tensor, Tensor]
+_NORMS: dict[NormKind, type[nn.Module]] = {"layernorm1p": LayerNorm1p, "rmsnorm": RMSNorm, "rmsnorm1p": RMSNorm1p}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +38,14 @@ class Sizes:
         groups: G, heads of keys and values; H / G queries share each.
         head_dim: E.
         mlp_hidden: between the two linears of the perceptron.
-        activation: of the perceptron; swiglu has a gate.
-        norm: layernorm1p has a bias and a gain that is kept as its difference from 1.
+        activation: of the perceptron; swiglu and geglu have a gate.
+        norm: layernorm1p has a bias; it and rmsnorm1p have a gain that is kept as its difference from 1.
         eps: added to the variance in norms.
         qkv_bias: whether queries, keys and values have one.
         qk_norm: whether queries and keys of each head are normalised before they are rotated.
+        post_norm: whether the output of attention and perceptron is normalised, too, before it is added.
+        query_scalar: scores of attention are divided by its root; None takes E.
+        experts: in place of the perceptron; None for none.
     """
 
     width: int
@@ -54,6 +58,9 @@ class Sizes:
     eps: float
     qkv_bias: bool
     qk_norm: bool
+    post_norm: bool
+    query_scalar: int | None
+    experts: Experts | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,29 +72,49 @@ class TextContext:
         sin: the same, signed as `rotate` wants it.
         lengths: of the documents in a packed row, in tokens; None where a row is one document.
         cache: keys and values of what came before; None in training.
+        near: cos and sin of blocks with a window, where these have positions of their own; None where they do not.
+        routes: where a mixture of experts notes its choices; None where nobody asks.
     """
 
     cos: Tensor
     sin: Tensor
     lengths: tuple[int, ...] | None = None
     cache: AttentionCache | None = None
+    near: Rotation | None = None
+    routes: Routes | None = None
+
+    def rotation(self, window: int | None) -> Rotation:
+        """(cos, sin) of a block with this window."""
+        return (self.cos, self.sin) if window is None or self.near is None else self.near
 
 
 def norm_of(sizes: Sizes) -> nn.Module:
     """The norm before each half of a block."""
-    kind = RMSNorm if sizes.norm == "rmsnorm" else LayerNorm1p
-    return kind(dim=sizes.width, eps=sizes.eps)
+    return _NORMS[sizes.norm](dim=sizes.width, eps=sizes.eps)
+
+
+def head_norm_of(sizes: Sizes) -> nn.Module | None:
+    """The norm of each head's queries or keys, if there is one."""
+    kind = RMSNorm1p if sizes.norm == "rmsnorm1p" else RMSNorm
+    return kind(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
 
 
 class CausalAttention(nn.Module):
-    """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): every token looks at itself and its past."""
+    """Grouped-query attention (Ainslie et al. 2023, arXiv 2305.13245): every token looks at itself and its past.
 
-    def __init__(self, sizes: Sizes, layer: int) -> None:
+    Args:
+        sizes: of the block.
+        layer: which block it is.
+        window: tokens that each sees, itself among them; None for all.
+    """
+
+    def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
         super().__init__()
+        self.window = window
+        self.scale = 1.0 if sizes.query_scalar is None else (sizes.head_dim / sizes.query_scalar) ** 0.5
         self.layer, self.head_dim, self.queries = layer, sizes.head_dim, sizes.heads // sizes.groups
         self.qkv = Linear(sizes.width, (sizes.heads + 2 * sizes.groups) * sizes.head_dim, bias=sizes.qkv_bias)
-        self.q_norm = RMSNorm(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
-        self.k_norm = RMSNorm(dim=sizes.head_dim, eps=sizes.eps) if sizes.qk_norm else None
+        self.q_norm, self.k_norm = head_norm_of(sizes), head_norm_of(sizes)
         self.out = Linear(sizes.heads * sizes.head_dim, sizes.width, bias=False)
 
     def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
@@ -98,15 +125,15 @@ class CausalAttention(nn.Module):
         q, k, v = (part.flatten(2, 3) for part in (own_queries(q), k, v))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = (turned(x, reading.cos, reading.sin).transpose(1, 2) for x in (q, k))
-        o_BHSE = self._attended(q, k, v.transpose(1, 2), reading)
+        q, k = (turned(x, *reading.rotation(self.window)).transpose(1, 2) for x in (q, k))
+        o_BHSE = self._attended(q if self.scale == 1 else q * self.scale, k, v.transpose(1, 2), reading)
         update: Tensor = self.out(o_BHSE.transpose(1, 2).flatten(2))
         return update
 
     def _attended(self, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, reading: TextContext) -> Tensor:
         if reading.cache is not None:
-            return reading.cache.attend(self.layer, q_BHSE, k_BGSE, v_BGSE)
-        return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths)
+            return reading.cache.attend(self.layer, q_BHSE, k_BGSE, v_BGSE, self.window)
+        return causal_attention(q_BHSE, k_BGSE, v_BGSE, reading.lengths, self.window)
 
 
 def turned(x_BSHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -118,42 +145,37 @@ def turned(x_BSHE: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat([rotate(x_BSHE[..., :rotated], cos, sin), x_BSHE[..., rotated:]], dim=-1)
 
 
-class Perceptron(nn.Module):
-    """Two linears with an activation between; with a gate (Shazeer 2020, arXiv 2002.05202), three."""
-
-    def __init__(self, sizes: Sizes) -> None:
-        super().__init__()
-        self.activation = sizes.activation
-        self.gate = Linear(sizes.width, sizes.mlp_hidden, bias=False) if sizes.activation == "swiglu" else None
-        self.up = Linear(sizes.width, sizes.mlp_hidden, bias=False)
-        self.down = Linear(sizes.mlp_hidden, sizes.width, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Same shape as x."""
-        hidden = self.up(x)
-        hidden = ACTIVATIONS[self.activation](hidden) if self.gate is None else F.silu(self.gate(x)) * hidden
-        y: Tensor = self.down(hidden)
-        return y
-
-
-def _squared_relu(x: Tensor) -> Tensor:
-    """So et al. 2021 (arXiv 2109.08668): max(0, x)^2."""
-    return F.relu(x).square()
-
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"squared_relu": _squared_relu, "gelu": F.gelu}
-
-
 class DecoderBlock(nn.Module):
-    """Attention and perceptron, each added to what comes in, each after a norm."""
+    """Attention and perceptron, each added to what comes in, each after a norm and, in some models, before another.
 
-    def __init__(self, sizes: Sizes, layer: int) -> None:
+    Args:
+        sizes: of the block.
+        layer: which block it is.
+        window: see `CausalAttention`.
+    """
+
+    def __init__(self, sizes: Sizes, layer: int, window: int | None = None) -> None:
         super().__init__()
         self.attention_norm, self.mlp_norm = norm_of(sizes), norm_of(sizes)
-        self.attention, self.mlp = CausalAttention(sizes, layer), Perceptron(sizes)
+        self.attention_post_norm = norm_of(sizes) if sizes.post_norm else None
+        self.mlp_post_norm = norm_of(sizes) if sizes.post_norm else None
+        self.attention = CausalAttention(sizes, layer, window)
+        self.mlp: Perceptron | None = None
+        self.experts: MixtureOfExperts | None = None
+        if sizes.experts is None or layer in sizes.experts.dense_layers:
+            self.mlp = Perceptron(sizes.width, sizes.mlp_hidden, sizes.activation)
+        else:
+            self.experts = MixtureOfExperts(sizes.width, sizes.activation, sizes.experts)
 
     def forward(self, x_BSD: Tensor, reading: TextContext) -> Tensor:
         """(B, S, D)."""
-        x_BSD = x_BSD + self.attention(self.attention_norm(x_BSD), reading)
-        y: Tensor = x_BSD + self.mlp(self.mlp_norm(x_BSD))
+        update = self.attention(self.attention_norm(x_BSD), reading)
+        x_BSD = x_BSD + (update if self.attention_post_norm is None else self.attention_post_norm(update))
+        seen_BSD = self.mlp_norm(x_BSD)
+        if self.mlp is not None:
+            update = self.mlp(seen_BSD)
+        else:
+            assert self.experts is not None, "a block has a perceptron or experts"
+            update = self.experts(seen_BSD, reading.routes)
+        y: Tensor = x_BSD + (update if self.mlp_post_norm is None else self.mlp_post_norm(update))
         return y

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from nemo_vfm.parallel.context.window_attention import in_window
+
 
 class AttentionCache(Protocol):
     """Keeps keys and values of a generation, and attends to them."""
 
-    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, /) -> Tensor:
-        """(B, H, S, E): attention of new tokens over themselves and what came before."""
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None, /) -> Tensor:
+        """(B, H, S, E): attention of new tokens over themselves and what came before, no farther than the window."""
         ...
 
 
@@ -46,7 +48,7 @@ class KeyValues:
         places = torch.arange(self.length, self.length + count, device=self.begins_B.device)
         return (places - self.begins_B[:, None]).clamp_min(0)
 
-    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor) -> Tensor:
+    def attend(self, layer: int, q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, window: int | None = None) -> Tensor:
         """(B, H, S, E); `advance` goes on once every block has been here.
 
         Raises:
@@ -59,17 +61,17 @@ class KeyValues:
         keys[:, :, self.length : end], values[:, :, self.length : end] = k_BGSE, v_BGSE
         return F.scaled_dot_product_attention(
             q_BHSE, keys[:, :, :end].to(q_BHSE.dtype), values[:, :, :end].to(q_BHSE.dtype),
-            attn_mask=self._seen(k_BGSE.shape[2]), enable_gqa=True,
+            attn_mask=self._seen(k_BGSE.shape[2], window), enable_gqa=True,
         )  # fmt: skip
 
     def advance(self, count: int) -> None:
         """So many tokens are in."""
         self.length += count
 
-    def _seen(self, count: int) -> Tensor:
+    def _seen(self, count: int, window: int | None) -> Tensor:
         """(B, 1, S, L'): own and earlier tokens of the text; before its beginning, itself, lest softmax has nothing."""
         end = self.length + count
         key = torch.arange(end, device=self.begins_B.device)
         query = key[self.length :, None]
         is_started = key >= self.begins_B[:, None, None]
-        return ((key <= query) & (is_started | (key == query)))[:, None]
+        return (in_window(query, key, window or end) & (is_started | (key == query)))[:, None]

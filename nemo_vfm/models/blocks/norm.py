@@ -43,6 +43,19 @@ class RMSNorm(nn.Module):
         return rms_normalised(x, self.eps) * self.weight.to(x.dtype)
 
 
+class RMSNorm1p(nn.Module):
+    """`RMSNorm` whose weight is kept as its difference from 1, and computed in fp32 to the end, as Gemma does."""
+
+    def __init__(self, *, dim: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Unit root mean square over the last dimension, times 1 + weight, in the dtype of x."""
+        return (rms_normalised(x.float(), self.eps) * (1 + self.weight.float())).to(x.dtype)
+
+
 class RMSNormAcrossHeads(nn.Module):
     """RMS norm across all heads of a query or key, with one weight per feature, as in Wan.
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import LARGEST_THETA, require_between
+from nemo_vfm.models.blocks.text.rope_scaling import LinearScaling, LongRope, YarnScaling
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +43,20 @@ class LongContext:
                 f"{self.high_freq_factor}"
             )
 
-    def stretched(self, frequencies_R: Tensor) -> Tensor:
+    @property
+    def magnitude(self) -> float:
+        """Cosines and sines stay as they are."""
+        return 1.0
+
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
         """Each frequency, or it divided by `factor`, or between the two where its wavelength is."""
         turns = self.trained_on * frequencies_R / (2 * math.pi)
         kept = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
         kept = kept.clamp(0, 1)
         return kept * frequencies_R + (1 - kept) * frequencies_R / self.factor
+
+
+Stretch = LongContext | LinearScaling | YarnScaling | LongRope
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +66,7 @@ class TextRope:
     Args:
         theta: base of the geometric frequencies.
         share: of each head's dimensions that is rotated, the first ones; 1 is all, Nemotron-4 has 0.5.
-        long_context: how low frequencies are stretched; None leaves them.
+        long_context: how frequencies are stretched; None leaves them.
 
     Raises:
         ValueError: theta is not above zero.
@@ -65,7 +74,7 @@ class TextRope:
 
     theta: float = 10_000.0
     share: float = 1.0
-    long_context: LongContext | None = None
+    long_context: Stretch | None = None
 
     def __post_init__(self) -> None:
         if self.theta <= 0:
@@ -85,14 +94,28 @@ class TextRope:
                 f"rope.share {self.share} of a head of {head_dim} rotates {found} of its dimensions; it must be an "
                 f"even number from 2 to {head_dim}"
             )
+        if isinstance(self.long_context, LongRope) and len(self.long_context.short_factor) != found // 2:
+            raise ValueError(
+                f"rope.long_context has {len(self.long_context.short_factor)} factors, and {found} rotated dimensions "
+                f"have {found // 2} frequencies"
+            )
         return found
 
-    def table(self, rotated: int, places_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines as `rope.rotate` takes them, (B, S, 1, R), fp32."""
+    def table(self, rotated: int, places_BS: Tensor, lengths_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines as `rope.rotate` takes them, (B, S, 1, R), fp32.
+
+        Args:
+            rotated: R.
+            places_BS: position of each token in its text.
+            lengths_BS: of that text, at least as long as it will get; a column is enough.
+        """
         exponents = torch.arange(0, rotated, 2, device=places_BS.device).float() / rotated
-        frequencies = self.theta**-exponents
+        frequencies, magnitude = self.theta**-exponents, 1.0
         if self.long_context is not None:
-            frequencies = self.long_context.stretched(frequencies)
+            frequencies = self.long_context.stretched(frequencies, self.theta, lengths_BS)
+            magnitude = self.long_context.magnitude
         angles = places_BS[..., None].float() * frequencies
         cos, sin = angles.cos(), angles.sin()
+        if magnitude != 1:
+            cos, sin = cos * magnitude, sin * magnitude
         return torch.cat([cos, cos], -1)[:, :, None], torch.cat([-sin, sin], -1)[:, :, None]

@@ -13,7 +13,9 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
 from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole
-from nemo_vfm.models.convert.gpt_rope import rope_of, rope_told
+from nemo_vfm.models.convert.gpt_rope import ropes_of, ropes_told, ropes_unsayable
+from nemo_vfm.models.convert.language.expert_settings import experts_of, experts_told
+from nemo_vfm.models.convert.language.layer_windows import window_of, window_told, window_unsayable
 from nemo_vfm.models.gpt import GPT
 
 
@@ -23,10 +25,10 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
     Raises:
         DataError: another architecture, a setting that GPT does not have, or a key that is not known.
     """
-    family = _family(config)
+    family = family_of(config)
     _require_known(config, family)
     sizes = _sizes(config, family)
-    _require_no_window(config, family, sizes["depth"])
+    rope, near = ropes_of(config, family)
     if MOST_TOKENS[0] in config:
         whole(config, *MOST_TOKENS)
     return {
@@ -34,14 +36,29 @@ def arguments_of(config: Mapping[str, Json]) -> dict[str, Any]:
         "activation": _activation(config, family),
         "norm": family.norm,
         "eps": positive({family.eps_key: family.eps, **config}, family.eps_key),
-        "rope": rope_of(config, family),
-        "tied": flag(config, "tie_word_embeddings", False),
+        "rope": rope,
+        "tied": flag(config, "tie_word_embeddings", family.tied),
         "qkv_bias": family.qkv_bias,
         "qk_norm": family.qk_norm,
+        "post_norm": family.post_norm,
+        "query_scalar": _query_scalar(config, family),
+        "scale_embedding": family.scale_embedding,
+        "window": window_of(config, family, sizes["depth"], near),
+        "experts": experts_of(config, sizes["depth"]) if family.experts else None,
     }
 
 
-def _family(config: Mapping[str, Json]) -> Family:
+def _query_scalar(config: Mapping[str, Json], family: Family) -> int | None:
+    key, missing = "query_pre_attn_scalar", family.query_scalar
+    return None if missing is None else whole({key: missing, **config}, key, SIZES["width"][1])
+
+
+def family_of(config: Mapping[str, Json]) -> Family:
+    """Whose config.json it is.
+
+    Raises:
+        DataError: it is of none that GPT can be.
+    """
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(FAMILIES):
         told = names[0] if isinstance(names, list) and len(names) == 1 else names
@@ -55,10 +72,11 @@ def _family(config: Mapping[str, Json]) -> Family:
 
 
 def _require_known(config: Mapping[str, Json], family: Family) -> None:
-    fixed = FIXED if family.window == "switched" else FIXED | {"use_sliding_window": False}
+    fixed = {**FIXED, **family.fixed, **({} if "switched" in family.window else {"use_sliding_window": False})}
+    passed = READ | IGNORED | family.read | family.ignored | {family.eps_key, family.activation_key}
     if family.qkv_bias:  # no word about four projections is true of three
         fixed = {key: value for key, value in fixed.items() if key != "attention_bias"}
-    known = READ | IGNORED | {family.eps_key} | fixed.keys()
+    known = passed | fixed.keys()
     if other := [f"{key}: {shown(config[key])} (only {shown(fixed[key])} works)" for key in config
                  if key in fixed and not same(config[key], fixed[key])]:  # fmt: skip
         raise DataError(f"config.json of a {family.architecture} says {', '.join(other)}, which GPT does not support")
@@ -79,28 +97,11 @@ def _sizes(config: Mapping[str, Json], family: Family) -> dict[str, int]:
 
 
 def _activation(config: Mapping[str, Json], family: Family) -> str:
-    told = config.get("hidden_act", next(iter(family.activations)))
+    told = config.get(family.activation_key, next(iter(family.activations)))
     if not isinstance(told, str) or told not in family.activations:
-        raise DataError(f"config.json of a {family.architecture} says hidden_act: {shown(told)}, which GPT does not "
-                        f"have; known there are {', '.join(family.activations)}")  # fmt: skip
+        raise DataError(f"config.json of a {family.architecture} says {family.activation_key}: {shown(told)}, which "
+                        f"GPT does not have; known there are {', '.join(family.activations)}")  # fmt: skip
     return family.activations[told]
-
-
-def _require_no_window(config: Mapping[str, Json], family: Family, depth: int) -> None:
-    """GPT looks at all that came before; `layer_types` may say so of every layer."""
-    types = config.get("layer_types")
-    if types is not None and types != ["full_attention"] * depth:
-        raise DataError(f"config.json says layer_types: {shown(types)}; GPT has full_attention in every layer, and "
-                        f"there are {depth}")  # fmt: skip
-    window = config.get("sliding_window", None if family.window == "never" else 4096)
-    if family.window == "switched":
-        used = flag(config, "use_sliding_window", False) and types is None
-        first = whole({"max_window_layers": 28, **config}, "max_window_layers", 1 << 40) if used else depth
-        window = window if first < depth else None
-    if window is not None:
-        missing = "" if "sliding_window" in config else " by leaving it out"
-        raise DataError(f"config.json of a {family.architecture} says sliding_window: {shown(window)}{missing}, and "
-                        f"GPT has no such window; set it to null if every text is shorter")  # fmt: skip
 
 
 def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
@@ -118,10 +119,13 @@ def config_of(model: GPT, most_tokens: int) -> dict[str, Json]:
     own = {name: getattr(model if name in ("vocab", "depth") else sizes, name) for name in SIZES}
     return {
         "architectures": [family.architecture], "model_type": family.model_type, "torch_dtype": "float32",
-        **{key: own[name] for name, (key, _) in SIZES.items()}, "hidden_act": act, family.eps_key: sizes.eps,
+        **{key: own[name] for name, (key, _) in SIZES.items()}, family.activation_key: act,
+        family.eps_key: sizes.eps,
         "tie_word_embeddings": model.tied, MOST_TOKENS[0]: most_tokens,
         **({"initializer_range": model.init_std} if model.init_std <= 1 else {}),  # transformers takes no larger one
-        **({} if family.window == "never" else {"sliding_window": None}), **rope_told(model.rope, family),
+        **({} if family.query_scalar is None else {"query_pre_attn_scalar": sizes.query_scalar or sizes.head_dim}),
+        **window_told(model, family), **ropes_told(model, family, most_tokens),
+        **({} if sizes.experts is None else experts_told(sizes.experts)),
     }  # fmt: skip
 
 
@@ -138,14 +142,18 @@ def _family_for(model: GPT) -> Family:
 def _unsayable(model: GPT, family: Family) -> Iterator[str]:
     """What of a model a family has no words for."""
     sizes = model.sizes
-    for name in ("norm", "qkv_bias", "qk_norm"):
+    for name in ("norm", "qkv_bias", "qk_norm", "post_norm"):
         if getattr(sizes, name) != getattr(family, name):
             yield f"{name} {getattr(sizes, name)}"
+    if model.scale_embedding != family.scale_embedding:
+        yield f"scale_embedding {model.scale_embedding}"
+    if family.query_scalar is None and sizes.query_scalar not in (None, sizes.head_dim):
+        yield f"query_scalar {sizes.query_scalar}"
     if sizes.activation not in family.activations.values():
         yield f"activation {sizes.activation}"
-    if family.share is None and model.rotated != sizes.head_dim:
-        yield f"rope.share {model.rope.share}"
-    if model.rope.long_context is not None and not family.long_context:
-        yield "rope.long_context"
+    if (sizes.experts is not None) != family.experts:
+        yield "experts" if sizes.experts else "no experts"
     if family.whole_heads and sizes.width % sizes.heads:
         yield f"width {sizes.width} with {sizes.heads} heads"
+    yield from ropes_unsayable(model, family)
+    yield from window_unsayable(model, family)

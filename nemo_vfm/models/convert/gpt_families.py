@@ -7,14 +7,23 @@ function.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.blocks.decoder import Activation, NormKind
+from nemo_vfm.models.blocks.decoder import NormKind
+from nemo_vfm.models.blocks.text.gated_perceptron import Activation
 
 _GATED: dict[str, Activation] = {"silu": "swiglu", "swish": "swiglu"}
+_GEMMA: dict[str, Activation] = {"gelu_pytorch_tanh": "geglu"}
 _PLAIN: dict[str, Activation] = {"relu2": "squared_relu", "gelu": "gelu"}
+
+
+#: What a mixture of experts says of itself.
+EXPERT_KEYS = frozenset({
+    "num_experts", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob",
+    "router_aux_loss_coef", "mlp_only_layers", "decoder_sparse_step",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,39 +31,71 @@ class Family:
     """One architecture of transformers.
 
     Args:
-        architecture: as config.json names it; `model_type` is the same in lower case without its end.
-        activations: `hidden_act` -> ours; the first is meant where the key is missing.
+        architecture: as config.json names it.
+        activations: `activation_key` -> ours; the first is meant where the key is missing.
+        activation_key: the key of the activation.
         norm: of every block.
         eps_key: the key of its epsilon.
         eps: where that key is missing.
         qkv_bias: whether queries, keys and values have a bias; no key says it.
         qk_norm: whether queries and keys are normalised; no key says it.
         share: `partial_rotary_factor` where it is missing; None rotates whole heads, whatever that key says.
-        long_context: whether versions 4 and 5 of transformers both read Llama 3's stretching of positions.
+        stretches: types of rotary positions for long texts that versions 4 and 5 of transformers both read.
+        trained_on: `original_max_position_embeddings` where it is missing; None is the longest text.
+        two_thetas: whether blocks with a window have rotary positions of their own.
         groups: `num_key_value_heads` where it is missing; None is one for each head.
         head_dim: where it is missing; None is width / heads.
-        window: whether `sliding_window` counts: never, always (4096 where it is missing), or behind a switch.
+        window: in which blocks `sliding_window` counts: in none; in all; in all if switched on; if switched on, in
+            those that `layer_types` or else `max_window_layers` names; or in those that `layer_types` or else a pattern
+            names.
+        window_tokens: `sliding_window` where it is missing; None has none.
         whole_heads: whether transformers 5 wants `hidden_size` to be divisible by the heads, `head_dim` or not.
+        tied: `tie_word_embeddings` where it is missing.
+        post_norm: whether what blocks add is normalised; no key says it.
+        scale_embedding: whether embeddings are multiplied by the root of the width; no key says it.
+        query_scalar: `query_pre_attn_scalar` where it is missing; None has no such key.
+        experts: whether there is a mixture of experts.
+        fused: whether queries, keys and values are one matrix, and the gate and what it gates another.
+        scored: the architecture with a head for sequence classification; "" has the same name but for its end.
+        kind: `model_type`; "" is the architecture in lower case without its end.
+        read: keys that this family has besides.
+        ignored: keys of this family that change nothing of what a model computes.
+        fixed: keys of this family -> the only value that GPT has.
     """
 
     architecture: str
     activations: Mapping[str, Activation]
+    activation_key: str = "hidden_act"
     norm: NormKind = "rmsnorm"
     eps_key: str = "rms_norm_eps"
     eps: float = 1e-6
     qkv_bias: bool = False
     qk_norm: bool = False
     share: float | None = None
-    long_context: bool = True
+    stretches: frozenset[str] = frozenset({"llama3", "linear", "yarn", "longrope"})
+    trained_on: int | None = None
+    two_thetas: bool = False
     groups: int | None = None
     head_dim: int | None = None
-    window: Literal["never", "always", "switched"] = "never"
+    window: Literal["never", "always", "switched", "switched by layer", "by layer"] = "never"
+    window_tokens: int | None = None
     whole_heads: bool = False
+    tied: bool = False
+    post_norm: bool = False
+    scale_embedding: bool = False
+    query_scalar: int | None = None
+    experts: bool = False
+    fused: bool = False
+    scored: str = ""
+    kind: str = ""
+    read: frozenset[str] = frozenset()
+    ignored: frozenset[str] = frozenset()
+    fixed: Mapping[str, Json] = field(default_factory=dict)
 
     @property
     def model_type(self) -> str:
         """As config.json names it."""
-        return self.architecture.removesuffix("ForCausalLM").lower()
+        return self.kind or self.architecture.removesuffix("ForCausalLM").lower()
 
 
 #: By architecture, in the order in which a model of ours looks for one that can say it.
@@ -62,11 +103,25 @@ FAMILIES: dict[str, Family] = {
     family.architecture: family
     for family in (
         Family("LlamaForCausalLM", _GATED, whole_heads=True),
-        Family("MistralForCausalLM", _GATED, groups=8, window="always"),
-        Family("Qwen2ForCausalLM", _GATED, qkv_bias=True, groups=32, window="switched"),
-        Family("Qwen3ForCausalLM", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched"),
+        Family("MistralForCausalLM", _GATED, groups=8, window="always", window_tokens=4096),
+        Family("Qwen2ForCausalLM", _GATED, qkv_bias=True, groups=32, window="switched by layer", window_tokens=4096),
+        Family("Qwen3ForCausalLM", _GATED, qk_norm=True, groups=32, head_dim=128, window="switched by layer",
+               window_tokens=4096),
         Family("NemotronForCausalLM", _PLAIN, norm="layernorm1p", eps_key="norm_eps", eps=1e-5, share=0.5,
-               long_context=False),
+               stretches=frozenset()),
+        Family("Phi3ForCausalLM", _GATED, eps=1e-5, share=1.0, stretches=frozenset({"longrope"}), trained_on=4096,
+               window="always", fused=True, ignored=frozenset({"resid_pdrop", "embd_pdrop", "auto_map"}),
+               fixed={"lm_head_bias": False, "full_attn_mod": 1, "interpolate_factor": 1}),
+        Family("Gemma3ForCausalLM", _GEMMA, "hidden_activation", norm="rmsnorm1p", qk_norm=True, groups=4,
+               head_dim=256, stretches=frozenset({"linear", "llama3"}), two_thetas=True, window="by layer",
+               window_tokens=4096, whole_heads=True, tied=True, post_norm=True, scale_embedding=True,
+               query_scalar=256, kind="gemma3_text", scored="Gemma3TextForSequenceClassification",
+               read=frozenset({"query_pre_attn_scalar", "sliding_window_pattern", "rope_local_base_freq"}),
+               ignored=frozenset({"_sliding_window_pattern"}),
+               fixed={"attn_logit_softcapping": None, "final_logit_softcapping": None,
+                      "use_bidirectional_attention": False}),
+        Family("Qwen3MoeForCausalLM", _GATED, qk_norm=True, groups=4, window="switched", window_tokens=4096,
+               experts=True, kind="qwen3_moe", read=EXPERT_KEYS, ignored=frozenset({"output_router_logits"})),
     )
 }  # fmt: skip
 
@@ -91,9 +146,9 @@ FIXED: dict[str, Json] = {
 
 #: Keys that some part of the conversion reads, in every family.
 READ = frozenset({
-    "architectures", "model_type", "hidden_act", "tie_word_embeddings", "rope_theta", "rope_scaling",
+    "architectures", "model_type", "tie_word_embeddings", "rope_theta", "rope_scaling",
     "rope_parameters", "partial_rotary_factor", "sliding_window", "use_sliding_window", "layer_types",
-    "max_window_layers", MOST_TOKENS[0], *(key for key, _ in SIZES.values()),
+    "max_window_layers", "original_max_position_embeddings", MOST_TOKENS[0], *(key for key, _ in SIZES.values()),
 })  # fmt: skip
 
 #: Keys that change nothing of what a model computes of given tokens: first weights, dropout in training, dtypes of

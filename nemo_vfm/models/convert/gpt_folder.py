@@ -17,9 +17,10 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
+from nemo_vfm.models.convert.gpt_families import FAMILIES
 from nemo_vfm.models.convert.gpt_keys import shown
 from nemo_vfm.models.convert.gpt_source import GptFolder
-from nemo_vfm.models.convert.gpt_weights import tensor_map
+from nemo_vfm.models.convert.gpt_weights import fused_gates, tensor_map
 from nemo_vfm.models.convert.weight_files import read_mapping, write_files
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder
@@ -107,7 +108,10 @@ def write_gpt(
         raise UserError(f"{folder} is not empty; give a folder of its own for the model")
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied matrix is one
-    maps = {name: tensor_map(name, model.sizes) for name in names}
+    fused = FAMILIES[config["architectures"][0]].fused
+    maps = {name: tensor_map(name, model.sizes, fused) for name in names}
+    if fused:
+        maps = fused_gates(maps, weights)
     kind = write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype)
     # transformers' own defaults are the tokens 1 and 2, whatever these may be here.
     tokens = {name: (generation or {}).get(name) for name in _TOKENS}

@@ -4,38 +4,82 @@
 
 Version 4 has `rope_theta` and `partial_rotary_factor` at the top level and the rest in `rope_scaling`. Version 5 has
 all of it in `rope_parameters`, but prefers `rope_scaling` where that is there. Settings that the two would read
-differently are refused.
+differently are refused. Only the factor of YaRN is as in version 5, which is what config.json says: version 4 takes
+the longest text over `original_max_position_embeddings` in its place.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
+from nemo_vfm.models.blocks.text.rope_scaling import (
+    LinearScaling,
+    LongRope,
+    YarnScaling,
+    default_long_rope_magnitude,
+    default_yarn_magnitude,
+)
+from nemo_vfm.models.blocks.text_rope import LongContext, Stretch, TextRope
 from nemo_vfm.models.convert.gpt_families import MOST_TOKENS, Family
-from nemo_vfm.models.convert.gpt_keys import positive, shown, whole, wrong
+from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole, wrong
+from nemo_vfm.models.gpt import GPT
 
 _PLACES = ("rope_scaling", "rope_parameters")
 _TRAINED_ON = "original_max_position_embeddings"
+_FAR, _NEAR = "full_attention", "sliding_attention"
+_NEAR_THETA = "rope_local_base_freq"
 _PLAIN = frozenset({"rope_type", "type", "rope_theta", "partial_rotary_factor"})
 _KINDS = {
     "default": _PLAIN,
     "llama3": _PLAIN | {"factor", "low_freq_factor", "high_freq_factor", _TRAINED_ON},
-}
+    "linear": _PLAIN | {"factor"},
+    "yarn": _PLAIN | {"factor", "beta_fast", "beta_slow", "truncate", "attention_factor", "mscale", "mscale_all_dim",
+                      _TRAINED_ON},
+    "longrope": _PLAIN | {"short_factor", "long_factor", "factor", "attention_factor", _TRAINED_ON},
+}  # fmt: skip
 
 
-def rope_of(config: Mapping[str, Json], family: Family) -> TextRope:
-    """What GPT is to be built with.
+_NAMES: dict[type[Stretch], str] = {
+    LongContext: "llama3", LinearScaling: "linear", YarnScaling: "yarn", LongRope: "longrope",
+}  # fmt: skip
+
+
+def ropes_of(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope | None]:
+    """What GPT is to be built with: for blocks without a window, and where those with one have their own, for these.
 
     Raises:
         DataError: it is of a kind that GPT does not have, or is said twice and differently.
     """
+    if family.two_thetas:
+        return _two_ropes(config, family)
     told = [place for place in _PLACES if config.get(place)]
     found = [_rope(_entry(config, place), config, family) for place in told] or [_rope({}, config, family)]
     if found[-1] != found[0]:
         raise DataError("config.json says one thing in rope_scaling and another in rope_parameters, and versions of "
                         "transformers differ in what they take; leave out the wrong one")  # fmt: skip
-    return found[0]
+    return found[0], None
+
+
+def _two_ropes(config: Mapping[str, Json], family: Family) -> tuple[TextRope, TextRope]:
+    """Version 4 has `rope_theta`, `rope_scaling` and `rope_local_base_freq`, and version 5 a mapping for each."""
+    both = _entry(config, "rope_parameters") if config.get("rope_parameters") else {}
+    if more := sorted(both.keys() - {_FAR, _NEAR}):
+        raise DataError(f"config.json of a {family.architecture} says {more[0]}: {shown(both[more[0]])} in "
+                        f"rope_parameters, where only {_FAR} and {_NEAR} are read")  # fmt: skip
+    far, near = (dict(_entry(both, name)) if both.get(name) else {} for name in (_FAR, _NEAR))
+    scaling = _entry(config, "rope_scaling") if config.get("rope_scaling") else {}
+    for key in far.keys() & scaling.keys():
+        if far[key] != scaling[key]:
+            raise DataError(f"config.json says {key}: {shown(scaling[key])} in rope_scaling and {shown(far[key])} in "
+                            f"rope_parameters; leave out the wrong one")  # fmt: skip
+    rest = {key: value for key, value in config.items() if key != "rope_theta"}
+    thetas = {"rope_theta": config.get("rope_theta", 1e6)}, {"rope_theta": config.get(_NEAR_THETA, 1e4)}
+    for told, key, theta in ((far, "rope_theta", thetas[0]), (near, _NEAR_THETA, thetas[1])):
+        if key in config and "rope_theta" in told and told["rope_theta"] != config[key]:
+            raise DataError(f"config.json says {key}: {shown(config[key])} on top and {shown(told['rope_theta'])} in "
+                            f"rope_parameters; leave out the wrong one")  # fmt: skip
+        told["rope_theta"] = told.get("rope_theta", theta["rope_theta"])
+    return _rope(far | dict(scaling), rest, family), _rope(near, rest, family)
 
 
 def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
@@ -46,10 +90,10 @@ def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
 
 
 def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> TextRope:
-    kind = _kind(told)
-    if kind == "llama3" and not family.long_context:
+    kind = _kind(told, family)
+    if kind != "default" and kind not in family.stretches:
         raise DataError(f"config.json of a {family.architecture} asks for rotary positions of type {kind}, which "
-                        f"transformers 4 does not read there and version 5 does")  # fmt: skip
+                        f"versions 4 and 5 of transformers do not both read there")  # fmt: skip
     if more := sorted(told.keys() - _KINDS[kind]):
         raise DataError(f"config.json says {more[0]}: {shown(told[more[0]])} for rotary positions of type {kind}, "
                         f"which do not have it")  # fmt: skip
@@ -58,43 +102,148 @@ def _rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) 
         if key in config and key in told and config[key] != told[key]:
             raise DataError(f"config.json says {key}: {shown(config[key])} on top and {shown(told[key])} for rotary "
                             f"positions; leave out the wrong one")  # fmt: skip
-    merged = merged | {key: config[key] for key in (*merged, MOST_TOKENS[0]) if key in config} | dict(told)
+    merged = merged | {key: config[key] for key in merged if key in config} | dict(told)
     share = positive(merged, "partial_rotary_factor")
     if family.share is None and share != 1:
         raise DataError(f"config.json of a {family.architecture} says partial_rotary_factor: {share}, and transformers "
                         "rotates whole heads there; delete that key if this is meant")  # fmt: skip
     return TextRope(theta=positive(merged, "rope_theta"), share=share,
-                    long_context=_long(merged) if kind == "llama3" else None)  # fmt: skip
+                    long_context=_stretch(kind, told, config, family))  # fmt: skip
 
 
-def _kind(told: Mapping[str, Json]) -> str:
+def _kind(told: Mapping[str, Json], family: Family) -> str:
     kinds = [told[key] for key in ("rope_type", "type") if key in told] or ["default"]
+    if family.stretches == {"longrope"}:  # Phi-3's other names for it
+        kinds = ["longrope" if same(kind, "su") or same(kind, "yarn") else kind for kind in kinds]
     for kind in kinds:
         if not isinstance(kind, str) or kind not in _KINDS or kind != kinds[0]:
             raise DataError(f"config.json asks for rotary positions of type {shown(kind)}; known are "
-                            f"{' and '.join(_KINDS)}, under one name")  # fmt: skip
+                            f"{', '.join(_KINDS)}, under one name")  # fmt: skip
     return str(kinds[0])
 
 
-def _long(told: Mapping[str, Json]) -> LongContext:
-    factor, low, high = (positive(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
-    key, most = MOST_TOKENS
-    trained_on = whole(told, _TRAINED_ON if _TRAINED_ON in told else key, most)
+def _stretch(kind: str, told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> Stretch | None:
+    if kind == "default":
+        return None
     try:
-        return LongContext(factor, low, high, trained_on)
+        return _STRETCHES[kind](told, config, family)
     except ValueError as error:
         raise DataError(f"config.json asks for impossible rotary positions: {error}") from error
 
 
-def rope_told(rope: TextRope, family: Family) -> dict[str, Json]:
-    """The keys of config.json."""
+def _linear(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LinearScaling:
+    return LinearScaling(positive(told, "factor"))
+
+
+def _llama3(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LongContext:
+    factor, low, high = (positive(told, key) for key in ("factor", "low_freq_factor", "high_freq_factor"))
+    return LongContext(factor, low, high, _trained_on(told, config, family))
+
+
+def _yarn(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> YarnScaling:
+    factor, magnitude = positive(told, "factor"), _maybe(told, "attention_factor")
+    scales = _maybe(told, "mscale"), _maybe(told, "mscale_all_dim")
+    if magnitude is None and scales[0] and scales[1]:
+        magnitude = default_yarn_magnitude(factor, scales[0]) / default_yarn_magnitude(factor, scales[1])
+    return YarnScaling(
+        factor, _trained_on(told, config, family), beta_fast=_maybe(told, "beta_fast") or 32.0,
+        beta_slow=_maybe(told, "beta_slow") or 1.0, truncate=flag(told, "truncate", True), attention_factor=magnitude,
+    )  # fmt: skip
+
+
+def _long_rope(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> LongRope:
+    short, long = (_numbers(told, key) for key in ("short_factor", "long_factor"))
+    trained_on = _trained_on(told, config, family)
+    factor = _maybe(told, "factor") or whole(config, *MOST_TOKENS) / trained_on
+    magnitude = _maybe(told, "attention_factor") or default_long_rope_magnitude(factor, trained_on)
+    return LongRope(short, long, trained_on, magnitude)
+
+
+_STRETCHES: dict[str, Callable[[Mapping[str, Json], Mapping[str, Json], Family], Stretch]] = {
+    "llama3": _llama3, "linear": _linear, "yarn": _yarn, "longrope": _long_rope,
+}  # fmt: skip
+
+
+def _trained_on(told: Mapping[str, Json], config: Mapping[str, Json], family: Family) -> int:
+    """Tokens before the stretching: on top, as Phi-3 has it, or beside the type, or else the longest text."""
+    key, most = MOST_TOKENS
+    on_top = config.get(_TRAINED_ON, family.trained_on)
+    if on_top is None:
+        return whole({**config, **told}, _TRAINED_ON if _TRAINED_ON in told else key, most)
+    if told.get(_TRAINED_ON, on_top) != on_top:
+        raise DataError(f"config.json says {_TRAINED_ON}: {shown(on_top)} on top and {shown(told[_TRAINED_ON])} for "
+                        f"rotary positions; leave out the wrong one")  # fmt: skip
+    return whole({_TRAINED_ON: on_top}, _TRAINED_ON, most)
+
+
+def _maybe(told: Mapping[str, Json], key: str) -> float | None:
+    return None if told.get(key) is None else positive(told, key)
+
+
+def _numbers(told: Mapping[str, Json], key: str) -> tuple[float, ...]:
+    found = told.get(key)
+    if not isinstance(found, list) or not found:
+        raise wrong(key, found, "a list of numbers")
+    return tuple(positive({key: one}, key) for one in found)
+
+
+def ropes_told(model: GPT, family: Family, most_tokens: int) -> dict[str, Json]:
+    """The keys of config.json.
+
+    Args:
+        model: whose positions they are.
+        family: whose words.
+        most_tokens: of the longest text.
+    """
+    rope = model.rope
     on_top: dict[str, Json] = {"rope_theta": rope.theta}
     if family.share is not None:
         on_top["partial_rotary_factor"] = rope.share
-    if (long := rope.long_context) is None:
-        return {"rope_parameters": {"rope_type": "default", **on_top}, **on_top}
-    stretched: dict[str, Json] = {
-        "rope_type": "llama3", "factor": long.factor, "low_freq_factor": long.low_freq_factor,
-        "high_freq_factor": long.high_freq_factor, _TRAINED_ON: long.trained_on,
-    }  # fmt: skip
-    return {"rope_parameters": stretched | on_top, "rope_scaling": stretched, **on_top}
+    stretched = _stretch_told(rope.long_context, family, most_tokens)
+    scaling: dict[str, Json] = {"rope_scaling": stretched} if stretched else {}
+    if isinstance(rope.long_context, LongRope):
+        scaling[_TRAINED_ON] = rope.long_context.trained_on
+    far = (stretched or {"rope_type": "default"}) | on_top
+    if not family.two_thetas:
+        return {"rope_parameters": far, **scaling, **on_top}
+    near = _near(model).theta
+    return {"rope_parameters": {_FAR: far, _NEAR: {"rope_type": "default", "rope_theta": near}}, _NEAR_THETA: near,
+            **scaling, **on_top}  # fmt: skip
+
+
+def _stretch_told(given: Stretch | None, family: Family, most_tokens: int) -> dict[str, Json]:
+    match given:
+        case LongContext():
+            return {"rope_type": "llama3", "factor": given.factor, "low_freq_factor": given.low_freq_factor,
+                    "high_freq_factor": given.high_freq_factor, _TRAINED_ON: given.trained_on}  # fmt: skip
+        case LinearScaling():
+            return {"rope_type": "linear", "factor": given.factor}
+        case YarnScaling():
+            return {"rope_type": "yarn", "factor": given.factor, "beta_fast": given.beta_fast,
+                    "beta_slow": given.beta_slow, "truncate": given.truncate, "attention_factor": given.magnitude,
+                    _TRAINED_ON: given.trained_on}  # fmt: skip
+        case LongRope():
+            told: dict[str, Json] = {"short_factor": list(given.short_factor), "long_factor": list(given.long_factor)}
+            usual = default_long_rope_magnitude(most_tokens / given.trained_on, given.trained_on)
+            if given.magnitude != usual:
+                told["attention_factor"] = given.magnitude
+            if family.trained_on is not None:  # version 4 allows Phi-3 these three keys alone
+                return {"type": "longrope", **told}
+            return {"rope_type": "longrope", _TRAINED_ON: given.trained_on, **told}
+    return {}
+
+
+def ropes_unsayable(model: GPT, family: Family) -> Iterator[str]:
+    """What of a model's positions a family has no words for."""
+    rope = model.rope
+    if family.share is None and model.rotated != model.sizes.head_dim:
+        yield f"rope.share {rope.share}"
+    if rope.long_context is not None and _NAMES[type(rope.long_context)] not in family.stretches:
+        yield "rope.long_context"
+    if family.two_thetas and (_near(model).long_context is not None or _near(model).share != 1):
+        yield "window.rope"
+
+
+def _near(model: GPT) -> TextRope:
+    """Positions of blocks with a window, were there one."""
+    return model.rope if model.window is None or model.window.rope is None else model.window.rope

@@ -9,14 +9,14 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.models.convert.gpt_config import arguments_of
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.convert.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
@@ -65,7 +65,8 @@ class GptFolder(SourceFolder):
     def __init__(self, folder: Path) -> None:
         self.folder, self.config = folder, read_mapping(checked_folder(folder) / "config.json")
         try:
-            self.arguments = self._arguments()
+            told = self._as_language_model()
+            self.arguments, self._fused = arguments_of(told), family_of(told).fused
         except DataError as error:
             raise DataError(f"{folder.name}/{error}") from error
         with ExitStack() as stack:
@@ -78,8 +79,9 @@ class GptFolder(SourceFolder):
             self._require_tied()
             self._stack = stack.pop_all()
 
-    def _arguments(self) -> dict[str, Any]:
-        return arguments_of(self.config)
+    def _as_language_model(self) -> Mapping[str, Json]:
+        """The config of the model with a head for the vocabulary."""
+        return self.config
 
     def _unborn(self) -> GPT:
         try:
@@ -89,7 +91,7 @@ class GptFolder(SourceFolder):
             raise DataError(f"{self.folder.name}/config.json describes an impossible model: {error}") from error
 
     def _map_to(self, name: str) -> TensorMap:
-        return tensor_map(name, self.model.sizes)
+        return tensor_map(name, self.model.sizes, self._fused)
 
     def _map_of(self, name: str) -> TensorMap:
         return self._maps["embedding.weight" if self.model.tied and name == "head.weight" else name]
@@ -113,8 +115,15 @@ class GptFolder(SourceFolder):
         found = next((part for part in model.modules() if isinstance(part, GPT)), None)
         if found is None:
             raise UserError(f"{self.folder} is a language model, and the model to be initialised has no GPT")
-        own: dict[str, object] = {"rope": found.rope, "tied": found.tied}
-        other: dict[str, object] = {"rope": self.model.rope, "tied": self.model.tied}
-        for name in ("activation", "norm", "eps"):  # what shapes do not tell
-            own[name], other[name] = getattr(found.sizes, name), getattr(self.model.sizes, name)
-        self._require_equal(own, other)
+        self._require_equal(_beside_shapes(found), _beside_shapes(self.model))
+
+
+def _beside_shapes(model: GPT) -> dict[str, object]:
+    """Settings of which shapes tell nothing; the balance of experts is no part of the function."""
+    sizes = model.sizes
+    experts = sizes.experts and (sizes.experts.per_token, sizes.experts.normalised)
+    return {
+        "rope": model.rope, "tied": model.tied, "activation": sizes.activation, "norm": sizes.norm, "eps": sizes.eps,
+        "window": model.window, "query_scalar": sizes.query_scalar or sizes.head_dim,
+        "scale_embedding": model.scale_embedding, "experts (per_token, normalised)": experts,
+    }  # fmt: skip

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Converts a language model's weights between transformers' names and GPT's names.
 
-Queries, keys and values are one matrix here, ordered by group of heads: Q queries, then the key, then the value.
+Queries, keys and values are one matrix here, ordered by group of heads: Q queries, then the key, then the value. Where
+a family has fused them (Phi-3), it is all queries, then all keys, then all values; and the gate lies above what it
+gates in one matrix there, which are two here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,33 +19,70 @@ _OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm
 _INSIDE = {
     "attention_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm", "attention.out": "self_attn.o_proj",
     "attention.q_norm": "self_attn.q_norm", "attention.k_norm": "self_attn.k_norm", "mlp.gate": "mlp.gate_proj",
-    "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj",
+    "mlp.up": "mlp.up_proj", "mlp.down": "mlp.down_proj", "experts.router": "mlp.gate",
 }  # fmt: skip
 _QKV = tuple(f"self_attn.{part}_proj" for part in "qkv")
 
 
-def tensor_map(name: str, sizes: Sizes) -> TensorMap:
-    """Where one of GPT's parameters is in transformers."""
-    names = names_of(name)
-    if len(names) == 1:
-        return same(names[0])
+_POST_NORM = {
+    "attention_post_norm": "post_attention_layernorm", "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_post_norm": "post_feedforward_layernorm",
+}  # fmt: skip
+_FUSED_QKV, _FUSED_GATE = "self_attn.qkv_proj", "mlp.gate_up_proj"
+
+
+def tensor_map(name: str, sizes: Sizes, fused: bool = False) -> TensorMap:
+    """Where one of GPT's parameters is in transformers.
+
+    Args:
+        name: such as blocks.3.mlp.up.weight.
+        sizes: of a block.
+        fused: whether that family has fused matrices. Then gates are for reading; see `fused_gates`.
+    """
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("blocks."):
+        return same(f"{_OUTSIDE[module]}.{kind}")
+    _, layer, inside = module.split(".", 2)
+    before = f"model.layers.{layer}"
+    if inside == "attention.qkv":
+        names = (_FUSED_QKV,) if fused else _QKV
+        return _qkv(tuple(f"{before}.{one}.{kind}" for one in names), sizes)
+    if fused and inside in ("mlp.gate", "mlp.up"):
+        half = slice(None, sizes.mlp_hidden) if inside == "mlp.gate" else slice(sizes.mlp_hidden, None)
+        return TensorMap((f"{before}.{_FUSED_GATE}.{kind}",), lambda parts: parts[0][half],
+                         lambda whole: [torch.cat([whole, whole])])  # fmt: skip
+    if inside.startswith("experts.perceptrons."):
+        _, _, expert, part = inside.split(".")
+        return same(f"{before}.mlp.experts.{expert}.{part}_proj.{kind}")
+    known = _INSIDE | _POST_NORM if sizes.post_norm else _INSIDE
+    return same(f"{before}.{known[inside]}.{kind}")
+
+
+def fused_gates(maps: Mapping[str, TensorMap], weights: Mapping[str, Tensor]) -> dict[str, TensorMap]:
+    """Maps for writing a family that has fused matrices: what a gate gates brings the gate along."""
+
+    def both(gate: str, up: str) -> TensorMap:
+        def split(whole: Tensor) -> list[Tensor]:
+            return [torch.cat([torch.empty_like(whole) if whole.is_meta else weights[gate].to(whole), whole])]
+
+        return TensorMap(maps[up].names, maps[up].join, split)
+
+    gates = {name: name.replace(".gate.", ".up.") for name in maps if name.endswith(".mlp.gate.weight")}
+    fused = {up: both(gate, up) for gate, up in gates.items()}
+    return {name: fused.get(name, one) for name, one in maps.items() if name not in gates}
+
+
+def _qkv(names: tuple[str, ...], sizes: Sizes) -> TensorMap:
     each = [sizes.head_dim * sizes.heads // sizes.groups, sizes.head_dim, sizes.head_dim]
+    rows = [sizes.groups * one for one in each]
 
     def join(parts: Sequence[Tensor]) -> Tensor:
-        return torch.cat([part.reshape(sizes.groups, -1, *part.shape[1:]) for part in parts], 1).flatten(0, 1)
+        apart = parts if len(parts) == 3 else parts[0].split_with_sizes(rows)
+        return torch.cat([part.reshape(sizes.groups, -1, *part.shape[1:]) for part in apart], 1).flatten(0, 1)
 
     def split(whole: Tensor) -> list[Tensor]:
         groups = whole.view(sizes.groups, -1, *whole.shape[1:])
-        return [part.flatten(0, 1) for part in groups.split_with_sizes(each, 1)]
+        apart = [part.flatten(0, 1) for part in groups.split_with_sizes(each, 1)]
+        return apart if len(names) == 3 else [torch.cat(apart)]
 
     return TensorMap(names, join, split)
-
-
-def names_of(name: str) -> tuple[str, ...]:
-    """transformers' names for what GPT calls `name`, such as blocks.3.mlp.up.weight."""
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return (f"{_OUTSIDE[module]}.{kind}",)
-    _, layer, inside = module.split(".", 2)
-    found = _QKV if inside == "attention.qkv" else (_INSIDE[inside],)
-    return tuple(f"model.layers.{layer}.{one}.{kind}" for one in found)

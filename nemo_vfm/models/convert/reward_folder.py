@@ -5,13 +5,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_config import arguments_of
 from nemo_vfm.models.convert.gpt_families import FAMILIES
 from nemo_vfm.models.convert.gpt_folder import filled
 from nemo_vfm.models.convert.gpt_keys import shown, whole, wrong
@@ -59,8 +57,8 @@ def load_reward(folder: Path, dtype: torch.dtype = torch.float32) -> LoadedRewar
 class _RewardFolder(GptFolder):
     """A language model's folder whose head is `score.weight`, (outputs, width)."""
 
-    def _arguments(self) -> dict[str, Any]:
-        return arguments_of(_as_language_model(self.config))
+    def _as_language_model(self) -> Mapping[str, Json]:
+        return _as_language_model(self.config)
 
     def _unborn(self) -> GPT:
         model = super()._unborn()
@@ -102,7 +100,7 @@ def pad_of(config: Mapping[str, Json]) -> int | None:
 
 def _as_language_model(config: Mapping[str, Json]) -> dict[str, Json]:
     """The config of the same model with a head for the vocabulary."""
-    known = {name.removesuffix(_ENDING) + _ENDING_THERE: name for name in FAMILIES}
+    known = {one.scored or name.removesuffix(_ENDING) + _ENDING_THERE: name for name, one in FAMILIES.items()}
     names = config.get("architectures")
     if not isinstance(names, list) or len(names) != 1 or names[0] not in tuple(known):
         raise DataError(f"config.json says {shown(names)}; known reward models are {', '.join(known)}")

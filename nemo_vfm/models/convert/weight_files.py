@@ -7,6 +7,7 @@ Other files (other shards, another program's `consolidated.safetensors`) are lef
 """
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ def write_files(
     kinds = {own: dtype or dtype_of(weights, own) for own in maps}
     groups = list(_groups(model, kinds, file_bytes))
     places: dict[str, str] = {}
+    total = 0
     for number, group in enumerate(groups, 1):
         path = folder / (names.whole if len(groups) == 1 else names.shard(number, len(groups)))
         shapes = {
@@ -192,8 +194,8 @@ def write_files(
         bodies = (part.to(kinds[own]) for own in group for _, part in _parts(maps[own], weights[own].detach()))
         tensor_file.write_unhashed(path, chain([head], map(tensor_file.bytes_of, bodies)))
         places |= dict.fromkeys(shapes, path.name)
+        total += sum(math.prod(shape) * tensor_file.DTYPES[kind].itemsize for kind, shape in shapes.values())
     if len(groups) > 1:
-        total = sum(model.get_parameter(own).numel() * kind.itemsize for own, kind in kinds.items())
         index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
         write_json(folder / names.index, index)
     return next(iter(kinds.values()))

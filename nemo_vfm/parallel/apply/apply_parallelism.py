@@ -64,10 +64,17 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
     Raises:
         UserError: with the number, the degree and what would do.
     """
+    if plan.world > 1 and isinstance(model, Divisible) and model.plan().one_device:
+        raise UserError(f"a mixture of experts (model.experts) is on one device, and this plan is for {plan.world} "
+                        f"({plan}); leave every degree of parallel at 1.")  # fmt: skip
     if plan.tensor == plan.context == plan.pipeline == 1:
         return
     how = declared(model)
     names = dict(model.named_modules())
+    if plan.context > 1 and how.window is not None:
+        raise UserError(f"context devices do not split attention in a window, and some blocks see {how.window} tokens "
+                        f"(model.window); leave parallel.context at 1. Where no text is longer than that "
+                        f"and window.rope is null, model.window=null is the same model.")  # fmt: skip
     _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
     for patterns, side in sides if plan.tensor > 1 else ():

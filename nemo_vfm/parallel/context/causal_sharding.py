@@ -16,6 +16,7 @@ from torch.distributed import ProcessGroup
 from torch.nn import functional as F
 
 from nemo_vfm.parallel.context.token_layout import active, all_parts
+from nemo_vfm.parallel.context.window_attention import window_attention
 from nemo_vfm.parallel.engine.matmul_support import emulated_dtype
 
 
@@ -56,19 +57,21 @@ class _Gather(torch.autograd.Function):
 
 
 def causal_attention(
-    q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, lengths: Sequence[int] | None = None
+    q_BHSE: Tensor, k_BGSE: Tensor, v_BGSE: Tensor, lengths: Sequence[int] | None = None, window: int | None = None
 ) -> Tensor:  # fmt: skip
     """Softmax attention to own and earlier tokens, scaled by 1/sqrt(E); H / G queries share a key and a value.
 
     Args:
         lengths: of the documents that a row is packed of, which do not see each other; None for one document.
+        window: tokens that each sees, itself among them; None for all.
 
     Returns:
         (B, H, S, E), in the dtype of the queries, or autocast's.
     """
     layout = active()
-    if layout.context is None and lengths is None:
-        return _on_one_device(q_BHSE, k_BGSE, v_BGSE)
+    if layout.context is None and (window is not None or lengths is None):
+        return _on_one_device(q_BHSE, k_BGSE, v_BGSE, lengths, window)
+    assert window is None, "plans of context ranks are refused for a model with a window"
     from nemo_vfm.parallel.context.attend import attend
     from nemo_vfm.parallel.context.scheme import Scheme
 
@@ -79,10 +82,12 @@ def causal_attention(
     return o_BHSE
 
 
-def _on_one_device(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def _on_one_device(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int] | None, window: int | None) -> Tensor:
     dtype = emulated_dtype(q)
-    if dtype is None:
+    if dtype is not None:
+        with torch.autocast("cpu", enabled=False):
+            q, k, v = (x.to(dtype).float() for x in (q, k, v))
+            return _on_one_device(q, k, v, lengths, window).to(dtype)
+    if window is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
-    with torch.autocast("cpu", enabled=False):
-        q, k, v = (x.to(dtype).float() for x in (q, k, v))
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).to(dtype)
+    return window_attention(q, k, v, window, lengths or (q.shape[2],))

@@ -85,6 +85,9 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
     if not isinstance(model, Divisible):
         raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16.")
     how = model.plan()
+    if how.one_device:
+        raise UserError("a mixture of experts (model.experts) is not trained in FP8: its experts' rows are too few at "
+                        "times; use precision=bf16.")  # fmt: skip
     found = _linears(how, dict(model.named_modules()), spec)
     _require_divisible(how, found, spec, tensor)
     return found

@@ -32,6 +32,8 @@ class Declared:
         first: modules that only the first pipeline stage needs.
         last: modules that only the last pipeline stage needs.
         every: modules that every pipeline stage repeats, because sending their output costs more.
+        window: tokens that some attention looks back at, which no context ranks do; None where all looks at all.
+        one_device: whether it trains on one device alone, as a mixture of experts does.
     """
 
     column: tuple[str, ...]
@@ -48,6 +50,8 @@ class Declared:
     first: tuple[str, ...] = ()
     last: tuple[str, ...] = ()
     every: tuple[str, ...] = ()
+    window: int | None = None
+    one_device: bool = False
 
     def sharing(self, tensor: int) -> int:
         """How many of so many tensor ranks use one head of keys and values."""

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.context.window_attention import in_window
 from nemo_vfm.serve.continuous.span_allocator import Span, SpanAllocator
 
 
@@ -70,21 +71,33 @@ class PromptAttention:
 
     def __init__(self, room: KeyValueRoom, span: Span, done: int, count: int, rows: int) -> None:
         self._pool = room.pool
-        self._first, self._new = span.start, slice(span.start + done, span.start + done + count)
+        self._first, self._done = span.start, done
+        self._new = slice(span.start + done, span.start + done + count)
         self._count, self._num_fill = count, rows - count
-        query = torch.arange(done, done + count, device=room.pool.device)[:, None]
-        self._mask_SL = torch.arange(done + count, device=room.pool.device) <= query if done else None
+        self._seen: dict[int | None, tuple[slice, Tensor | None]] = {}  # by window
 
-    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
-        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens."""
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor, window: int | None) -> Tensor:
+        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over the text's own and earlier tokens in the window."""
         keys, values = self._pool[layer]
         keys[:, self._new], values[:, self._new] = k_1GRE[0, :, : self._count], v_1GRE[0, :, : self._count]
-        seen = slice(self._first, self._new.stop)
+        if window not in self._seen:
+            self._seen[window] = self._seen_in(window)
+        seen, mask_SL = self._seen[window]
         out_1HSE = F.scaled_dot_product_attention(
             q_1HRE[:, :, : self._count], keys[None, :, seen], values[None, :, seen],
-            attn_mask=self._mask_SL, is_causal=self._mask_SL is None, enable_gqa=True,
+            attn_mask=mask_SL, is_causal=mask_SL is None, enable_gqa=True,
         )  # fmt: skip
         return F.pad(out_1HSE, (0, 0, 0, self._num_fill))
+
+    def _seen_in(self, window: int | None) -> tuple[slice, Tensor | None]:
+        """The places that some of the new tokens see, and which of them each does; None is all of its past."""
+        end = self._done + self._count
+        begin = 0 if window is None else max(0, self._done - window + 1)
+        seen = slice(self._first + begin, self._new.stop)
+        if not self._done and (window is None or end <= window):
+            return seen, None
+        places = torch.arange(end, device=self._pool.device)
+        return seen, in_window(places[self._done :, None], places[begin:], window or end)
 
 
 class JointAttention:
@@ -99,11 +112,11 @@ class JointAttention:
     def __init__(self, texts: "DecodeAttention", num_texts: int, prompt: PromptAttention) -> None:
         self._texts, self._num_texts, self._prompt = texts, num_texts, prompt
 
-    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor, window: int | None) -> Tensor:
         """(1, H, R, E): each row's attention over its own text."""
         first, rest = slice(None, self._num_texts), slice(self._num_texts, None)
-        texts = self._texts.attend(layer, q_1HRE[:, :, first], k_1GRE[:, :, first], v_1GRE[:, :, first])
-        prompt = self._prompt.attend(layer, q_1HRE[:, :, rest], k_1GRE[:, :, rest], v_1GRE[:, :, rest])
+        texts = self._texts.attend(layer, q_1HRE[:, :, first], k_1GRE[:, :, first], v_1GRE[:, :, first], window)
+        prompt = self._prompt.attend(layer, q_1HRE[:, :, rest], k_1GRE[:, :, rest], v_1GRE[:, :, rest], window)
         return torch.cat([texts, prompt], dim=2)
 
 
@@ -118,13 +131,24 @@ class DecodeAttention:
 
     def __init__(self, room: KeyValueRoom, texts: Sequence[tuple[Span, int]], rows: int) -> None:
         # All views are made at once: of the time of a small model, slicing in every layer is a tenth.
-        by_layer = room.pool.flatten(0, 1)[:, None]
-        self._seen = [by_layer[:, :, :, span.start : span.start + done + 1].unbind() for span, done in texts]
-        self._new = [by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
+        self._by_layer, self._texts = room.pool.flatten(0, 1)[:, None], texts
+        self._seen: dict[int | None, list[tuple[Tensor, ...]]] = {}  # by window
+        self._new = [self._by_layer[:, 0, :, span.start + done].unbind() for span, done in texts]
         self._num_fill = rows - len(texts)
 
-    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor) -> Tensor:
-        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far."""
+    def _seen_in(self, window: int | None) -> list[tuple[Tensor, ...]]:
+        """Keys and values of each layer, by text, as far back as the window."""
+        return [
+            self._by_layer[
+                :, :, :, span.start + max(0, done + 1 - (window or done + 1)) : span.start + done + 1
+            ].unbind()
+            for span, done in self._texts
+        ]
+
+    def attend(self, layer: int, q_1HRE: Tensor, k_1GRE: Tensor, v_1GRE: Tensor, window: int | None) -> Tensor:
+        """(1, H, R, E): softmax(q k^T / sqrt(E)) v over each text's tokens so far in the window."""
+        if window not in self._seen:
+            self._seen[window] = self._seen_in(window)
         groups, head_dim = k_1GRE.shape[1], k_1GRE.shape[3]
         # The queries of a group look at the same keys: as Q rows of one call they need no copy of these.
         q_R = q_1HRE[0].transpose(0, 1).reshape(-1, 1, groups, q_1HRE.shape[1] // groups, head_dim).unbind()
@@ -134,7 +158,7 @@ class DecodeAttention:
             places[2 * layer + 1].copy_(v_GE)
         out = [
             F.scaled_dot_product_attention(q_1GQE, seen[2 * layer], seen[2 * layer + 1])
-            for q_1GQE, seen in zip(q_R, self._seen, strict=False)
+            for q_1GQE, seen in zip(q_R, self._seen[window], strict=False)
         ]
         out += [torch.zeros_like(q_R[0])] * self._num_fill
         return (torch.cat(out) if len(out) > 1 else out[0]).flatten(1, 2).transpose(0, 1)[None]

@@ -38,7 +38,9 @@ class ModelPasses:
         ranks: ServingRanks | None = None,
     ) -> None:  # fmt: skip
         self.model, self.room, self._ranks = model, room, ranks
-        self._table, self._device = RotaryTable(model), model.embedding.weight.device
+        self._device, near = model.embedding.weight.device, None if model.window is None else model.window.rope
+        self._far = RotaryTable(model.rope, model.rotated, self._device)
+        self._near = None if near is None else RotaryTable(near, near.rotated(model.sizes.head_dim), self._device)
         pack_modules(model)
         self.row_counts = invariant_row_counts(self._probed, min(most_rows, room.num_tokens))
         self._joint_rows = joint_rows(self._probed, self.row_counts, min(most_joint_rows, room.num_tokens))
@@ -54,7 +56,7 @@ class ModelPasses:
         rows = prompt_rows(len(tokens))
         attention, fill = PromptAttention(self.room, span, done, len(tokens), rows), [0] * (rows - len(tokens))
         places = [*range(done, done + len(tokens)), *fill]
-        return self._vectors([*tokens, *fill], places, attention)[: len(tokens)]
+        return self._vectors([*tokens, *fill], places, [span.length] * rows, attention)[: len(tokens)]
 
     @torch.inference_mode()
     def decode(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int]) -> Tensor:
@@ -89,7 +91,8 @@ class ModelPasses:
         prompt = PromptAttention(self.room, span, done, len(tokens), rows - len(texts))
         attention = JointAttention(DecodeAttention(self.room, texts, len(texts)), len(texts), prompt)
         places = [*(there for _, there in texts), *range(done, done + len(tokens)), *fill]
-        x_RD = self._vectors([*new, *tokens, *fill], places, attention)
+        lengths = [*(one.length for one, _ in texts), *[span.length] * (rows - len(texts))]
+        x_RD = self._vectors([*new, *tokens, *fill], places, lengths, attention)
         x_ND = F.pad(x_RD[: len(texts)], (0, 0, 0, rows_for(self.row_counts, len(texts)) - len(texts)))
         return self._scores(x_ND)[: len(texts)], x_RD[len(texts) : len(texts) + len(tokens)]
 
@@ -115,13 +118,16 @@ class ModelPasses:
 
     def _decoded(self, texts: Sequence[tuple[Span, int]], tokens: Sequence[int], rows: int) -> Tensor:
         fill = [0] * (rows - len(texts))
-        places = [done for _, done in texts] + fill
-        return self._scores(self._vectors([*tokens, *fill], places, DecodeAttention(self.room, texts, rows)))
+        places, lengths = [done for _, done in texts] + fill, [span.length for span, _ in texts] + fill
+        return self._scores(self._vectors([*tokens, *fill], places, lengths, DecodeAttention(self.room, texts, rows)))
 
-    def _vectors(self, tokens: Sequence[int], places: Sequence[int], attention: AttentionCache) -> Tensor:
-        cos, sin = self._table.at(torch.tensor(places))
-        x_1SD = self.model.embedding(torch.tensor([tokens], device=self._device))
-        return self.model.run_blocks(x_1SD, TextContext(cos, sin, None, attention))[0]
+    def _vectors(
+        self, tokens: Sequence[int], places: Sequence[int], lengths: Sequence[int], attention: AttentionCache
+    ) -> Tensor:
+        places_R, lengths_R = torch.tensor(places), torch.tensor(lengths)
+        near = None if self._near is None else self._near.at(places_R, lengths_R)
+        context = TextContext(*self._far.at(places_R, lengths_R), None, attention, near)
+        return self.model.run_blocks(self.model.embedded(torch.tensor([tokens], device=self._device)), context)[0]
 
     @torch.inference_mode()
     def _probed(self, order: list[int]) -> Tensor:

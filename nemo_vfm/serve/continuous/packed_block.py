@@ -10,8 +10,10 @@ group, H heads = G Q, E head dimension, P parts of a group.
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.models.blocks.decoder import ACTIVATIONS, CausalAttention, DecoderBlock, Perceptron, TextContext, turned
-from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.models.blocks.decoder import CausalAttention, DecoderBlock, TextContext, turned
+from nemo_vfm.models.blocks.norm import RMSNorm, RMSNorm1p
+from nemo_vfm.models.blocks.text.experts import MixtureOfExperts
+from nemo_vfm.models.blocks.text.gated_perceptron import ACTIVATIONS, GATES, Perceptron
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.serving_ranks import sum_of_shares
 from nemo_vfm.serve.continuous.packed_modules import PackedLinear, PackedRMSNorm, is_packable
@@ -27,11 +29,13 @@ def pack_modules(model: nn.Module) -> None:
 
 
 def _packed(module: nn.Module) -> nn.Module | None:
-    if isinstance(module, DecoderBlock) and is_packable(module.mlp.up.weight):
+    if isinstance(module, DecoderBlock) and is_packable(module.attention.out.weight):
         return PackedBlock(module)
     if isinstance(module, nn.Linear) and is_packable(module.weight):
         return _linear(module)
-    if isinstance(module, RMSNorm) and module.weight.dtype == torch.float32:  # else the order of rounding differs
+    if (
+        isinstance(module, RMSNorm | RMSNorm1p) and module.weight.dtype == torch.float32
+    ):  # else the order of rounding differs
         return PackedRMSNorm(module)
     return None
 
@@ -46,17 +50,25 @@ class PackedBlock(nn.Module):
     def __init__(self, given: DecoderBlock) -> None:
         super().__init__()
         self._attention_norm, self._mlp_norm = _norm(given.attention_norm), _norm(given.mlp_norm)
-        self._attention, self._mlp = PackedAttention(given.attention), PackedPerceptron(given.mlp)
+        self._attention_post_norm = None if given.attention_post_norm is None else _norm(given.attention_post_norm)
+        self._mlp_post_norm = None if given.mlp_post_norm is None else _norm(given.mlp_post_norm)
+        self._attention = PackedAttention(given.attention)
+        self._mlp = _update(given)
 
     def forward(self, x_1RD: Tensor, reading: TextContext) -> Tensor:
         """(1, R, D)."""
-        x_1RD = self._attention(self._attention_norm(x_1RD), reading, x_1RD)
-        y: Tensor = self._mlp(self._mlp_norm(x_1RD), x_1RD)
+        y: Tensor
+        if self._attention_post_norm is None or self._mlp_post_norm is None:
+            x_1RD = self._attention(self._attention_norm(x_1RD), reading, x_1RD)
+            y = self._mlp(self._mlp_norm(x_1RD), x_1RD)
+            return y
+        x_1RD = x_1RD + self._attention_post_norm(self._attention(self._attention_norm(x_1RD), reading))
+        y = x_1RD + self._mlp_post_norm(self._mlp(self._mlp_norm(x_1RD)))
         return y
 
 
 class PackedAttention(nn.Module):
-    """The attention of a block, and the sum with what came in.
+    """The attention of a block, and the sum with what came in, if that is wanted.
 
     Args:
         given: its weights are copied.
@@ -65,30 +77,33 @@ class PackedAttention(nn.Module):
     def __init__(self, given: CausalAttention) -> None:
         super().__init__()
         self._layer, self._head_dim, self._queries = given.layer, given.head_dim, given.queries
+        self._window, self._scale = given.window, given.scale
         self._qkv, self._out = _linear(given.qkv), _linear(given.out)
         self._q_norm = None if given.q_norm is None else _norm(given.q_norm)
         self._k_norm = None if given.k_norm is None else _norm(given.k_norm)
 
-    def forward(self, x_1RD: Tensor, reading: TextContext, before_1RD: Tensor) -> Tensor:
+    def forward(self, x_1RD: Tensor, reading: TextContext, before_1RD: Tensor | None = None) -> Tensor:
         """(1, R, D): W_out attention(x) + what came before."""
         assert reading.cache is not None, "a server keeps keys and values"
         parts_1RGPE = self._qkv(x_1RD).view(*x_1RD.shape[:2], -1, self._queries + 2, self._head_dim)
         qk_1RGPE = self._turned(parts_1RGPE[:, :, :, :-1], reading).permute(0, 2, 3, 1, 4)
         q_1HRE = qk_1RGPE[:, :, :-1].flatten(1, 2)
         v_1GRE = parts_1RGPE[:, :, :, -1].transpose(1, 2)
-        o_1HRE = reading.cache.attend(self._layer, q_1HRE, qk_1RGPE[:, :, -1], v_1GRE)
-        update: Tensor = self._out(o_1HRE.transpose(1, 2).flatten(2), before_1RD, "add")
+        q_1HRE = q_1HRE if self._scale == 1 else q_1HRE * self._scale
+        o_1HRE = reading.cache.attend(self._layer, q_1HRE, qk_1RGPE[:, :, -1], v_1GRE, self._window)
+        update: Tensor = _added(self._out, o_1HRE.transpose(1, 2).flatten(2), before_1RD)
         return update
 
     def _turned(self, qk_1RGPE: Tensor, reading: TextContext) -> Tensor:
         if self._q_norm is not None and self._k_norm is not None:
             normed = self._q_norm(qk_1RGPE[:, :, :, :-1]), self._k_norm(qk_1RGPE[:, :, :, -1:])
             qk_1RGPE = torch.cat(normed, dim=3)
-        return turned(qk_1RGPE, reading.cos[:, :, None], reading.sin[:, :, None])
+        cos, sin = reading.rotation(self._window)
+        return turned(qk_1RGPE, cos[:, :, None], sin[:, :, None])
 
 
 class PackedPerceptron(nn.Module):
-    """The perceptron of a block, and the sum with what came in.
+    """The perceptron of a block, and the sum with what came in, if that is wanted.
 
     Args:
         given: its weights are copied.
@@ -96,19 +111,49 @@ class PackedPerceptron(nn.Module):
 
     def __init__(self, given: Perceptron) -> None:
         super().__init__()
-        self._activation = ACTIVATIONS.get(given.activation)
+        self._activation, self._is_swish = (ACTIVATIONS | GATES)[given.activation], given.activation == "swiglu"
         self._gate = None if given.gate is None else _linear(given.gate)
         self._up, self._down = _linear(given.up), _linear(given.down)
 
-    def forward(self, x_1RD: Tensor, before_1RD: Tensor) -> Tensor:
-        """(1, R, D): W_down (silu(W_gate x) * W_up x), or W_down activation(W_up x), + what came before."""
-        if self._gate is not None:
+    def forward(self, x_1RD: Tensor, before_1RD: Tensor | None = None) -> Tensor:
+        """(1, R, D): W_down (activation(W_gate x) * W_up x), or W_down activation(W_up x), + what came before."""
+        if self._gate is None:
+            hidden = self._activation(self._up(x_1RD))
+        elif self._is_swish:
             hidden = self._up(x_1RD, self._gate(x_1RD, after="swish"), "mul")
         else:
-            assert self._activation is not None, "a perceptron without a gate has an activation"
-            hidden = self._activation(self._up(x_1RD))
-        y: Tensor = self._down(hidden, before_1RD, "add")
-        return y
+            hidden = self._up(x_1RD, self._activation(self._gate(x_1RD)), "mul")
+        return _added(self._down, hidden, before_1RD)
+
+
+class PackedExperts(nn.Module):
+    """The experts of a block, and the sum with what came in, if that is wanted.
+
+    Args:
+        given: its modules are replaced.
+    """
+
+    def __init__(self, given: MixtureOfExperts) -> None:
+        super().__init__()
+        pack_modules(given)
+        self._experts = given
+
+    def forward(self, x_1RD: Tensor, before_1RD: Tensor | None = None) -> Tensor:
+        """(1, R, D)."""
+        y: Tensor = self._experts(x_1RD)
+        return y if before_1RD is None else before_1RD + y
+
+
+def _update(given: DecoderBlock) -> PackedPerceptron | PackedExperts:
+    if given.mlp is not None:
+        return PackedPerceptron(given.mlp)
+    assert given.experts is not None, "a block has a perceptron or experts"
+    return PackedExperts(given.experts)
+
+
+def _added(linear: PackedLinear, x: Tensor, before: Tensor | None) -> Tensor:
+    y: Tensor = linear(x) if before is None else linear(x, before, "add")
+    return y
 
 
 def _linear(given: nn.Linear) -> PackedLinear:

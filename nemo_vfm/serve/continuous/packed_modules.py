@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.core.seed import generator
-from nemo_vfm.models.blocks.norm import RMSNorm
+from nemo_vfm.models.blocks.norm import RMSNorm, RMSNorm1p
 
 After = Literal["none", "swish", "add", "mul"]
 
@@ -80,7 +80,7 @@ def _twice(x_1I: Tensor) -> Tensor:
 
 
 class PackedRMSNorm(nn.Module):
-    """`RMSNorm` in four operations on a CPU, where torch's own takes twelve, and one on a GPU.
+    """`RMSNorm` or `RMSNorm1p` in four operations on a CPU, where torch's own takes twelve, and one on a GPU.
 
     With sqrt(mean(x^2) + eps) = sqrt(|x|^2 + D eps) / sqrt(D), the second root is a part of the weight.
 
@@ -88,9 +88,9 @@ class PackedRMSNorm(nn.Module):
         given: its weight is copied.
     """
 
-    def __init__(self, given: RMSNorm) -> None:
+    def __init__(self, given: RMSNorm | RMSNorm1p) -> None:
         super().__init__()
-        self._weight, self._eps = given.weight.detach(), given.eps
+        self._weight, self._eps = given.weight.detach() + isinstance(given, RMSNorm1p), given.eps
         root = math.sqrt(len(self._weight))
         self._scaled, self._least = self._weight * root, self._weight.new_tensor(math.sqrt(given.eps) * root)
 

@@ -11,6 +11,7 @@ import torch
 import transformers
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.convert import gpt_families
 from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
@@ -24,6 +25,7 @@ LLAMA: dict[str, Any] = {
 }  # fmt: skip
 MISTRAL = LLAMA | {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2}
 QWEN = LLAMA | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2}
+TYPES = ["sliding_attention", "full_attention", "sliding_attention"]
 NEMOTRON = LLAMA | {"architectures": ["NemotronForCausalLM"], "model_type": "nemotron"}
 SIZES = ["vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
          "num_key_value_heads", "head_dim", "max_position_embeddings"]  # fmt: skip
@@ -38,7 +40,7 @@ def test_a_missing_epsilon_is_the_familys(family: str, tmp_path: Path) -> None:
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     with torch.no_grad():
         torch.testing.assert_close(scores(load_gpt(tmp_path), words()), theirs(words()).logits, atol=1e-4, rtol=1e-4)
-    assert load_gpt(tmp_path).sizes.eps == (1e-5 if family == "nemotron" else 1e-6)
+    assert load_gpt(tmp_path).sizes.eps == (1e-5 if family.startswith(("nemotron", "phi")) else 1e-6)
 
 
 @pytest.mark.parametrize(("kind", "null"), [
@@ -60,22 +62,90 @@ def test_what_config_json_leaves_out_is_what_transformers_takes(kind: str, null:
 
 
 def test_a_window_is_read_as_each_family_reads_it() -> None:
+    on = {"use_sliding_window": True}
+    for config, window in (
+        (MISTRAL, SlidingWindow(4096)),
+        (MISTRAL | {"sliding_window": None}, None),
+        (MISTRAL | {"use_sliding_window": False, "sliding_window": 16}, SlidingWindow(16)),
+        (LLAMA | {"sliding_window": None}, None),
+        (QWEN, None),
+        (QWEN | {"use_sliding_window": False, "sliding_window": 16}, None),
+        (QWEN | on, None),  # from layer 28 on
+        (QWEN | on | {"max_window_layers": 3}, None),
+        (QWEN | on | {"max_window_layers": 2}, SlidingWindow(4096, (2,))),
+        (QWEN | on | {"max_window_layers": 0}, SlidingWindow(4096)),
+        (QWEN | on | {"layer_types": TYPES, "sliding_window": 16}, SlidingWindow(16, (0, 2))),
+        (QWEN | on | {"sliding_window": None, "max_window_layers": 0}, None),
+    ):
+        theirs = transformers.AutoConfig.for_model(**{key: config[key] for key in config if key != "architectures"})
+        told = arguments_of(config)["window"]
+        layers = [] if told is None else told.layers or (0, 1, 2)
+        assert told == window and (not layers or theirs.sliding_window == told.tokens)
+        if hasattr(theirs, "layer_types"):
+            assert [one == "sliding_attention" for one in theirs.layer_types] == [n in layers for n in range(3)]
     for config, said in (
-        (MISTRAL, "says sliding_window: 4096 by leaving it out, and GPT has no such window; set it to null"),
-        (MISTRAL | {"use_sliding_window": False, "sliding_window": 16}, "says sliding_window: 16, and"),
-        (LLAMA | {"sliding_window": 16}, "says sliding_window: 16, and"),
-        (QWEN | {"use_sliding_window": True, "max_window_layers": 2}, "says sliding_window: 4096 by leaving it out"),
+        (LLAMA | {"sliding_window": 16}, "says sliding_window: 16, and transformers has no such window there"),
+        (MISTRAL | {"layer_types": TYPES}, "sliding_window is for 3 of 3 layers; leave out the wrong one"),
         (QWEN | {"use_sliding_window": "no", "sliding_window": 16}, 'use_sliding_window: "no"; it must be true or'),
-        (QWEN | {"layer_types": ["sliding_attention"] * 3}, "GPT has full_attention in every layer, and there are 3"),
+        (QWEN | {"layer_types": ["sliding_attention"] * 3}, "sliding_window is for 0 of 3 layers"),
+        (QWEN | on | {"layer_types": TYPES[:2]}, "full_attention or sliding_attention of each of 3 layers"),
     ):
         with pytest.raises(DataError, match=said):
             arguments_of(config)
-    for config in (
-        MISTRAL | {"sliding_window": None}, QWEN, QWEN | {"use_sliding_window": False, "sliding_window": 16},
-        QWEN | {"use_sliding_window": True, "max_window_layers": 3}, LLAMA | {"sliding_window": None},
-        QWEN | {"use_sliding_window": True},
-    ):  # fmt: skip
-        assert arguments_of(config)["depth"] == 3
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "gemma 3 1b": {
+        "architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "attention_bias": False,
+        "attention_dropout": 0.0, "attn_logit_softcapping": None, "bos_token_id": 2, "cache_implementation": "hybrid",
+        "eos_token_id": [1, 106], "final_logit_softcapping": None, "head_dim": 256,
+        "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 1152, "initializer_range": 0.02,
+        "intermediate_size": 6912, "max_position_embeddings": 32768, "num_attention_heads": 4, "num_hidden_layers": 7,
+        "num_key_value_heads": 1, "pad_token_id": 0, "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-6,
+        "rope_local_base_freq": 10000, "rope_scaling": None, "rope_theta": 1000000, "sliding_window": 512,
+        "sliding_window_pattern": 6, "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 262144,
+    },
+    "phi 4 mini": {
+        "architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "attention_dropout": 0.0,
+        "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}, "bos_token_id": 199999, "embd_pdrop": 0.0,
+        "eos_token_id": 199999, "full_attn_mod": 1, "hidden_act": "silu", "hidden_size": 3072,
+        "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1, "lm_head_bias": False,
+        "max_position_embeddings": 131072, "mlp_bias": False, "num_attention_heads": 24, "num_hidden_layers": 2,
+        "num_key_value_heads": 8, "original_max_position_embeddings": 4096, "pad_token_id": 199999,
+        "partial_rotary_factor": 0.75, "resid_pdrop": 0.0, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+        "rope_scaling": {"long_factor": [1.5] * 48, "short_factor": [1.0] * 48, "type": "longrope"},
+        "sliding_window": 262144, "tie_word_embeddings": True, "use_cache": True, "vocab_size": 200064,
+    },
+    "qwen 3 moe": {
+        "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "attention_bias": False,
+        "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1, "eos_token_id": 151645,
+        "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02,
+        "intermediate_size": 6144, "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [],
+        "moe_intermediate_size": 768, "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128,
+        "num_experts_per_tok": 8, "num_hidden_layers": 2, "num_key_value_heads": 4, "output_router_logits": False,
+        "rms_norm_eps": 1e-6, "rope_scaling": None, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+        "sliding_window": None, "tie_word_embeddings": False, "use_cache": True, "use_sliding_window": False,
+        "vocab_size": 151936,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_published_configuration_is_read_whole(name: str) -> None:
+    """All its keys, with fewer layers; as many parameters, and positions that transformers computes."""
+    config = PUBLISHED[name]
+    theirs = transformers.AutoConfig.for_model(**{key: config[key] for key in config if key != "architectures"})
+    with torch.device("meta"):
+        ours, other = GPT(**arguments_of(config)), transformers.AutoModelForCausalLM.from_config(theirs)
+    assert sum(one.numel() for one in ours.parameters()) == sum(one.numel() for one in other.parameters())
+    windows = [512] * 5 + [None, 512] if name == "gemma 3 1b" else [{"phi 4 mini": 262144}.get(name)] * 2
+    assert ours.windows == windows
+    rotary = type(other.model.rotary_emb)(theirs)
+    places = torch.tensor([[0, 1, 700, 5000]])
+    near = ("sliding_attention",) if name == "gemma 3 1b" else ()
+    expected = rotary(torch.zeros(1), places, *near)
+    far, own_near = ours.rotations(places, torch.tensor([[5001]]))
+    torch.testing.assert_close((own_near or far)[0][:, :, 0], expected[0], atol=2e-3, rtol=0)  # at place 5,000, in fp32
 
 
 def test_a_size_that_is_none_is_refused_by_its_key() -> None:
@@ -130,7 +200,7 @@ def test_sizes_that_the_files_do_not_have_are_refused_before_memory_is_taken(
         (LLAMA | {"rope_scaling": {"type": "llama3", "rope_type": "default"}}, "of type"),
         (LLAMA | {"rope_scaling": {"type": "default", "factor": 8.0}}, "says factor: 8.0 for rotary positions"),
         (LLAMA | {"rope_scaling": {"type": "llama3", "factor": 8.0}}, "has no low_freq_factor"),
-        (NEMOTRON | {"rope_scaling": LONG}, "of type llama3, which transformers 4 does not read there"),
+        (NEMOTRON | {"rope_scaling": LONG}, "of type llama3, which versions 4 and 5 of transformers do not"),
         (QWEN | {"attention_bias": False}, 'says "attention_bias": false, which is unknown'),
         (LLAMA | {"model_type": "qwen2"}, 'LlamaForCausalLM and model_type: "qwen2", of which transformers takes'),
         (LLAMA | {"architectures": "LlamaForCausalLM"}, "known language models are LlamaForCausalLM, Mistral"),
@@ -145,9 +215,10 @@ def test_what_a_family_does_not_say_is_refused_by_its_key(config: dict[str, Any]
 def test_a_share_of_a_head_goes_out_where_the_family_reads_it() -> None:
     sizes: dict[str, Any] = {"vocab": 96, "width": 48, "depth": 1, "heads": 6, "mlp_hidden": 24}
     half = TextRope(share=0.5)
-    for qk_norm in (False, True):
-        with pytest.raises(DataError, match=r"the nearest, \w+, cannot say rope\.share 0\.5"):
-            config_of(GPT(**sizes, rope=half, qk_norm=qk_norm), 64)
+    with pytest.raises(DataError, match=r"the nearest, \w+, cannot say rope\.share 0\.5"):
+        config_of(GPT(**sizes, rope=half, qk_norm=True), 64)
+    phi = config_of(GPT(**sizes, rope=half), 64)
+    assert (phi["model_type"], phi["partial_rotary_factor"]) == ("phi3", 0.5)
     with pytest.raises(DataError, match=r"cannot say .*rope\.long_context"):
         config_of(GPT(**sizes, rope=TextRope(share=0.5, long_context=LongContext()), norm="layernorm1p",
                       activation="gelu"), 64)  # fmt: skip

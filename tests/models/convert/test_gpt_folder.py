@@ -12,6 +12,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.types.sample_batches import IGNORED
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
 from nemo_vfm.models.convert.gpt_folder import load_gpt, save_gpt, write_gpt
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
@@ -20,17 +21,37 @@ from tests.support.language_models import FAMILIES, scores, words, written
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_scores_are_the_same_both_ways(family: str, tmp_path: Path) -> None:
+def test_scores_are_the_same_both_ways_for_texts_shorter_and_longer_than_any_window(
+    family: str, tmp_path: Path
+) -> None:
     theirs = written(tmp_path / "theirs", family)
     ours = load_gpt(tmp_path / "theirs")
-    with torch.no_grad():
-        expected = theirs(words()).logits
-    torch.testing.assert_close(scores(ours, words()), expected, atol=1e-4, rtol=1e-4)
     save_gpt(ours, tmp_path / "ours", most_tokens=256)
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
-    with torch.no_grad():
-        torch.testing.assert_close(again(words()).logits, expected, atol=1e-4, rtol=1e-4)
+    for text in (words(), words()[:, :7]):
+        with torch.no_grad():
+            expected = theirs(text).logits
+            for found in (scores(ours, text), again(text).logits):
+                assert (found - expected).abs().max() <= 1e-5 * expected.abs().max()
     assert torch.equal(scores(load_gpt(tmp_path / "ours"), words()), scores(ours, words()))
+
+
+def test_experts_are_trained_by_the_loss_of_transformers_with_its_balance(tmp_path: Path) -> None:
+    theirs = written(tmp_path, "qwen 3 moe", output_router_logits=True, router_aux_loss_coef=0.7)
+    labels = words().clone()
+    labels[0, 30:] = -100
+    expected = theirs.train()(words(), labels=labels)
+    expected.loss.backward()
+    ours = load_gpt(tmp_path).train()
+    after = torch.cat([labels[:, 1:], torch.full((2, 1), -100)], 1)
+    after, count = torch.where(after == -100, IGNORED, after), (after != -100).sum()
+    loss = ours(words(), after).sum() / count
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.loss.item(), rel=1e-5)
+    found = ours.blocks[0].experts.router.weight.grad
+    gate = theirs.model.layers[0].mlp.gate.weight.grad
+    torch.testing.assert_close(found, gate, atol=1e-6, rtol=1e-3)
+    assert (ours.eval()(words(), after).sum() / count).item() < loss.item() - 0.7  # which is left out of an evaluation
 
 
 def test_a_folder_of_several_files_is_written_and_loaded(tmp_path: Path) -> None:
@@ -97,8 +118,9 @@ def test_weights_in_several_files_are_read(tmp_path: Path) -> None:
     [
         ("llama", {"attention_bias": True}, "says attention_bias: true"),
         ("llama", {"hidden_act": "gelu"}, 'says hidden_act: "gelu"'),
-        ("mistral", {"sliding_window": 16}, "says sliding_window: 16"),
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, 'of type "linear"'),
+        ("llama", {"sliding_window": 16}, "says sliding_window: 16"),
+        ("mistral", {"layer_types": ["sliding_attention"] * 3}, "sliding_window is for 0 of 3 layers"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, 'type "dynamic"'),
     ],
 )
 def test_what_would_be_another_function_is_refused_by_name(

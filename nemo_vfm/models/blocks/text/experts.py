@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Defines a mixture of experts: a router sends each token to a few of many perceptrons.
+
+All experts are on one device. Their balance is that of the Switch Transformer (Fedus et al. 2021, arXiv 2101.03961).
+Shape letters: T tokens, D width, X experts, K experts of a token.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.bounds import MOST_WIDTH, require_between
+from nemo_vfm.models.blocks.text.gated_perceptron import Activation, Perceptron
+from nemo_vfm.parallel.apply.uncompiled import uncompiled
+from nemo_vfm.parallel.engine.matmul_support import Linear
+
+_MOST_EXPERTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The experts of each block.
+
+    Args:
+        count: X.
+        per_token: K.
+        hidden: between the linears of an expert.
+        normalised: whether the weights of a token's experts add up to 1; else they are its probabilities.
+        balance: times the loss of balance is added to that of each token in training; 0 adds none. It is
+            X sum_x f_x p_x, with the share of tokens f and the mean probability p of an expert over all blocks and
+            tokens of a pass (equations 4 to 6), so it is K where they are even.
+        dense_layers: blocks that have a perceptron as usual, from 0.
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    count: int
+    per_token: int
+    hidden: int
+    normalised: bool = True
+    balance: float = 0.0
+    dense_layers: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_between(1, _MOST_EXPERTS, **{"experts.count": self.count})
+        require_between(1, self.count, **{"experts.per_token": self.per_token})
+        require_between(1, MOST_WIDTH, **{"experts.hidden": self.hidden})
+        require_between(0, 1e3, **{"experts.balance": self.balance})
+
+
+class Routes:
+    """What the blocks of one pass did with its tokens, until that is asked for; blocks run again later add nothing."""
+
+    def __init__(self) -> None:
+        self._rows, self._is_open = 0, True
+        self._chosen_X: Tensor | float = 0.0
+        self._probable_X: Tensor | float = 0.0
+
+    def add(self, probabilities_TX: Tensor, chosen_TK: Tensor) -> None:
+        """Those of one block."""
+        if self._is_open:
+            self._rows += len(probabilities_TX)
+            experts = probabilities_TX.shape[1]
+            self._chosen_X = self._chosen_X + nn.functional.one_hot(chosen_TK, experts).sum((0, 1)).float()
+            self._probable_X = self._probable_X + probabilities_TX.sum(0)
+
+    def imbalance(self) -> Tensor | float:
+        """X sum_x f_x p_x; 0 where no block was run."""
+        self._is_open = False
+        if not isinstance(self._chosen_X, Tensor) or not isinstance(self._probable_X, Tensor):
+            return 0.0
+        return len(self._chosen_X) * (self._chosen_X / self._rows) @ (self._probable_X / self._rows)
+
+
+class MixtureOfExperts(nn.Module):
+    """In place of a perceptron: y = sum over K experts of a token of its weight times the expert's output.
+
+    Args:
+        width: D.
+        activation: of the experts.
+        experts: their sizes.
+    """
+
+    def __init__(self, width: int, activation: Activation, experts: Experts) -> None:
+        super().__init__()
+        self.per_token, self.normalised = experts.per_token, experts.normalised
+        self.router = Linear(width, experts.count, bias=False)
+        self.perceptrons = nn.ModuleList(Perceptron(width, experts.hidden, activation) for _ in range(experts.count))
+
+    @uncompiled  # how many rows an expert gets depends on the tokens
+    def forward(self, x: Tensor, routes: Routes | None = None) -> Tensor:
+        """Same shape as x.
+
+        Args:
+            x: (..., D).
+            routes: where to note the choices; None for nowhere.
+        """
+        x_TD = x.flatten(0, -2)
+        probabilities_TX = self.router(x_TD).float().softmax(-1)
+        weights_TK, chosen_TK = probabilities_TX.topk(self.per_token, dim=-1)
+        if routes is not None:
+            routes.add(probabilities_TX, chosen_TK)
+        if self.normalised:
+            weights_TK = weights_TK / weights_TK.sum(-1, keepdim=True)
+        y_TD = torch.zeros_like(x_TD)
+        for number, expert in enumerate(self.perceptrons):
+            row, place = self._sent_to(number, chosen_TK)
+            if len(row) or self.training:  # where no token came, its gradients are zeros, as those of a stack are
+                update = expert(x_TD[row]) * weights_TK[row, place, None].to(x.dtype)
+                y_TD = y_TD.index_add(0, row, update.to(y_TD.dtype))
+        return y_TD.view_as(x)
+
+    def _sent_to(self, number: int, chosen_TK: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, place among its K) of the tokens of an expert; its even share where there are no values to choose by.
+
+        What a step costs is found by tensors without values.
+        """
+        if chosen_TK.is_meta or type(chosen_TK) is not Tensor:
+            even = chosen_TK.new_empty(max(1, chosen_TK.numel() // len(self.perceptrons)))
+            return even, even
+        row, place = (chosen_TK == number).nonzero(as_tuple=True)
+        return row, place

@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stretches the frequencies of rotary positions for texts longer than a model was first trained on.
+
+Each way has a `magnitude` besides, by which cosines and signed sines are multiplied: it sharpens attention.
+Shape letters: R frequencies, B batch, S tokens.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.core.bounds import require_between
+
+_LARGEST = 1e6  # factor
+_MOST_TOKENS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScaling:
+    """Positions as if they were `factor` times closer (Chen et al. 2023, arXiv 2306.15595).
+
+    Args:
+        factor: so many times longer.
+
+    Raises:
+        ValueError: it is not above zero.
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        require_between(1 / _LARGEST, _LARGEST, factor=self.factor)
+
+    @property
+    def magnitude(self) -> float:
+        """Cosines and sines stay as they are."""
+        return 1.0
+
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+        """All of them alike."""
+        return frequencies_R / self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class YarnScaling:
+    """Low frequencies stretched, high ones left, a ramp between them (YaRN, Peng et al. 2023, arXiv 2309.00071).
+
+    Args:
+        factor: so many times longer.
+        trained_on: tokens.
+        beta_fast: turns within `trained_on` above which a frequency is left.
+        beta_slow: turns below which it is stretched in full.
+        truncate: whether the ramp begins and ends at whole dimensions.
+        attention_factor: the magnitude; None takes 0.1 ln(factor) + 1 (section 3.4).
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    factor: float
+    trained_on: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        require_between(1 / _LARGEST, _LARGEST, factor=self.factor, attention_factor=self.attention_factor)
+        require_between(1, _MOST_TOKENS, trained_on=self.trained_on)
+        if not 0 < self.beta_slow <= self.beta_fast:
+            raise ValueError(f"beta_slow {self.beta_slow} must be above zero and no more than {self.beta_fast} "
+                             f"(beta_fast)")  # fmt: skip
+
+    @property
+    def magnitude(self) -> float:
+        """Of cosines and sines."""
+        return default_yarn_magnitude(self.factor) if self.attention_factor is None else self.attention_factor
+
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+        """Each frequency, or it divided by `factor`, or between the two."""
+        count = len(frequencies_R)
+        low, high = (self._place(turns, theta, 2 * count) for turns in (self.beta_fast, self.beta_slow))
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * count - 1)
+        high += 0.001 if low == high else 0
+        stretched = (torch.arange(count, device=frequencies_R.device).float() - low) / (high - low)
+        stretched = stretched.clamp(0, 1)
+        return frequencies_R * (1 - stretched) + frequencies_R / self.factor * stretched
+
+    def _place(self, turns: float, theta: float, rotated: int) -> float:
+        """The place of the frequency that turns so often within `trained_on` tokens (the paper's equation 12)."""
+        return rotated * math.log(self.trained_on / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+
+def default_yarn_magnitude(factor: float, scale: float = 1.0) -> float:
+    """0.1 scale ln(factor) + 1, where positions are stretched."""
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class LongRope:
+    """Each frequency divided by a factor of its own (LongRoPE, Ding et al. 2024, arXiv 2402.13753), as in Phi-3.
+
+    Args:
+        short_factor: for texts of at most `trained_on` tokens; one number for each frequency.
+        long_factor: for longer texts.
+        trained_on: tokens.
+        attention_factor: the magnitude.
+
+    Raises:
+        ValueError: numbers that do not fit together.
+    """
+
+    short_factor: tuple[float, ...]
+    long_factor: tuple[float, ...]
+    trained_on: int
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        require_between(2, _MOST_TOKENS, trained_on=self.trained_on)
+        require_between(1 / _LARGEST, _LARGEST, attention_factor=self.attention_factor)
+        if len(self.short_factor) != len(self.long_factor):
+            raise ValueError(f"{len(self.short_factor)} numbers of short_factor and {len(self.long_factor)} of "
+                             f"long_factor are of different heads")  # fmt: skip
+        for factors in (self.short_factor, self.long_factor):
+            require_between(1 / _LARGEST, _LARGEST, **{f"factors.{place}": one for place, one in enumerate(factors)})
+
+    @property
+    def magnitude(self) -> float:
+        """Of cosines and sines."""
+        return self.attention_factor
+
+    def stretched(self, frequencies_R: Tensor, theta: float, lengths_BS: Tensor) -> Tensor:
+        """(B, S, R): of each token by the length of its text."""
+        short, long = (frequencies_R / frequencies_R.new_tensor(one) for one in (self.short_factor, self.long_factor))
+        return torch.where(lengths_BS[..., None] > self.trained_on, long, short)
+
+
+def default_long_rope_magnitude(factor: float, trained_on: int) -> float:
+    """sqrt(1 + ln(factor) / ln(trained_on)), where texts are longer."""
+    return 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(trained_on))
