@@ -242,8 +242,8 @@ def test_every_option_for_a_foreign_file_reaches_the_process_that_reads_it(kitch
 THEIRS = {
     "gpt2": ({"config.json": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2"}},
              ["model of transformers, GPT2LMHeadModel", "transformers loads it"]),
-    "gemma": ({"config.json": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text"}},
-              ["Gemma3ForCausalLM", "transformers loads"]),
+    "gemma": ({"config.json": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2"}},
+              ["Gemma2ForCausalLM", "transformers loads"]),
     "flux": ({"model_index.json": {"_class_name": "FluxPipeline"},
               "transformer/config.json": {"_class_name": "FluxTransformer2DModel"}},
              ["pipeline of diffusers, FluxPipeline with a FluxTransformer2DModel", "diffusers.FluxPipeline loads it"]),

@@ -764,7 +764,7 @@ def refuses(make: object) -> bool:
     return False
 
 
-LANGUAGE = {"Llama", "Mistral", "Qwen2", "Qwen3", "Nemotron"}
+LANGUAGE = {"Llama", "Mistral", "Qwen2", "Qwen3", "Qwen3Moe", "Nemotron", "Phi3", "Gemma3"}
 #: Words of a reason that deny an ability -> whether the code lacks it indeed.
 LACKS = {
     "not quantised": lambda: not takes(LowRankAdapter, "quant", "bits"),

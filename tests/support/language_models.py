@@ -31,10 +31,10 @@ FAMILIES: dict[str, tuple[Any, dict[str, Any]]] = {
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
     "qwen 2": (transformers.Qwen2Config, {"use_sliding_window": False, "head_dim": 8}),
     "qwen 3": (transformers.Qwen3Config, {"use_sliding_window": False}),
-    "phi 3": (transformers.Phi3Config, {"sliding_window": 12, "pad_token_id": 0}),
+    "phi 3": (transformers.Phi3Config, {"sliding_window": 12, "pad_token_id": 0, "eos_token_id": 2}),
     "phi 4 mini": (transformers.Phi3Config, {
         "partial_rotary_factor": 0.5, "tie_word_embeddings": True, "original_max_position_embeddings": 16,
-        "pad_token_id": 0, "rope_parameters": {
+        "pad_token_id": 0, "eos_token_id": 2, "rope_parameters": {
             "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0, 1.5], "long_factor": [2.0, 5.0]}}),
     "gemma 3": (transformers.Gemma3TextConfig, {
         "sliding_window": 9, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
