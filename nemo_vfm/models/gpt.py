@@ -84,6 +84,9 @@ class GPT(nn.Module):
             )
         head_dim = head_dim or width // heads
         self.vocab, self.width, self.depth, self.heads, self.init_std = vocab, width, depth, heads, init_std
+        if experts is not None:
+            of_layers = {f"experts.dense_layers.{place}": layer for place, layer in enumerate(experts.dense_layers)}
+            require_between(0, depth - 1, **of_layers)
         self.rope, self.rotated = rope, rope.rotated(head_dim)
         self.window, self.windows = window, [None] * depth if window is None else window.of(depth)
         if window is not None and window.rope is not None:

@@ -205,6 +205,12 @@ def test_long_context_stretches_low_frequencies_alone() -> None:
         ({"groups": 4}, "6 heads cannot share 4 heads of keys"),
         ({"vocab": 0}, "vocab must be at least 1"),
         ({"rope": TextRope(share=0.1)}, "rotates 0 of its dimensions"),
+        (
+            {"rope": TextRope(long_context=LongRope((1.0,), (2.0,), 8))},
+            "has 1 factors, and 8 rotated dimensions have 4",
+        ),
+        ({"window": SlidingWindow(4, (0, 3))}, r"window\.layers\.1 must be at most 2, got 3"),
+        ({"experts": Experts(4, 2, 16, dense_layers=(7,))}, r"experts\.dense_layers\.0 must be at most 2, got 7"),
     ],
 )
 def test_numbers_that_do_not_fit_are_refused(wrong: dict[str, Any], words_: str) -> None:

@@ -79,6 +79,8 @@ class TextRope:
     def __post_init__(self) -> None:
         if self.theta <= 0:
             raise ValueError(f"theta must be above zero, got {self.theta}")
+        if isinstance(self.long_context, YarnScaling) and self.theta <= 1:
+            raise ValueError(f"theta must be above 1 for YaRN, which compares frequencies, got {self.theta}")
 
     def rotated(self, head_dim: int) -> int:
         """R, even.

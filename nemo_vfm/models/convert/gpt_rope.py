@@ -72,14 +72,15 @@ def _two_ropes(config: Mapping[str, Json], family: Family) -> tuple[TextRope, Te
         if far[key] != scaling[key]:
             raise DataError(f"config.json says {key}: {shown(scaling[key])} in rope_scaling and {shown(far[key])} in "
                             f"rope_parameters; leave out the wrong one")  # fmt: skip
+    far |= dict(scaling)
+    for told, key, usual in ((far, "rope_theta", 1e6), (near, _NEAR_THETA, 1e4)):
+        theta = config.get(key, told.get("rope_theta", usual))
+        if told.get("rope_theta", theta) != theta:
+            raise DataError(f"config.json says {key}: {shown(theta)} on top and {shown(told['rope_theta'])} for rotary "
+                            f"positions; leave out the wrong one")  # fmt: skip
+        told["rope_theta"] = theta
     rest = {key: value for key, value in config.items() if key != "rope_theta"}
-    thetas = {"rope_theta": config.get("rope_theta", 1e6)}, {"rope_theta": config.get(_NEAR_THETA, 1e4)}
-    for told, key, theta in ((far, "rope_theta", thetas[0]), (near, _NEAR_THETA, thetas[1])):
-        if key in config and "rope_theta" in told and told["rope_theta"] != config[key]:
-            raise DataError(f"config.json says {key}: {shown(config[key])} on top and {shown(told['rope_theta'])} in "
-                            f"rope_parameters; leave out the wrong one")  # fmt: skip
-        told["rope_theta"] = told.get("rope_theta", theta["rope_theta"])
-    return _rope(far | dict(scaling), rest, family), _rope(near, rest, family)
+    return _rope(far, rest, family), _rope(near, rest, family)
 
 
 def _entry(config: Mapping[str, Json], place: str) -> Mapping[str, Json]:
