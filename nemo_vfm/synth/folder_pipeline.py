@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the sampling pipeline of a diffusers folder by the family of video models that the folder holds."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,10 @@ class FolderPipeline(TextToVideo):
         made = self._made()
         vars(self).update({part: getattr(made, part) for part in (*PARTS, "family")})
         return vars(self)[name]
+
+    def late_parts(self) -> Mapping[str, object]:
+        """See `MakesPartsLate`."""
+        return {part: getattr(self, part) for part in PARTS}
 
     def is_guided(self) -> bool:
         """See `TextToVideo`; every family is guided."""

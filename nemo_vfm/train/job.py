@@ -16,7 +16,7 @@ from torch import nn
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.device import describe
 from nemo_vfm.core.duration import Duration
-from nemo_vfm.core.errors import NextPhase, UserError
+from nemo_vfm.core.errors import DataError, NextPhase, UserError
 from nemo_vfm.core.optional import GIVEN, needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage import checkpoint_names
@@ -244,7 +244,10 @@ class Train:
         if not gives_latents(self.data):
             parts["task"] = self.task
         elif getattr(self.task, "text_dropout", 0):  # latents come with their texts, but for the empty one
-            parts["task.text_encoder"] = getattr(self.task, "text_encoder", None)
+            try:
+                parts["task.text_encoder"] = getattr(self.task, "text_encoder", None)
+            except (UserError, DataError):  # its folder is given later
+                parts["task"] = self.task
         return held_below(parts)
 
     def _start(self, run: Run) -> TrainState:

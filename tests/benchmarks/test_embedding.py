@@ -40,6 +40,8 @@ def test_train_and_the_bare_loop_end_with_the_same_weights(tmp_path: Path, monke
     build = loop.model
 
     def begun_alike():
+        if torch.empty(0).is_meta:  # Train asks a model without memory what it reads
+            return build()
         if not models:
             first = build()
             models.extend([first, copy.deepcopy(first)])

@@ -191,7 +191,9 @@ def pipeline_without_weights(folder: Path) -> Path:
     kind = pytest.importorskip("diffusers", reason="needs the extra diffusers").AutoencoderKLWan
     with torch.device("meta"):
         vae = dict(kind().config)
-    for part, config in (("text_encoder", UMT5_XXL), ("vae", {"_class_name": "AutoencoderKLWan", **vae})):
+    parts = {"text_encoder": UMT5_XXL, "vae": {"_class_name": "AutoencoderKLWan", **vae},
+             "transformer": {"_class_name": "WanTransformer3DModel"}}  # fmt: skip
+    for part, config in parts.items():
         (folder / part).mkdir(parents=True)
         (folder / part / "config.json").write_text(json.dumps(config))
         (folder / part / "model.safetensors").touch()
@@ -216,7 +218,7 @@ def test_encoders_and_codecs_beside_the_model_count_where_they_stand_on_its_gpu(
     assert f"needs {binary(own['total'])} " in shown, "check and plan say the same"
 
     shown = told(*ADAPTER, "base=later")
-    assert "it fits, leaving out" in shown and "task.text_encoder" in shown and "of unknown size: later/text_" in shown
+    assert "it fits, leaving out" in shown and "task.pipeline" in shown and "of unknown size: later" in shown
     sample = ["world_model/sample_pretrained", "model=wan21_t2v_14b", base]
     assert "(weights 53.2 GiB, encoders and codecs 11.1 GiB)" in told(*sample)
     assert "keeps 53.2 GiB (weights 53.2 GiB)" in told(*sample, "pipeline.offload=true"), "each takes its turn"

@@ -787,7 +787,7 @@ LACKS = {
                                               if ".idx" in one.read_text()],
     "no such number": lambda: not takes(FlowMatching, "linear", "betas"),
     "there is no such ": lambda: (typing.get_args(NormKind), typing.get_args(Activation)) == (
-        ("layernorm1p", "rmsnorm"), ("squared_relu", "swiglu", "gelu")),
+        ("layernorm1p", "rmsnorm", "rmsnorm1p"), ("squared_relu", "swiglu", "geglu", "gelu")),
 }  # fmt: skip
 DENIES = re.compile(
     "not supported|not quantised|have no|no second|are not trained|no other|no training on|none of ours|"

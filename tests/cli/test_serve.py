@@ -102,7 +102,7 @@ REACHES = {
     "--room-gb=7": "KeyValueRoom('weights', 7.0)", "--at-once=7": "ModelPasses('weights', 'KeyValueRoom', 7)",
     "--queue=7": "EngineThread('BatchEngine', most_waiting=7)", "--piece=7": "most_running=16, piece=7",
     "--most-body-mb=7": "most_body_bytes=7000000", "--trust=mine": "trust=['mine']",
-    "--allow-host=h": "allow_host=['h']",
+    "--allow-host=h": "allow_host=['h']", "--reasoning-parser=think": "split_thoughts=True",
     "--tensor=7": "tensor=7, words=['serve', '--tensor=7', '--', 'MODEL'], room_gb=2.0, at_once=16",
 }  # fmt: skip
 

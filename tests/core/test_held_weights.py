@@ -34,3 +34,20 @@ def test_what_is_held_at_any_depth_counts_and_equal_weights_count_once() -> None
     assert found.weights == {"a": 10, "b": 10, "Linear at task.teacher": 4 * 8} and found.num_bytes == 52
     assert found.unknown == {"callbacks.2": "later is not a folder"}
     assert found.notes() == ["callbacks.2 holds a network on each GPU, too, of unknown size: later is not a folder"]
+
+
+class Late:
+    """Knows its parts once its folder is there."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def late_parts(self) -> dict[str, object]:
+        if self.folder == "later":
+            raise UserError("later is not a folder")
+        return {"encoder": Encoder(self.folder)}
+
+
+def test_parts_that_follow_from_a_folder_are_asked_for() -> None:
+    found = held_below({"task": SimpleNamespace(pipeline=Late("there")), "callback": Pipeline(Late("later"))})
+    assert found.weights == {"there": 10} and found.unknown == {"callback.encoder": "later is not a folder"}

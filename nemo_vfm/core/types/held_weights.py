@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from torch import nn
-
 from nemo_vfm.core.errors import DataError, UserError
 
 HELD = "encoders and codecs"
@@ -36,6 +34,19 @@ class HoldsWeights(Protocol):
 
         Raises:
             UserError, DataError: what says how large they are cannot be read.
+        """
+        ...
+
+
+@runtime_checkable
+class MakesPartsLate(Protocol):
+    """A component whose parts follow from a folder that may be written when the run begins."""
+
+    def late_parts(self) -> Mapping[str, object]:
+        """By attribute.
+
+        Raises:
+            UserError, DataError: the folder cannot be read yet.
         """
         ...
 
@@ -68,6 +79,8 @@ def held_below(parts: Mapping[str, object]) -> Held:
     Args:
         parts: by address.
     """
+    from torch import nn  # `check --work` imports this module, and runs on login nodes
+
     weights, unknown, seen = dict[str, int](), dict[str, str](), set[int]()
     waiting = list(parts.items())
     while waiting:
@@ -78,15 +91,14 @@ def held_below(parts: Mapping[str, object]) -> Held:
         if isinstance(part, nn.Module):
             weights[f"{type(part).__name__} at {at}"] = sum(parameter.nbytes for parameter in part.parameters())
             continue
-        if not isinstance(part, HoldsWeights):
-            waiting += ((f"{at}.{name}", below) for name, below in _below(part))
-            continue
         try:
-            found = part.held_weights()
+            if isinstance(part, HoldsWeights):
+                found = part.held_weights()
+                weights[found.name] = found.num_bytes
+            else:
+                waiting += [(f"{at}.{name}", below) for name, below in _below(part)]
         except (UserError, DataError, OSError) as error:  # a folder that is given later, a package that is not here
             unknown[at] = str(error)
-        else:
-            weights[found.name] = found.num_bytes
     return Held(weights, unknown)
 
 
@@ -94,7 +106,9 @@ def _below(part: object) -> Iterator[tuple[str, object]]:
     """What a component keeps: its attributes, or the entries of a mapping or list."""
     if isinstance(part, type | Path | str | bytes) or callable(part):
         return
-    if isinstance(part, Mapping):
+    if isinstance(part, MakesPartsLate):
+        yield from part.late_parts().items()
+    elif isinstance(part, Mapping):
         yield from ((str(key), below) for key, below in part.items())
     elif isinstance(part, list | tuple):
         yield from ((str(place), below) for place, below in enumerate(part))

@@ -25,9 +25,9 @@ _KARRAS = ("EDMEulerScheduler", "FlowMatchEulerDiscreteScheduler", "UniPCMultist
 
 def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
     """Yield each pipeline that is for another family than the folder's, or whose folder names none."""
-    from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS
-
     for at, pipeline in _pipelines(job):
+        from nemo_vfm.models.convert.video.pipeline_family import TWO_NETWORKS  # after the others, since it needs torch
+
         base = _base(job, pipeline)
         try:
             ours, theirs = pipeline.family, _family(base)
