@@ -640,7 +640,7 @@ def test_a_migrated_llama_has_the_losses_of_transformers_and_peft(kitchen):
         num_key_value_heads=1, max_position_embeddings=32,
     ))  # fmt: skip
     theirs.save_pretrained("base")
-    kitchen.write("theirs.yaml", LLAMA + LORA % '"*.o_proj", "*.mlp.*_proj"')
+    kitchen.write("theirs.yaml", LLAMA + LORA % '"*.q_proj", "*.v_proj", "*.o_proj", "*.mlp.*_proj"')
     assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
     job = build(compose("ours.yaml"))
     tokens = torch.randint(0, 32, (2, 2, 7), generator=torch.Generator().manual_seed(1))
@@ -650,13 +650,15 @@ def test_a_migrated_llama_has_the_losses_of_transformers_and_peft(kitchen):
     losses, first = trained_here(job, batches)
     theirs.requires_grad_(False)
     adapted = peft.get_peft_model(theirs, peft.LoraConfig(
-        r=4, lora_alpha=8, target_modules=["o_proj", "gate_proj", "up_proj", "down_proj"]
+        r=4, lora_alpha=8, target_modules=["q_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
     ))  # fmt: skip
-    linears = {"o_proj": "attention.out", "gate_proj": "mlp.gate", "up_proj": "mlp.up", "down_proj": "mlp.down"}
+    ours = {"q_proj": "attention.qkv q", "v_proj": "attention.qkv v", "o_proj": "attention.out whole",
+            "gate_proj": "mlp.gate whole", "up_proj": "mlp.up whole", "down_proj": "mlp.down whole"}  # fmt: skip
     for name, one in adapted.named_parameters():
         if "lora_A" in name:
             block, linear = re.search(r"layers\.(\d+)\.\w+\.(\w+)\.", name).groups()
-            one.data.copy_(first.pop(f"blocks.{block}.{linears[linear]}.adapters.own.whole_a"))
+            place, part = ours[linear].split()
+            one.data.copy_(first.pop(f"blocks.{block}.{place}.adapters.own.{part}_a"))
     assert not first
 
     def loss_of(index: int) -> torch.Tensor:
