@@ -59,6 +59,7 @@ def write_ranker(model: nn.Module, folder: Path, rows: RowFormat) -> int:
     program = torch.export.export(
         _Program(model.float().eval(), rows), _example(names, dense), dynamic_shapes=_dynamic(names), strict=False
     )
+    program.example_inputs = None  # torch would write them as a pickle; all else is numbers and JSON
     torch.export.save(program, folder / PROGRAM)
     return (folder / PROGRAM).stat().st_size
 
