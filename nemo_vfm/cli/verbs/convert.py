@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.out.exists() or arguments.out.is_symlink():
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
-    if arguments.file.is_dir() and arguments.adapter is None:
+    if arguments.file.is_dir() and arguments.adapter is None and arguments.base is None:
         from nemo_vfm.models.convert.other_library import require_read
 
         require_read(arguments.file)
