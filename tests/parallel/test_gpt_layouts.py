@@ -116,10 +116,10 @@ OFTEN: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
     (PIPELINE, TIED, False),
     (INTERLEAVED | SEQUENCE, TIED, True),
     (INTERLEAVED | {"context": 2, "schedule": "zero_bubble"}, LLAMA, False),
-    ({"tensor": 4, "sequence": True}, PAIR, True),
     (SEQUENCE | {"context": 2}, SINGLE, False),
 ]
 OTHERS: list[tuple[dict[str, Any], dict[str, Any], bool]] = [
+    ({"tensor": 4, "sequence": True}, PAIR, True),
     ({"tensor": 2}, LLAMA, False),
     (SEQUENCE, NEMOTRON, True),
     ({"context": 2}, NEMOTRON, True),

@@ -32,16 +32,16 @@ PIPELINE: dict[str, Any] = {"pipeline": 2, "microbatches": 2}
 SEQUENCE: dict[str, Any] = {"tensor": 2, "sequence": True}
 
 LAYOUTS: list[tuple[int, dict[str, Any]]] = [
-    (2, PIPELINE),
     (2, {**INTERLEAVED, "microbatches": 4}),
     (2, {**ZERO_BUBBLE, "microbatches": 4}),
-    (4, {"pipeline": 4, "microbatches": 4}),
     (4, PIPELINE | {"context": 2}),
     (4, INTERLEAVED | {"shard": 2}),
     (4, ZERO_BUBBLE | SEQUENCE),
 ]
 MORE: list[tuple[int, dict[str, Any]]] = [
+    (2, PIPELINE),
     (2, {**PIPELINE, "microbatches": 4}),
+    (4, {"pipeline": 4, "microbatches": 4}),
     (4, PIPELINE | SEQUENCE),
     (4, PIPELINE | {"shard": 2}),
     (4, PIPELINE | {"replicate": 2}),

@@ -13,6 +13,7 @@ from nemo_vfm.config import build, compose
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.parallel.checkpoint import checkpoint
 from tests.support import preloaded
+from tests.support.combinations import cases
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import NAME, metrics
@@ -60,8 +61,11 @@ def trained(_: int, log: Path, folder: Path, degrees: str) -> None:
     build(composed).steps["train"].run(Run(folder, seed=composed.seed))
 
 
+LAYOUTS = [(2, "{replicate: 2}"), (4, "{replicate: 2, shard: 2}")]
+
+
 @pytest.mark.cluster
-@pytest.mark.parametrize(("count", "degrees"), [(2, "{replicate: 2}"), (4, "{replicate: 2, shard: 2}")])
+@pytest.mark.parametrize(("count", "degrees"), cases(LAYOUTS, LAYOUTS[1:]))
 def test_several_ranks_have_the_losses_and_the_rows_of_one(
     alone: Path, tmp_path: Path, count: int, degrees: str
 ) -> None:

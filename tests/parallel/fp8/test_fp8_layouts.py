@@ -136,7 +136,7 @@ SEVERAL = [
 
 @pytest.mark.parametrize(("place", "count", "degrees", "microbatches"), cases(
     [(place, *layout) for place in (0, 2, 5) for layout in SEVERAL],
-    [(0, *SEVERAL[0]), (2, *SEVERAL[2]), (2, *SEVERAL[3]), (5, *SEVERAL[4])],
+    [(0, *SEVERAL[0]), (2, *SEVERAL[2]), (5, *SEVERAL[4])],
 ), ids=str)  # fmt: skip
 def test_scales_follow_the_micro_batch_and_histories_all_of_them(
     alone: dict[str, Any], place: int, count: int, degrees: dict[str, Any], microbatches: int
