@@ -177,6 +177,13 @@ def test_a_folder_that_says_no_family_is_refused_once_it_is_there(recipe, tmp_pa
     assert "has no video model that is read, so its pipeline is unknown" in " ".join(capsys.readouterr().out.split())
 
 
+def require_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """`check` of a recipe of `world_model/` says ok, or else refuses it with these words."""
+    recipe, *changes = words
+    assert main(["check", str(ROOT / f"recipes/world_model/{recipe}.yaml"), *changes]) == (0 if said == "ok" else 2)
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
 @pytest.mark.parametrize(("given", "said"), [
     ("", "has two networks, each trained by itself; add network=transformer"),
     ("task.pipeline.network=transformer_2", "is for transformer_2 and starts from"),
@@ -184,9 +191,7 @@ def test_a_folder_that_says_no_family_is_refused_once_it_is_there(recipe, tmp_pa
     ("task.pipeline.network=transformer_2 start_from={0}/transformer_2 model.folder={0}/transformer_2", "ok"),
 ])  # fmt: skip
 def test_a_training_is_for_one_network_of_two_and_starts_from_it(given, said, base, capsys):
-    words = ["check", str(ROOT / "recipes/world_model/lora.yaml"), f"base={base}", "data.path=a"]
-    assert main([*words, *given.format(base).split()]) == (0 if said == "ok" else 2)
-    assert said in " ".join(capsys.readouterr().out.split())
+    require_told(["lora", f"base={base}", "data.path=a", *given.format(base).split()], said, capsys)
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -194,9 +199,7 @@ def test_a_training_is_for_one_network_of_two_and_starts_from_it(given, said, ba
     ("adapters.a.path=x adapters.a.network=transformer_2", "ok"),
 ])  # fmt: skip
 def test_an_adapter_says_which_network_of_two_it_is_for(given, said, base, capsys):
-    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={base}"]
-    assert main([*words, "model=pretrained_experts", *given.split()]) == (0 if said == "ok" else 2)
-    assert said in " ".join(capsys.readouterr().out.split())
+    require_told(["sample_pretrained", f"base={base}", "model=pretrained_experts", *given.split()], said, capsys)
 
 
 @pytest.mark.parametrize(("given", "said"), [
@@ -205,9 +208,7 @@ def test_an_adapter_says_which_network_of_two_it_is_for(given, said, base, capsy
 ])  # fmt: skip
 def test_an_adapter_for_one_network_of_two_is_refused_as_that_where_there_is_one(given, said, tmp_path, capsys):
     write_random_pipeline(tmp_path / "base", "wan21_t2v")
-    words = ["check", str(ROOT / "recipes/world_model/sample_pretrained.yaml"), f"base={tmp_path / 'base'}"]
-    assert main([*words, *given.split()]) == 2
-    assert said in " ".join(capsys.readouterr().out.split())
+    require_told(["sample_pretrained", f"base={tmp_path / 'base'}", *given.split()], said, capsys)
 
 
 @pytest.mark.parametrize(("scheduler", "said"), [

@@ -3,7 +3,7 @@
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, tokens."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nemo_vfm.config import BoundFactory
@@ -52,8 +52,9 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
     elif isinstance(getattr(job, "model", None), BoundFactory):
         yield from without_weights(job)
         yield from without_image(job, ())
-        yield from _of_adapters(job)
-        for network in built_networks(job):
+        networks = built_networks(job)
+        yield from _of_adapters(job, networks)
+        for network in networks:
             yield from _of_user(job, network, (), made)
             if hasattr(job, "fp8") and hasattr(job, "parallel"):
                 yield from _fp8(job.fp8, network.module, job.parallel.tensor, ("fp8",))
@@ -95,9 +96,9 @@ def _of_user(user: Any, network: BuiltNetwork, at: Address, made: Mapping[str, V
     yield from _video(network, pipeline.codec, sizes, at, ("num_frames", "height_px", "width_px"))
 
 
-def _of_adapters(job: Any) -> Iterator[Misfit]:
+def _of_adapters(job: Any, networks: Sequence[BuiltNetwork]) -> Iterator[Misfit]:
     """Adapter files whose network is not said, or that are for a model of two networks where there is one."""
-    networks, files = built_networks(job), getattr(job, "adapters", {})
+    files = getattr(job, "adapters", {})
     for name, file in files.items() if networks[0].module is not None else ():
         if (objection := file.objection(to_two=len(networks) > 1)) is not None:
             yield ("adapters", name), objection
