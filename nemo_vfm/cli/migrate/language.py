@@ -12,8 +12,8 @@ from nemo_vfm.cli.migrate.base_folder import downloaded, put_folder
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.language_data import language_data
 from nemo_vfm.cli.migrate.language_sizes import PRESETS, SIZES, Size, class_of
-from nemo_vfm.models.convert.gpt_families import FAMILIES
 from nemo_vfm.models.convert.gpt_weights import tensor_map
+from nemo_vfm.models.convert.language.gpt_families import FAMILIES
 from nemo_vfm.models.gpt import GPT
 
 _FAMILIES = ", ".join(name.removesuffix("ForCausalLM") for name in FAMILIES)

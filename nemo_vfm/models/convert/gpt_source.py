@@ -16,8 +16,8 @@ from torch import nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.gpt_weights import tensor_map
+from nemo_vfm.models.convert.language.gpt_config import arguments_of, family_of
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.tensor_map import TensorMap
 from nemo_vfm.models.convert.weight_files import opened, read_mapping

@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from nemo_vfm.core.errors import CorruptCheckpoint, UserError
-from nemo_vfm.models.convert import gpt_families
 from nemo_vfm.models.convert.dcp_folder import checkpoint_in
 from nemo_vfm.models.convert.gpt_source import GptFolder, has_architecture, is_language_model
+from nemo_vfm.models.convert.language import gpt_families
 from nemo_vfm.models.convert.reward_folder import is_reward_model
 from nemo_vfm.models.convert.source_folder import SourceFolder
 from nemo_vfm.models.convert.video.native_keys import prefixes_of

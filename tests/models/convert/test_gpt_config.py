@@ -13,9 +13,9 @@ import transformers
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import LongContext, TextRope
-from nemo_vfm.models.convert import gpt_families
-from nemo_vfm.models.convert.gpt_config import arguments_of, config_of
 from nemo_vfm.models.convert.gpt_folder import load_gpt
+from nemo_vfm.models.convert.language import gpt_families
+from nemo_vfm.models.convert.language.gpt_config import arguments_of, config_of
 from nemo_vfm.models.gpt import GPT
 from tests.support.language_models import FAMILIES, LONG, scores, words, written
 

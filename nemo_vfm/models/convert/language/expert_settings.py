@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text.experts import Experts
-from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole, wrong
+from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole, wrong
 
 _MOST_EXPERTS, _MOST_HIDDEN, _MOST = 4096, 1 << 20, 1000
 

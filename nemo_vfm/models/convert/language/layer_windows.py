@@ -11,8 +11,8 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.blocks.text.sliding_window import SlidingWindow
 from nemo_vfm.models.blocks.text_rope import TextRope
-from nemo_vfm.models.convert.gpt_families import Family
-from nemo_vfm.models.convert.gpt_keys import flag, same, shown, whole
+from nemo_vfm.models.convert.language.gpt_families import Family
+from nemo_vfm.models.convert.language.gpt_keys import flag, same, shown, whole
 from nemo_vfm.models.gpt import GPT
 
 _TYPES = ("full_attention", "sliding_attention")

@@ -7,7 +7,7 @@ from math import isfinite
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_keys import same, shown, whole, wrong
+from nemo_vfm.models.convert.language.gpt_keys import same, shown, whole, wrong
 
 _MOST = 1 << 20
 #: Keys that change nothing of what a model computes.

@@ -7,7 +7,7 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_keys import flag, positive, whole, wrong
+from nemo_vfm.models.convert.language.gpt_keys import flag, positive, whole, wrong
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
 from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT

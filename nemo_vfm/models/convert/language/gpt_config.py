@@ -11,10 +11,10 @@ from typing import Any
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.models.convert.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
-from nemo_vfm.models.convert.gpt_keys import flag, positive, same, shown, whole
-from nemo_vfm.models.convert.gpt_rope import ropes_of, ropes_told, ropes_unsayable
 from nemo_vfm.models.convert.language.expert_settings import experts_of, experts_told
+from nemo_vfm.models.convert.language.gpt_families import FAMILIES, FIXED, IGNORED, MOST_TOKENS, READ, SIZES, Family
+from nemo_vfm.models.convert.language.gpt_keys import flag, positive, same, shown, whole
+from nemo_vfm.models.convert.language.gpt_rope import ropes_of, ropes_told, ropes_unsayable
 from nemo_vfm.models.convert.language.layer_windows import window_of, window_told, window_unsayable
 from nemo_vfm.models.gpt import GPT
 
