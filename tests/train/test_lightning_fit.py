@@ -23,7 +23,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import Preempted, UserError
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.train.callbacks.lightning_resume import SaveAndStop
+from nemo_vfm.train.lightning.resume import SaveAndStop
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support import preloaded
 from tests.support.faulty_disk import can_mount, fill, in_a_copy, mount

@@ -16,11 +16,11 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.train.callbacks.lightning_bar import LightningBar
-from nemo_vfm.train.callbacks.lightning_metrics import RecordLoss, RunMetrics, numbers
-from nemo_vfm.train.callbacks.lightning_resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
+from nemo_vfm.train.lightning.bar import LightningBar
+from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
+from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning_fit import LightningFit
-from nemo_vfm.train.lightning_plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
 
