@@ -17,7 +17,8 @@ from nemo_vfm import build, compose, run
 from nemo_vfm.config import RecipeError
 from nemo_vfm.core.errors import NothingKept, RunFolderError, UserError
 from nemo_vfm.core.types.job import Outcome
-from tests.support import tiny_training
+from nemo_vfm.runtime import local_launch
+from tests.support import preloaded, tiny_training
 from tests.support.recipe_folder import PARTS, ROOT, Kitchen
 
 WORKFLOW = "_target_: nemo_vfm.workflow.Workflow\n"
@@ -143,6 +144,7 @@ def test_importing_the_package_imports_nothing_until_a_name_is_used():
 @pytest.mark.cluster
 def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(local_launch, "subprocess", preloaded.RANKS)
     data = tiny_training.shards(tmp_path / "shards")
     cfg = compose(
         tiny_training.RECIPE, tiny_training.changes(data, tmp_path / "run", "parallel.shard=2"), overlay=["smoke"]

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts commands as copies of one process that has imported torch and lightning, in place of a fresh `python -m`.
 
-Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. Where the start itself is tested
-(what is imported, PYTHONPATH, a shell), `subprocess` starts it. multiprocessing's fork server would not do: what a
-command starts by it would be copies of this fat process, too.
+Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. The ranks that such a command starts
+are copies, too. Where the start itself is tested (what is imported, PYTHONPATH, a shell), `subprocess` starts it.
+multiprocessing's fork server would not do: what a command starts by it would be copies of this fat process, too.
 """
 
-import functools
+import fcntl
 import importlib
 import json
 import os
@@ -20,12 +20,17 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from tests.support.repository import ROOT
 
 _IMPORTED = ("nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning")
 _SERVE = f"from {__name__} import serve; serve(int(__import__('sys').argv[1]))"
 _MOST_BYTES = 1 << 17  # of a command and its environment
+_MOST_FDS = 8
+_ABOVE = 200  # where a copy first puts what it received: some take the numbers that the sender had
+_asking: list[socket.socket] = []  # the way to the server: this process's own, or its parent's
 
 
 class Started:
@@ -43,13 +48,18 @@ class Started:
         self, words: Sequence[str], *, err: Path, out: Path | None = None, cwd: Path = ROOT,
         env: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
+        with err.open("wb") as errors, (out or err).open("ab") as output:
+            self._start(words, {output.fileno(): 1, errors.fileno(): 2}, cwd, os.environ if env is None else env)
+
+    def _start(self, words: Sequence[str], files: Mapping[int, int], cwd: Path, env: Mapping[str, str]) -> None:
+        """The files are descriptors here, and what they become there."""
         assert words[0] == sys.executable and words[1] in ("-m", "-c"), words
         self.args, self.returncode = list(words), None
-        message = json.dumps([words[1:], str(cwd), dict(os.environ if env is None else env)]).encode()
+        message = json.dumps([words[1:], str(cwd), dict(env), list(files.values())]).encode()
         assert len(message) < _MOST_BYTES
         mine, theirs = os.pipe()
-        with err.open("wb") as errors, (out or err).open("ab") as output:
-            socket.send_fds(_server(), [message], [output.fileno(), errors.fileno(), theirs])
+        server = _server()
+        socket.send_fds(server, [message], [theirs, server.fileno(), *files])
         os.close(theirs)
         self._said = os.fdopen(mine, "rb", buffering=0)
         self.pid = int(self._said.readline())
@@ -69,10 +79,33 @@ class Started:
             self._said.close()
         return self.returncode
 
+    def send_signal(self, number: int) -> None:
+        """Where it still runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
     def kill(self) -> None:
         """End it at once, where it still runs."""
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)
+
+
+class _Rank(Started):
+    """One that a command starts; it has the command's standard output and error."""
+
+    def __init__(self, words: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> None:
+        self._start(words, {1: 1, 2: 2, **{one: one for one in pass_fds}}, Path.cwd(), env)
+
+
+def _popen(words: list[str], **how: Any) -> "_Rank | subprocess.Popen[bytes]":
+    """What `local_launch` asks `subprocess.Popen` for."""
+    if words[1:3] == ["-I", "-S"]:
+        return subprocess.Popen(words, **how)  # the orphan killer, which imports nothing
+    assert how.keys() == {"env", "pass_fds", "stdin", "process_group"}, how
+    return _Rank([one for one in words if one != "-P"], how["env"], how["pass_fds"])
+
+
+#: In place of `local_launch.subprocess`, as every copy has it: ranks are copies.
+RANKS = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
 
 
 def run(
@@ -89,15 +122,16 @@ def run(
         return subprocess.CompletedProcess(words, status, out.read_text(), err.read_text())
 
 
-@functools.cache
 def _server() -> socket.socket:
-    """The way to this process's own server, which ends with it."""
-    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    with its:
-        subprocess.Popen([sys.executable, "-c", _SERVE, str(its.fileno())], cwd=ROOT, env=environment,
-                         pass_fds=[its.fileno()], start_new_session=True)  # fmt: skip
-    return ours
+    """The way to this process's own server, which ends with it, or in a copy to the server that made it."""
+    if not _asking:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+        with its:
+            subprocess.Popen([sys.executable, "-c", _SERVE, str(its.fileno())], cwd=ROOT, env=environment,
+                             pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+        _asking.append(ours)
+    return _asking[0]
 
 
 def serve(fd: int) -> None:
@@ -106,32 +140,41 @@ def serve(fd: int) -> None:
         importlib.import_module(name)
     installed = [path for path in sys.path if path and Path(path) != ROOT]
     with socket.socket(fileno=fd) as asked:
-        while (received := socket.recv_fds(asked, _MOST_BYTES, 3))[0]:
+        while (received := socket.recv_fds(asked, _MOST_BYTES, _MOST_FDS))[0]:
             if os.fork() == 0:
                 break
             for descriptor in received[1]:
                 os.close(descriptor)
         else:
             return
-    if _is_the_command(*received[1]):
-        _become(*json.loads(received[0]), installed)
+    words, cwd, environment, files = json.loads(received[0])
+    if _is_the_command(received[1], files):
+        _become(words, cwd, environment, installed)
 
 
-def _is_the_command(out: int, err: int, said: int) -> bool:
+def _is_the_command(received: Sequence[int], files: Sequence[int]) -> bool:
     """Fork once more: the one runs, the other waits for it and says its number and how it ended."""
+    said, server, *given = (fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for one in received)
+    for one in received:
+        os.close(one)
     if child := os.fork():
+        os.close(server)  # else the server, which ends with the last that can ask, waited for those that only wait
         os.write(said, b"%d\n" % child)
         os.write(said, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         os._exit(0)
     os.setsid()
-    os.dup2(out, 1)
-    os.dup2(err, 2)
-    for descriptor in (out, err, said):
-        os.close(descriptor)
+    for one, number in zip(given, files, strict=True):
+        os.dup2(one, number)
+    for one in (said, *given):
+        os.close(one)
+    _asking.append(socket.socket(fileno=server))
     return True
 
 
 def _become(words: list[str], cwd: str, environment: dict[str, str], installed: list[str]) -> None:
+    from nemo_vfm.runtime import local_launch
+
+    local_launch.subprocess = RANKS  # type: ignore[assignment]
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

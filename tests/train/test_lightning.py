@@ -4,7 +4,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +30,7 @@ from nemo_vfm.data.loader.lightning_batches import LightningBatches
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.module import TrainModule
 from nemo_vfm.train.optim import Constant, Straight
-from tests.support import tiny_training
-from tests.support.repository import ROOT
+from tests.support import preloaded, tiny_training
 from tests.support.tiny_training import command, metrics
 from tests.support.toy import ToyData
 from tests.train.test_job import final, lines, resumed_steps, train
@@ -224,7 +222,7 @@ def test_lightnings_callbacks_see_both_ranks_and_a_wish_of_all_ends_both(tmp_pat
     told = f"callbacks.own={{_target_: {__name__}.Telling, stop_at: 3}}"
     more = [*LIGHTNINGS, told, "parallel.shard=2"]
     words = command(shards, tmp_path / "run", *more, f"--trust={__name__}", steps=6)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    done = preloaded.run(words, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     said = done.stdout + done.stderr
     assert "a callback ended it early" in said and said.count("Trainable params") == 1, said

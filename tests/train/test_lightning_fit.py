@@ -5,7 +5,6 @@
 import json
 import os
 import signal
-import subprocess
 import sys
 from functools import partial
 from inspect import signature
@@ -239,7 +238,7 @@ def test_two_processes_of_the_command_share_the_data_and_a_signal_ends_both_with
              f"data._target_={here}.Loud", "devices=2", "accelerator=cpu", "trainer.max_epochs=3"]  # fmt: skip
     end = f"callbacks.end={{_target_: {here}.EndAt, batch: 4, number: 15, taken: []}}"
     command = [sys.executable, "-m", "nemo_vfm", "run"]
-    done = subprocess.run([*command, *words, end], cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    done = preloaded.run([*command, *words, end], timeout=400)
     assert done.returncode == 75 and "at step 4" in " ".join(done.stderr.split()), done.stderr[-3000:]
     status = json.loads((tmp_path / "run/status.json").read_text())
     assert (status["state"], status["ranks"]) == ("preempted", 2) and status["total_steps"] == 9

@@ -4,7 +4,6 @@
 
 import itertools
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.train.optim import Constant, Straight, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Phase, at, data_of, stretches
-from tests.support import tiny_training
+from tests.support import preloaded, tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import changes, command, metrics, trained
@@ -129,7 +128,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(words: list[str]) -> tuple[int, str]:
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    done = preloaded.run(words, timeout=400)
     return done.returncode, " ".join(done.stderr.split())
 
 
