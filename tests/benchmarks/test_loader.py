@@ -11,7 +11,7 @@ from tests.support.benchmarks import figures_of
 PEERS = ("webdataset", "megatron.energon")
 
 
-@pytest.mark.slow  # a whole benchmark
+@pytest.mark.soak  # a whole benchmark; tests/train/test_fetch_together.py counts what is fetched
 def test_bytes_of_ranks_that_share_are_those_of_the_formula(tmp_path: Path):
     for name in PEERS:
         pytest.importorskip(name)

@@ -13,7 +13,7 @@ from tests.support.benchmarks import figures_of
 from tests.support.repository import ROOT
 
 
-@pytest.mark.cluster
+@pytest.mark.soak  # a whole benchmark; tests/synth/test_sampling_ranks.py compares the same latents
 def test_ways_of_splitting_are_timed_on_equal_latents(tmp_path: Path) -> None:
     found = figures_of("sampling_ranks", "--quick", folder=tmp_path)
     assert 0 < found["max_difference"] < 1e-5, "ways that round alike would be one way"

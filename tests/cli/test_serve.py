@@ -15,9 +15,10 @@ from nemo_vfm.cli.serving.load_served import ServedSource, load_served
 from nemo_vfm.cli.verbs import serve
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.serve.generation_settings import GenerationSettings, generation_settings
-from nemo_vfm.serve.openai_api.completion_request import read_completion
 
 transformers = pytest.importorskip("transformers", reason="needs the extra transformers")
+pytest.importorskip("starlette", reason="needs the extra serve")
+from nemo_vfm.serve.openai_api.completion_request import read_completion  # noqa: E402
 from tests.cli.test_convert_language_model import GENERATION, trained  # noqa: E402
 from tests.support.language_models import scores, words  # noqa: E402
 
