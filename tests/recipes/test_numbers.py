@@ -283,6 +283,24 @@ def test_a_network_that_begins_with_an_image_is_right_where_it_gets_one(recipe, 
     assert main(words) == 0, capsys.readouterr().out
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["cosmos2_video", "wan22_ti2v"])
+def test_previews_from_text_alone_are_refused_where_every_training_sample_has_given_frames(family, tmp_path, capsys):
+    pytest.importorskip("diffusers", reason="needs the extra diffusers")
+    write_random_pipeline(tmp_path / "base", family)
+    full, sample = ([str(ROOT / f"recipes/world_model/{name}.yaml"), f"base={tmp_path / 'base'}"]
+                    for name in ("full", "sample_pretrained"))  # fmt: skip
+    named = [*full, "data.path=a", f"task.pipeline={family}"]
+    for words in ([*full, "data.path=a"], named):
+        assert main(["check", *words]) == 2
+        told = " ".join("".join(capsys.readouterr()).split())
+        assert "every training sample begins with given frames" in told and f"task.pipeline={family}" in told
+        assert " callbacks.preview" in told
+    both = "task.pipeline.frame_conditioning.none_given=0.5"
+    for words in ([*full, "data.path=a", GIVEN], [*named, both], [*named, "callbacks.preview.num_frames=1"], sample):
+        assert main(["check", *words]) == 0, capsys.readouterr().out
+
+
 def test_a_network_that_encodes_given_frames_is_refused_where_the_data_are_latents(image_base, tmp_path, capsys):
     for member in ("latents.safetensors", "mp4"):
         with ShardWriter(tmp_path / member) as writer:

@@ -27,7 +27,8 @@ class IdFeature:
     """A feature of ids.
 
     Args:
-        rows: of its table; ids are 0 to rows - 1, and popular ones are anywhere among them.
+        rows: of its table; ids are 0 to rows - 1, and popular ones are anywhere among them. Where a log has new ids on
+            later days, each day has this many, and the table is larger (`SessionLog.rows`).
         popularity: how often each is drawn.
         length: ids a sample; of each row between `shortest` and this one.
         shortest: None is `length`.
@@ -66,6 +67,8 @@ class IdDraws:
         seed: of the log.
         drift: share of the ranks that get other ids from one window of the log to the next.
         table: draws ranks by the feature's popularity.
+        new_ids_a_day: how many ranks get ids that were never there on each day after the first.
+        windows_a_day: windows of the log in a day.
     """
 
     feature: IdFeature
@@ -73,6 +76,8 @@ class IdDraws:
     seed: int
     drift: float
     table: AliasTable
+    new_ids_a_day: int
+    windows_a_day: int
     _ids: tuple[int, Tensor] = field(init=False)  #: a window, and the id of each rank in it
 
     def __post_init__(self) -> None:
@@ -101,15 +106,26 @@ class IdDraws:
 
     def _ids_in(self, window: int) -> Tensor:
         """The id of each rank in this window: each window changes some of the one before."""
-        if self.drift == 0:
+        if self.drift == 0 and self.new_ids_a_day == 0:
             return self._ids[1]
         at, ids_R = self._ids if self._ids[0] <= window else (0, self._first_ids())
         for number in range(at + 1, window + 1):
-            numbers = generator(self.seed, self.name, "drift", number)
-            moved = torch.randperm(len(ids_R), generator=numbers)[: round(self.drift * len(ids_R))]
+            moved = self._some_ranks("drift", number, round(self.drift * len(ids_R)))
             ids_R = ids_R.index_put((moved,), ids_R[moved.roll(1)])
+            day, rest = divmod(number, self.windows_a_day)
+            if rest == 0:
+                replaced = self._some_ranks("new ids", day, self.new_ids_a_day)
+                ids_R[replaced] = torch.arange(self.ids_until(day - 1), self.ids_until(day))
         self._ids = window, ids_R
         return ids_R
+
+    def _some_ranks(self, why: str, number: int, count: int) -> Tensor:
+        numbers = generator(self.seed, self.name, why, number)
+        return torch.randperm(self.feature.rows, generator=numbers)[:count]
+
+    def ids_until(self, day: int) -> int:
+        """How many ids there have been at the end of a day, the first being 0."""
+        return self.feature.rows + day * self.new_ids_a_day
 
     def _first_ids(self) -> Tensor:
         return torch.randperm(self.feature.rows, generator=generator(self.seed, self.name, "ranks"))

@@ -5,7 +5,7 @@
 Shape letter: B samples.
 """
 
-import itertools
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -59,6 +59,10 @@ class SessionLog:
         dense: names of dense features, each of a standard normal distribution and new for each sample.
         teacher: gives the labels `click`, drawn, and `teacher`, their probability; None gives no labels.
         drift: share of each table's ranks whose ids change from one window to the next.
+        days: equal parts of the log. Sessions end with their day, and the teacher is scaled on the first one, so a day
+            does not depend on how many follow.
+        new_ids: share of each table's ids that are new on each day after the first; as many old ones come no more. New
+            ids are counted on from `rows`.
         window: samples whose sessions run at the same time, at most 2^20; sessions end with their window.
         chunk_samples: samples of a chunk; the log does not depend on it.
         seed: of everything; None takes the run's where a job makes the log, and 0 elsewhere.
@@ -75,6 +79,8 @@ class SessionLog:
         dense: Sequence[str] = (),
         teacher: Teacher | None = None,
         drift: float = 0.0,
+        days: int = 1,
+        new_ids: float = 0.0,
         window: int = 262_144,
         chunk_samples: int = 16_384,
         seed: int | None = None,
@@ -82,19 +88,29 @@ class SessionLog:
         require_between(1, _MOST_SAMPLES, num_samples=num_samples)
         require_between(1, _LARGEST_WINDOW, samples_per_session=samples_per_session, window=window)
         require_between(1, _LARGEST_WINDOW, chunk_samples=chunk_samples)
-        require_between(0, 1, drift=drift)
+        require_between(0, 1, drift=drift, new_ids=new_ids)
+        require_between(1, num_samples, days=days)
+        if num_samples % days:
+            raise ValueError(f"num_samples {num_samples:,} must be divisible by days {days}, which are equally long")
         if lengths == "fixed" and samples_per_session != round(samples_per_session):
             raise ValueError(f"samples_per_session {samples_per_session} must be whole where lengths are fixed")
         self.num_samples, self.samples_per_session, self.lengths = num_samples, samples_per_session, lengths
         self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
         self.teacher, self.drift, self.window = teacher, drift, window
+        self.days, self.new_ids = days, new_ids
         self.chunk_samples, self.seed, self._own_seed = chunk_samples, seed or 0, seed is not None
         self._require_known_names()
 
     def log_chunks(self) -> Iterator[LogChunk]:
         """See `LogSource`."""
-        for begin in range(0, self.num_samples, self.chunk_samples):
-            yield self.samples(begin, min(begin + self.chunk_samples, self.num_samples))
+        for day in range(self.days):
+            yield from self.day_chunks(day)
+
+    def day_chunks(self, day: int) -> Iterator[LogChunk]:
+        """The samples of one day, the first being 0."""
+        end = (day + 1) * self._day_samples
+        for begin in range(end - self._day_samples, end, self.chunk_samples):
+            yield self.samples(begin, min(begin + self.chunk_samples, end))
 
     def samples(self, begin: int, end: int, *, clustered: bool = False) -> LogChunk:
         """Samples begin..end of the log, made without those before them.
@@ -118,7 +134,7 @@ class SessionLog:
         return SessionLog(
             num_samples=self.num_samples, samples_per_session=self.samples_per_session, lengths=self.lengths,
             groups=self.groups, features=self.features, dense=self.dense, teacher=self.teacher, drift=self.drift,
-            window=self.window, chunk_samples=self.chunk_samples, seed=seed,
+            days=self.days, new_ids=self.new_ids, window=self.window, chunk_samples=self.chunk_samples, seed=seed,
         )  # fmt: skip
 
     def schema(self) -> TableSchema:
@@ -131,8 +147,8 @@ class SessionLog:
         )  # fmt: skip
 
     def rows(self) -> dict[str, int]:
-        """Rows of each feature's table."""
-        return {name: draws.feature.rows for name, draws in self._draws.items()}
+        """Rows of each feature's table: the ids of all days."""
+        return {name: draws.ids_until(self.days - 1) for name, draws in self._draws.items()}
 
     def _require_known_names(self) -> None:
         of_groups = [name for group in self.groups.values() for name in group.features]
@@ -150,23 +166,30 @@ class SessionLog:
         kinds = {(feature.popularity, feature.rows) for _, feature in every}
         tables = {(popularity, rows): AliasTable(popularity.probabilities(rows)) for popularity, rows in kinds}
         return {
-            name: IdDraws(feature, name, self.seed, self.drift, tables[feature.popularity, feature.rows])
+            name: IdDraws(
+                feature, name, self.seed, self.drift, tables[feature.popularity, feature.rows],
+                round(self.new_ids * feature.rows), self._layout.windows_a_day,
+            )
             for name, feature in every
-        }
+        }  # fmt: skip
+
+    @property
+    def _day_samples(self) -> int:
+        return self.num_samples // self.days
 
     @cached_property
     def _layout(self) -> "_LastWindow":
         unchanged = {name: group.unchanged for name, group in self.groups.items()}
         layout = WindowLayout(self.seed, self.samples_per_session, self.lengths, unchanged)
-        return _LastWindow(layout, self.window, self.num_samples)
+        return _LastWindow(layout, self.window, self._day_samples)
 
     @cached_property
     def _fitted_teacher(self) -> FittedTeacher | None:
-        """Scaled on up to four stretches of the log, evenly spread."""
+        """Scaled on up to four stretches of the first day, evenly spread."""
         if self.teacher is None:
             return None
-        size = min(_CALIBRATED_ON // 4, self.num_samples)
-        starts = sorted({(self.num_samples - size) * part // 3 for part in range(4)})
+        size = min(_CALIBRATED_ON // 4, self._day_samples)
+        starts = sorted({(self._day_samples - size) * part // 3 for part in range(4)})
         reads = self.teacher.reads()
         parts = [self._without_labels(start, start + size, reads) for start in starts]
         return self.teacher.fitted(LogChunk.cat(parts), self.rows(), self.seed)
@@ -175,16 +198,17 @@ class SessionLog:
         self, begin: int, end: int, names: Collection[str] | None = None, *, clustered: bool = False
     ) -> LogChunk:
         """Samples with these features; None is all."""
-        borders = [begin, *range((begin // self.window + 1) * self.window, end, self.window), end]
         parts = []
-        for first, last in itertools.pairwise(borders):
-            window = self._layout.of(first // self.window)
-            rows_B = torch.arange(first, last) - window.number * self.window
+        while begin < end:
+            window = self._layout.at(begin)
+            last = min(end, window.first + len(window.session_B))
+            rows_B = torch.arange(begin, last) - window.first
             parts.append(self._of_window(window, window.clustered_B[rows_B] if clustered else rows_B, names))
+            begin = last
         return LogChunk.cat(parts)
 
     def _of_window(self, window: SessionWindow, rows_B: Tensor, names: Collection[str] | None) -> LogChunk:
-        place_B = rows_B + window.number * self.window
+        place_B = rows_B + window.first
         time_B = place_B * _TICK_US + (RandomStream(self.seed, "tick").uniform(place_B) * _TICK_US).to(torch.int64)
         dense = {
             name: RandomStream(self.seed, name).normal(place_B).float()
@@ -206,15 +230,23 @@ class SessionLog:
 
 @dataclass(eq=False)
 class _LastWindow:
-    """Keeps the window that was made last, since chunks come in order."""
+    """Keeps the window that was made last, since chunks come in order. The last one of a day may be smaller."""
 
     layout: WindowLayout
     size: int
-    num_samples: int
+    day_samples: int
     last: SessionWindow | None = None
 
-    def of(self, number: int) -> SessionWindow:
+    @property
+    def windows_a_day(self) -> int:
+        return math.ceil(self.day_samples / self.size)
+
+    def at(self, place: int) -> SessionWindow:
+        """That of a sample."""
+        day, place = divmod(place, self.day_samples)
+        in_day = place // self.size
+        number, begin = day * self.windows_a_day + in_day, in_day * self.size
         if self.last is None or self.last.number != number:
-            first = number * self.size
-            self.last = self.layout.window(number, first, min(self.size, self.num_samples - first))
+            size = min(self.size, self.day_samples - begin)
+            self.last = self.layout.window(number, day * self.day_samples + begin, size)
         return self.last

@@ -25,12 +25,14 @@ class SessionWindow:
 
     Args:
         number: of the window.
+        first: its first sample's place in the log.
         session_B: of each sample, in the order of time.
         clustered_B: samples by their place in the window, session by session, each ordered by time.
         keys: of each group, session * MOST_CHANGES + changes of the group since the session began.
     """
 
     number: int
+    first: int
     session_B: Tensor
     clustered_B: Tensor
     keys: Mapping[str, Tensor]
@@ -66,7 +68,7 @@ class WindowLayout:
             changes_B = (drawn_B >= unchanged).to(torch.int64).index_fill_(0, begins_K, 0).cumsum_(0)
             changes_B -= changes_B[begins_K].repeat_interleave(length_K)
             keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
-        return SessionWindow(number, first + of_B, clustered_B, keys)
+        return SessionWindow(number, first, first + of_B, clustered_B, keys)
 
     def _session_lengths(self, first: int, num_samples: int) -> Tensor:
         """Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k."""

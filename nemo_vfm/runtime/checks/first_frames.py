@@ -27,8 +27,12 @@ def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iter
 
 
 def without_image(user: Any, at: Address) -> Iterator[Misfit]:
-    """Of a job or callback that draws videos: none where its network needs an image, or one that it cannot take."""
+    """Of a job or callback that draws videos: none where its network needs an image, or one that it cannot take.
+
+    A network whose frames are given in time can draw without them. A training that always gives some does not learn to.
+    """
     from nemo_vfm.diffusion.conditioning.in_channels import GivenInChannels
+    from nemo_vfm.diffusion.conditioning.in_time import GivenInTime
 
     if not hasattr(user, "pipeline"):
         return
@@ -38,7 +42,13 @@ def without_image(user: Any, at: Address) -> Iterator[Misfit]:
     given, address = getattr(source, "given", ()), (*at, key.partition(".")[0])
     if given and conditioning is None:
         yield address, "first frames are given, and this pipeline's network takes none; set its frame_conditioning"
-    needs = isinstance(conditioning, GivenInChannels) and conditioning.none_given == 0
-    if needs and not given and type(source).__module__.startswith("nemo_vfm."):
+    if given or getattr(conditioning, "none_given", 1) > 0 or not type(source).__module__.startswith("nemo_vfm."):
+        return
+    if isinstance(conditioning, GivenInChannels):
         yield address, (f"this network begins with an image, and none is given for what is drawn; set {key} to an "
                         f"image or clip for each prompt, or to one for all")  # fmt: skip
+    if isinstance(conditioning, GivenInTime) and conditioning.least.count and not samples(user) and user.num_frames > 1:
+        yield address, (f"every training sample begins with given frames, and what is drawn here with none, which is "
+                        f"not learned; set {key} to an image or clip for each prompt, or to one for all. Where text "
+                        f"alone is to be learned, too: frame_conditioning.none_given above 0, of a pipeline that is "
+                        f"named, as in task.pipeline={user.pipeline.family}")  # fmt: skip

@@ -52,20 +52,25 @@ def mixed(**changes: int | float) -> SessionLog:
     )  # fmt: skip
 
 
-def test_a_log_is_the_same_in_chunks_of_any_size_and_from_any_place_on():
-    log = mixed()
+DAYS = pytest.mark.parametrize("days", [{}, {"days": 2, "new_ids": 0.3}], ids=["one day", "two days"])
+
+
+@DAYS
+def test_a_log_is_the_same_in_chunks_of_any_size_and_from_any_place_on(days):
+    log = mixed(**days)
     expected = whole(log)
     assert isinstance(log, LogSource) and len(expected) == 5_000
     expected.require_valid(log.rows())
     for size in (700, 1_500, 4_096, 1 << 20):
-        assert equal(whole(mixed(chunk_samples=size)), expected)
+        assert equal(whole(mixed(chunk_samples=size, **days)), expected)
     for begin, end in ((4_900, 5_000), (1_499, 1_501), (0, 5_000), (3_000, 4_500)):
-        assert equal(mixed().samples(begin, end), expected.rows(begin, end))
-    assert not equal(whole(mixed(seed=1)), expected)
+        assert equal(mixed(**days).samples(begin, end), expected.rows(begin, end))
+    assert not equal(whole(mixed(seed=1, **days)), expected)
 
 
-def test_clustered_samples_are_those_of_the_log_by_session_and_then_by_time():
-    log = mixed()
+@DAYS
+def test_clustered_samples_are_those_of_the_log_by_session_and_then_by_time(days):
+    log = mixed(**days)
     clustered = LogChunk.cat([log.samples(begin, begin + 1_000, clustered=True) for begin in range(0, 5_000, 1_000)])
     assert equal(clustered.select(clustered.ids_B.argsort()), whole(log))
     same = clustered.session_B[1:] == clustered.session_B[:-1]
@@ -175,6 +180,33 @@ def test_drift_gives_a_share_of_the_ranks_other_ids_with_each_window():
     assert max(apart) > 0.2 and 0.5 * float((still[0] - still[1]).abs().sum()) / 20_000 < 0.05
 
 
+@pytest.mark.parametrize("drift", [0.0, 0.4])
+def test_each_day_has_as_many_ids_and_the_share_asked_for_never_came_before(drift):
+    flat = ZipfMandelbrot(exponent=0.0)  # so that every id comes
+    history = IdFeature(rows=80, popularity=flat, length=4, history=True)
+    log = SessionLog(
+        num_samples=30_000, days=3, new_ids=0.25, window=4_000, drift=drift, samples_per_session=4.0,
+        groups={"user": SessionGroup(unchanged=0.5, features={"seen": history})},
+        features={"item": IdFeature(rows=100, popularity=flat), "few": IdFeature(rows=1, popularity=flat)},
+    )  # fmt: skip
+    days = [LogChunk.cat(list(log.day_chunks(day))) for day in range(3)]
+    for name, rows, new in (("seen", 80, 20), ("item", 100, 25), ("few", 1, 0)):
+        came: set[int] = set()
+        for chunk in days:
+            ids = set(chunk.features[name].values_N.tolist())
+            assert len(ids) == rows
+            assert ids - came == set(range(len(came), len(came) + new if came else rows))
+            came |= ids
+        assert log.rows()[name] == len(came)
+
+
+def test_a_day_does_not_depend_on_those_that_follow_and_shares_no_session_with_them():
+    three, five = (mixed(num_samples=2_500 * days, days=days, new_ids=0.2) for days in (3, 5))
+    assert equal(whole(five).rows(0, 7_500), whole(three))
+    days = [set(LogChunk.cat(list(five.day_chunks(day))).session_B.tolist()) for day in range(5)]
+    assert len(set.union(*days)) == sum(map(len, days))
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -184,6 +216,8 @@ def test_drift_gives_a_share_of_the_ranks_other_ids_with_each_window():
         ({"lengths": "fixed", "samples_per_session": 2.5}, "must be whole where lengths are fixed"),
         ({"num_samples": 0}, "num_samples must be at least 1"),
         ({"drift": 1.5}, "drift must be at most 1"),
+        ({"new_ids": 1.5}, "new_ids must be at most 1"),
+        ({"days": 3}, "num_samples 10 must be divisible by days 3"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, words):

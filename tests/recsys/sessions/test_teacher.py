@@ -82,6 +82,23 @@ def test_the_labels_of_a_sample_do_not_depend_on_how_many_are_read():
     assert all(torch.equal(log.samples(1_000, 1_500).labels[name], every[name][1_000:1_500]) for name in every)
 
 
+def test_the_teacher_thinks_the_same_of_an_id_on_every_day_and_clicks_follow_it_on_each():
+    features = {name: IdFeature(rows=200) for name in NAMES[:2]}
+    teacher = Teacher(auc=0.8, rate=0.3, single=["c0"], pairs=[["c0", "c1"]], dense_share=0.0)
+    log = SessionLog(num_samples=60_000, days=3, new_ids=0.3, features=features, teacher=teacher)
+    days = [LogChunk.cat(list(log.day_chunks(day))) for day in range(3)]
+    every = LogChunk.cat(days)
+    both = every.features["c0"].values_N * 1_000 + every.features["c1"].values_N
+    with_p = torch.stack([both.double(), every.labels["teacher"].double()], 1)
+    assert len(with_p.unique(dim=0)) == len(both.unique())
+    assert ScoreRanks(days[0].labels["teacher"]).expected_auc(days[0].labels["teacher"]) == pytest.approx(0.8, abs=1e-3)
+    for chunk in days:
+        p, click = chunk.labels["teacher"], chunk.labels["click"]
+        ranks = ScoreRanks(p)
+        assert ranks.expected_auc(click) == pytest.approx(ranks.expected_auc(p), abs=0.01)
+        assert click.mean() == pytest.approx(float(p.mean()), abs=0.01)
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
