@@ -3,6 +3,7 @@
 """Builds a recipe's models and optimizers on the meta device, to report invalid numbers before a run."""
 
 import sys
+from inspect import signature
 from typing import TYPE_CHECKING, get_type_hints
 
 from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
@@ -82,7 +83,7 @@ def _try(factory: BoundFactory) -> None:
     kind = target if isinstance(target, type) else get_type_hints(target).get("return")
     if torch is None or not isinstance(kind, type):
         return
-    if issubclass(kind, torch.nn.Module) and kind is target:
+    if issubclass(kind, torch.nn.Module) and kind is target and not _takes_more(factory):
         from nemo_vfm.parallel.plan.static_memory import on_meta
 
         on_meta(factory)
@@ -91,3 +92,12 @@ def _try(factory: BoundFactory) -> None:
 
         with without_compiler():  # fused ones refuse meta tensors, and ask for a matrix
             factory([("weight", torch.nn.Parameter(torch.zeros(2, 3)))])
+
+
+def _takes_more(factory: BoundFactory) -> bool:
+    """Whether the job gives it arguments when it makes one; what the recipe lacks was reported before."""
+    try:
+        signature(factory.call.target).bind(**factory.call.arguments)
+    except TypeError:
+        return True
+    return False
