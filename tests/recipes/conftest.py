@@ -263,6 +263,8 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     }
 
     def words(recipe: Path) -> list[str]:
+        if recipe.parent.name == "world_model":
+            pytest.importorskip("diffusers", reason="needs the extra diffusers")
         composed = compose(recipe, overlays=["smoke"])
         missing = [problem.path for problem in check(composed) if problem.kind == "missing"]
         if own := [path for path in missing if path.endswith("._target_")]:

@@ -160,6 +160,7 @@ def test_one_network_of_two_does_not_sample_alone(base, capsys):
 
 
 def test_an_objective_that_the_folders_network_was_not_trained_with_is_said(tmp_path, capsys):
+    pytest.importorskip("diffusers", reason="needs the extra diffusers")
     write_random_pipeline(tmp_path / "base", "cosmos1_text")
     words = ["check", str(ROOT / "recipes/diffusion/train_folder.yaml"), f"start_from={tmp_path / 'base'}"]
     main([*words, "data.path=a"])
