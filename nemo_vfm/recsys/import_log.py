@@ -108,7 +108,7 @@ class ImportLog:
             return self._outcome(places, did_nothing=True)
         self._begin(places, plan)
         ids = self._id_map(places)
-        writer = self._writer(places.table, _digest(ids))
+        writer = self._writer(places.table, _digest(ids), self._table_rows(ids))
         sampling = None
         if min(self.keep_fraction, self.keep_negatives) < 1:
             sampling = RowSampling(self.keep_fraction, self.keep_by, run.seed, self.keep_negatives)
@@ -119,10 +119,24 @@ class ImportLog:
         places.remove_state()
         return self._outcome(places, did_nothing=False)
 
-    def _writer(self, folder: Path, ids: str = "") -> FeatureTableWriter:
+    def _writer(
+        self, folder: Path, ids: str = "", table_rows: Mapping[str, int] | None = None
+    ) -> FeatureTableWriter:  # fmt: skip
         return FeatureTableWriter(
-            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group, ids=ids
-        )
+            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group, ids=ids,
+            table_rows=table_rows,
+        )  # fmt: skip
+
+    def _table_rows(self, ids: IdMap | None) -> dict[str, int]:
+        """Of features the rows of their tables, as far as the map says."""
+        made = self.schema.ids_of
+        names = [name for name in self.schema.features if name not in {*self.raw_features, *made}]
+        if isinstance(ids, HashedIds):
+            found = {name: ids.num_rows_of.get(name, ids.num_rows) for name in names}
+        else:
+            known = ids.ids if isinstance(ids, Vocabulary) else {}
+            found = {name: len(known[name]) + 1 for name in names if name in known}
+        return found | {name: found[of] for name, of in made.items() if of in found and name not in self.raw_features}
 
     def _plan(self, run: Run) -> Json:
         """All that the table follows from."""

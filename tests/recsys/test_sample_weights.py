@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that a sample's weight goes from the log into batches, losses and metrics, and makes up for dropped negatives."""
+"""Tests that weights of samples come into batches, losses and metrics, and make up for negatives that were dropped."""
 
 import itertools
 import json
@@ -73,9 +73,23 @@ def test_the_weight_of_each_sample_comes_with_it_into_the_table_and_all_batches(
         batches = [*itertools.islice(data.train_dataloader(), 12), *data.val_dataloader()]
         for batch in batches:
             assert batch.weight_B.tolist() == [of_sample[number] for number in batch.ids_B.tolist()]
+    assert _scored(tmp_path, folder) == of_sample
     ExportBatches(data=FeatureTableData(folder=folder, batch_size=32), num_batches=2).run(Run(tmp_path, seed=1))
     file = load_file(tmp_path / "batches/000001.safetensors")
     assert file["samples/weight"].tolist() == [of_sample[number] for number in file["samples/ids"].tolist()]
+
+
+def _scored(tmp_path: Path, folder: Path) -> dict[int, float]:
+    """The weights beside the scores of a fresh model."""
+    data = FeatureTableData(folder=folder, batch_size=32)
+    Train(
+        model=MODEL, data=data, task=TASK, optimizer=partial(torch.optim.SGD, lr=0.1),
+        duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1),
+    ).run(Run(tmp_path / "fresh"))  # fmt: skip
+    score = ScoreTable(model=MODEL, checkpoint=tmp_path / "fresh", task=TASK, data=data, keep=["weight"])
+    score.run(Run(tmp_path / "s"))
+    found = pq.read_table(tmp_path / "s/predictions.parquet")
+    return dict(zip(found["id"].to_pylist(), found["weight"].to_pylist(), strict=True))
 
 
 def test_a_weight_of_two_is_the_sample_twice_in_loss_gradients_and_metrics(tmp_path):
@@ -119,11 +133,13 @@ def test_a_ranker_of_a_tenth_of_the_negatives_predicts_the_rate_of_the_whole_log
     data = FeatureTableData(folder=tmp_path / "tenth/table", batch_size=512, order="shuffled")
     Train(
         model=model, data=data, task=TASK, optimizer=partial(torch.optim.Adam, lr=1e-3),
-        duration=Duration.parse("3 epochs"), schedule=WarmupCosine(warmup_steps=20, final_fraction=0.0), checkpoint=SaveCheckpoints(every_steps=1000),
-        precision=Precision("fp32"),
+        duration=Duration.parse("3 epochs"), schedule=WarmupCosine(warmup_steps=20, final_fraction=0.0),
+        checkpoint=SaveCheckpoints(every_steps=1000), precision=Precision("fp32"),
     ).run(Run(tmp_path / "run", seed=3))  # fmt: skip
-    ScoreTable(model=model, checkpoint=tmp_path / "run", task=TASK, precision=Precision("fp32"),
-               data=FeatureTableData(folder=tmp_path / "whole/table", batch_size=4096)).run(Run(tmp_path / "scores"))  # fmt: skip
+    whole = FeatureTableData(folder=tmp_path / "whole/table", batch_size=4096)
+    ScoreTable(
+        model=model, checkpoint=tmp_path / "run", task=TASK, data=whole, precision=Precision("fp32")
+    ).run(Run(tmp_path / "scores"))  # fmt: skip
     scores = pq.read_table(tmp_path / "scores/predictions.parquet")
     mean, rate = (float(np.mean(scores[name].to_numpy())) for name in ("score", "label"))
     kept = LogChunk.cat([*FeatureTable(tmp_path / "tenth/table").log_chunks()])
