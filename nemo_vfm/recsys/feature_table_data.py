@@ -151,7 +151,9 @@ class FeatureTableData(TrainingData):
         names = _chosen("features", self.features, manifest.schema.features)
         found = {name: manifest.table_rows[name] for name in names if name in manifest.table_rows}
         if not found:
-            raise UserError(f"{folder} does not say how many there are: import the log by HashedIds or FrequentIds")
+            raise UserError(
+                f"{folder} does not say how many there are: import the log with ids, such as HashedIds or FrequentIds"
+            )
         return found
 
     def by_number(self) -> "TableBatches":

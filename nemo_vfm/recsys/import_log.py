@@ -142,8 +142,8 @@ class ImportLog:
         """All that the table follows from."""
         settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
         rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
-        rules += [self.keep_negatives]
-        rules += [*self.raw_features, *([self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else [])]
+        rules += [self.keep_negatives, *self.raw_features]
+        rules += [self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else []
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}

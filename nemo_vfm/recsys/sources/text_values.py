@@ -124,7 +124,7 @@ def _ids(value: Json, separator: str | None) -> tuple[int, ...] | None:
 
 
 def _number(value: Json) -> float | None:
-    if isinstance(value, str):
+    if isinstance(value, str):  # float takes 1_000 for a number
         value = {"true": True, "false": False}.get(value.lower(), value.replace("_", "?"))
     try:
         return float(value) if isinstance(value, str | int | float) else None
