@@ -22,6 +22,7 @@ from nemo_vfm.recsys.sources.log_reading import BadRow, LogPosition
 from nemo_vfm.recsys.sources.log_rows import LogRows
 
 _MAX_RECORD_LINES = 100  # of a quoted cell with line ends; beyond it a quote was not closed
+_UNCLOSED = "a quote is not closed"
 _ENOUGH = 100  # records in which a key has to come, but in the first file, which may be shorter
 _JSON_LINES = (".jsonl", ".ndjson", ".json")
 
@@ -126,7 +127,7 @@ class RecordFiles:
             try:
                 cells = next(reader)
             except (csv.Error, _Unclosed) as error:
-                return f"it is no CSV: {error}"
+                return f"it is no CSV: {error}".replace("unexpected end of data", _UNCLOSED)
             if not cells:
                 return None
             if len(cells) != len(header):
@@ -153,7 +154,7 @@ class _Lines:
 
     def __next__(self) -> str:
         if len(self._taken) == _MAX_RECORD_LINES:
-            raise _Unclosed("a quote is not closed")
+            raise _Unclosed(_UNCLOSED)
         line = self._waiting.popleft() if self._waiting else self._file.readline(text_blocks.BLOCK_BYTES)
         if len(line) == text_blocks.BLOCK_BYTES:
             number = self.line + len(self._taken) + 1

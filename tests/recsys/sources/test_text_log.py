@@ -7,11 +7,14 @@ import hashlib
 import json
 import math
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.log_reading import ImportSource, LogPosition
+from nemo_vfm.recsys.sources.parquet_log import ParquetLog
 from nemo_vfm.recsys.sources.text_log import TextLog
 from nemo_vfm.sparse.log_chunk import LogChunk, LogSource
 from tests.support.jagged_rows import lists
@@ -34,7 +37,7 @@ def log(tmp_path, *texts: str | bytes, name: str = "log.csv", **settings) -> Tex
     return TextLog(paths=paths, **{**NAMES, **settings})
 
 
-def read(source: TextLog) -> tuple[LogChunk, list[tuple[int, str]]]:
+def read(source: ImportSource) -> tuple[LogChunk, list[tuple[int, str]]]:
     found = [*source.read(LogPosition())]
     return LogChunk.cat([one.chunk for one in found]), [(row.line, row.reason) for one in found for row in one.bad]
 
@@ -50,15 +53,18 @@ def test_cells_of_many_kinds_become_samples(tmp_path):
     assert chunk.ids_B.tolist() == [0, 1, 2, 3] and chunk.weight_B is None
 
 
-def test_json_lines_and_csv_of_one_log_are_the_same_samples_packed_or_not(tmp_path):
+def test_json_lines_csv_and_parquet_of_one_log_are_the_same_samples_packed_or_not(tmp_path):
     rows = [{"s": 2**64 - n, "t": n, "y": n % 2, "f": f"é{n % 5}", "d": n / 4, "w": 1 + n} for n in range(1, 40)]
     cells = "".join(",".join(map(str, row.values())) + "\n" for row in rows)
     objects = "".join(json.dumps(row) + "\n\n" for row in rows)
     expected, _ = read(log(tmp_path, "s,t,y,f,d,w\n" + cells, weight="w"))
     assert expected.session_B.tolist() == [-n for n in range(1, 40)]
     assert expected.weight_B is not None and expected.weight_B.tolist() == [n + 1 for n in range(1, 40)]
+    columns = {name: pa.array([row[name] for row in rows], pa.uint64() if name == "s" else None) for name in rows[0]}
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     tabs = cells.replace(",", "\t")
     for found in (
+        ParquetLog(paths=[tmp_path / "log.parquet"], weight="w", **NAMES),
         log(tmp_path, objects, name="log.jsonl", weight="w"),
         log(tmp_path, objects, name="log.ndjson.gz", weight="w"),
         log(tmp_path, cells, name="log.csv.gz", columns=["s", "t", "y", "f", "d", "w"], weight="w"),
@@ -90,7 +96,7 @@ def test_reading_begins_at_the_end_of_any_block_with_the_same_samples_and_bad_ro
 BAD = [
     ("1,2,1,3\n", "it does not have 5 columns"),
     ("1,2,1,3,4,\n", "it does not have 5 columns"),
-    ('"1,2,1,3,4\n', "it is no CSV: unexpected end of data"),
+    ('"1,2,1,3,4\n', "it is no CSV: a quote is not closed"),
     ('"1"x,2,1,3,4\n', "it is no CSV: ',' expected after '\"'"),
     (",2,1,3,4\n", "s is missing"),
     ("1,,1,3,4\n", "t is missing"),
@@ -127,6 +133,14 @@ def test_a_bad_record_of_json_is_named_by_its_line_and_missing_keys_are_empty(tm
         (9, "f has an id that is no whole number or text"), (10, "f has an id that is no whole number or text"),
         (11, "d is no number"),
     ]  # fmt: skip
+
+
+def test_a_quote_that_is_never_closed_spoils_its_own_row_however_long_the_file(tmp_path):
+    rows = [f"{n},2,1,3,4\n" for n in range(500)]
+    rows[7] = '"7,2,1,3,4\n'
+    chunk, bad = read(log(tmp_path, HEADER + "".join(rows)))
+    assert bad == [(9, "it is no CSV: a quote is not closed")]
+    assert chunk.session_B.tolist() == chunk.ids_B.tolist() == [n for n in range(500) if n != 7]
 
 
 def test_texts_hold_lists_where_the_recipe_says_what_stands_between_their_ids(tmp_path):
