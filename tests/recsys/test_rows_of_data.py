@@ -9,13 +9,16 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 
 from nemo_vfm.cli.main import main
+from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.recommenders.din import DIN
 from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.table_choice import SizedModel
+from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
 from nemo_vfm.recsys.import_log import ImportLog
@@ -27,6 +30,9 @@ from nemo_vfm.recsys.sessions.id_feature import IdFeature
 from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
 from nemo_vfm.recsys.sources.parquet_log import ParquetLog
+from nemo_vfm.recsys.table_scoring import ScoreTable
+from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
+from nemo_vfm.train.job import Train
 from tests.recipes.conftest import write_clicks
 from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.repository import ROOT
@@ -66,6 +72,17 @@ def test_tables_have_the_rows_that_the_import_gave_to_ids_and_grow_with_the_voca
         sizes(AUTO, imported(tmp_path / "raw", None))
     with pytest.raises(UserError, match=r"rows is auto.*no data is beside the model"):
         AUTO()
+
+
+def test_a_training_and_the_scores_of_a_table_take_the_rows_alike(tmp_path):
+    data, model = imported(tmp_path / "log", HashedIds(num_rows=9)), partial(AUTO, num_labels=1)
+    task = Click(labels={"y": 1.0})
+    Train(
+        model=model, data=data, task=task, optimizer=partial(torch.optim.SGD, lr=0.1),
+        duration=Duration.parse("1 steps"), checkpoint=SaveCheckpoints(every_steps=1),
+    ).run(Run(tmp_path / "run"))  # fmt: skip
+    outcome = ScoreTable(model=model, checkpoint=tmp_path / "run", task=task, data=data).run(Run(tmp_path / "scores"))
+    assert outcome.figures == {"samples": 60}
 
 
 def test_a_history_has_the_rows_of_its_items_and_a_made_log_has_its_own(tmp_path):
