@@ -28,6 +28,7 @@ from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
+from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_splits import HeldOutFrom, HeldOutShare, HeldOutTable, TrainedRows
 from nemo_vfm.recsys.feature_table.table_window import OutOfRange, TableWindow, WindowReader, joined
@@ -135,6 +136,25 @@ class FeatureTableData(TrainingData):
         """See `HasColumns`."""
         reader = self._reader(self.folder)
         return reader.window(reader.stored([0]), torch.zeros(0, dtype=torch.int64)).batch
+
+    def table_rows(self) -> dict[str, int]:
+        """See `HasTableRows`: those of the features that are read, as the import gave their ids rows.
+
+        Raises:
+            UserError: there is no table yet, or it does not say.
+            DataError: its manifest is damaged.
+        """
+        folder = local(self.folder, "the folder of the feature table")
+        if not (folder / NAME).is_file():
+            raise UserError(f"there is no feature table in {folder} yet: run the step that writes it first")
+        manifest = read_manifest(folder)
+        names = _chosen("features", self.features, manifest.schema.features)
+        found = {name: manifest.table_rows[name] for name in names if name in manifest.table_rows}
+        if not found:
+            raise UserError(
+                f"{folder} does not say how many there are: import the log with ids, such as HashedIds or FrequentIds"
+            )
+        return found
 
     def by_number(self) -> "TableBatches":
         """This rank's batches; once it is started."""

@@ -48,6 +48,8 @@ class ImportLog:
             group of the table come on top, about 500 MB.
         keep_fraction: of the sessions or samples that stays in the table.
         keep_by: what is drawn: whole sessions, or samples one by one.
+        keep_negatives: of the samples without a label above 0 that stays in the table, drawn one by one. Each weighs
+            1 / `keep_negatives` times as much, so that a training predicts the rate of the whole log.
         on_bad_row: stop at the first row that is no sample, or drop such rows and count them.
         rows_per_part: samples of a file of the table; after a kill, at most so many are written once more.
         rows_per_group: samples of a row group.
@@ -64,16 +66,19 @@ class ImportLog:
         memory_bytes: int = 256 << 20,
         keep_fraction: float = 1.0,
         keep_by: KeepBy = "session",
+        keep_negatives: float = 1.0,
         on_bad_row: OnBadRow = "stop",
         rows_per_part: int = 1 << 20,
         rows_per_group: int = 1 << 16,
     ) -> None:
-        if not 0 < keep_fraction <= 1 or memory_bytes < _LEAST_MEMORY:
+        if not 0 < keep_fraction <= 1 or not 0 < keep_negatives <= 1 or memory_bytes < _LEAST_MEMORY:
             raise ValueError(
-                f"keep_fraction ({keep_fraction}) must be above 0 and at most 1, and memory_bytes ({memory_bytes:,}) "
-                f"at least {_LEAST_MEMORY:,}"
+                f"keep_fraction ({keep_fraction}) and keep_negatives ({keep_negatives}) must be above 0 and at most 1, "
+                f"and memory_bytes ({memory_bytes:,}) at least {_LEAST_MEMORY:,}"
             )
         schema = source.schema()
+        if keep_negatives < 1 and not schema.labels:
+            raise ValueError("keep_negatives needs labels, and the source has none")
         if unknown := [name for name in raw_features if name not in schema.features]:
             raise ValueError(f"raw_features names {unknown[0]}, and the source has {', '.join(schema.features)}")
         self.source, self.ids, self.raw_features = source, ids, tuple(raw_features)
@@ -82,8 +87,10 @@ class ImportLog:
             schema,
             groups=schema.groups if groups is None else groups,
             windows=schema.windows if windows is None else windows,
+            weight=schema.weight or keep_negatives < 1,
         )
         self.keep_fraction, self.keep_by, self.on_bad_row = keep_fraction, keep_by, on_bad_row
+        self.keep_negatives = keep_negatives
         self.rows_per_part, self.rows_per_group = rows_per_part, rows_per_group
         self._writer(Path())  # a wrong number of rows is refused here
 
@@ -101,8 +108,10 @@ class ImportLog:
             return self._outcome(places, did_nothing=True)
         self._begin(places, plan)
         ids = self._id_map(places)
-        writer = self._writer(places.table, _digest(ids))
-        sampling = None if self.keep_fraction == 1 else RowSampling(self.keep_fraction, self.keep_by, run.seed)
+        writer = self._writer(places.table, _digest(ids), self._table_rows(ids))
+        sampling = None
+        if min(self.keep_fraction, self.keep_negatives) < 1:
+            sampling = RowSampling(self.keep_fraction, self.keep_by, run.seed, self.keep_negatives)
         write = self._in_order if self.source.sessions() == "none" else self._clustered
         counts = write(places, writer, ids, sampling)
         self._account(places, counts)
@@ -110,16 +119,31 @@ class ImportLog:
         places.remove_state()
         return self._outcome(places, did_nothing=False)
 
-    def _writer(self, folder: Path, ids: str = "") -> FeatureTableWriter:
+    def _writer(
+        self, folder: Path, ids: str = "", table_rows: Mapping[str, int] | None = None
+    ) -> FeatureTableWriter:  # fmt: skip
         return FeatureTableWriter(
-            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group, ids=ids
-        )
+            folder, self.schema, rows_per_part=self.rows_per_part, rows_per_group=self.rows_per_group, ids=ids,
+            table_rows=table_rows,
+        )  # fmt: skip
+
+    def _table_rows(self, ids: IdMap | None) -> dict[str, int]:
+        """Of features the rows of their tables, as far as the map says."""
+        made = self.schema.ids_of
+        names = [name for name in self.schema.features if name not in {*self.raw_features, *made}]
+        if isinstance(ids, HashedIds):
+            found = {name: ids.num_rows_of.get(name, ids.num_rows) for name in names}
+        else:
+            known = ids.ids if isinstance(ids, Vocabulary) else {}
+            found = {name: len(known[name]) + 1 for name in names if name in known}
+        return found | {name: found[of] for name, of in made.items() if of in found and name not in self.raw_features}
 
     def _plan(self, run: Run) -> Json:
         """All that the table follows from."""
         settings = {name: value for name, value in run.settings.items() if name != "memory_bytes"}
         rules: list[Json] = [self.keep_fraction, self.keep_by, self.on_bad_row, self.rows_per_part, self.rows_per_group]
-        rules += [*self.raw_features, *([self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else [])]
+        rules += [self.keep_negatives, *self.raw_features]
+        rules += [self.ids.fingerprint()] if isinstance(self.ids, KnownIds) else []
         paths = self.source.files()
         files = [[path.name, size] for path, size in zip(paths, sizes_of(paths), strict=True)]
         return {"made_of": sha256_text(json.dumps([settings, run.seed, asdict(self.schema), rules, files]))}

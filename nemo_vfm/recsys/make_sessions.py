@@ -167,7 +167,7 @@ class _Making:
             return None
         return FeatureTableWriter(
             folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
-            zstd_level=self.job.zstd_level, clustered=clustered,
+            zstd_level=self.job.zstd_level, clustered=clustered, table_rows=self.log.rows(),
         )  # fmt: skip
 
     def _logistic(self, regression: LogisticRegression) -> Json:

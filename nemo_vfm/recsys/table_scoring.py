@@ -20,6 +20,7 @@ from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
@@ -52,7 +53,7 @@ class ScoreTable:
         task: the training's; its labels say what the scores are of. The table may lack labels.
         data: the table. Samples with ids that are no rows are left out, where `out_of_range: weight_0` lets them pass.
         samples: `all` of the table, or those that training holds out, with the seed of this run.
-        keep: dense numbers and features that become columns, too; a feature's are lists of ids.
+        keep: dense numbers, features and `weight`, which become columns, too; a feature's are lists of ids.
         weights: which of its weights; None takes the averaged ones (ema) where there are some.
         precision: of the arithmetic; the training's gives its bits.
         ranks: devices that share the work, each with the whole model.
@@ -67,7 +68,7 @@ class ScoreTable:
     ) -> None:  # fmt: skip
         if min(ranks, part_batches) < 1:
             raise ValueError(f"ranks ({ranks}) and part_batches ({part_batches}) must be at least 1")
-        self.model: Factory[[], nn.Module] = model
+        self.model: Factory[[], nn.Module] = SizedModel(model, data)
         self.checkpoint, self.task, self.data, self.samples = place(checkpoint), task, data, samples
         self.keep, self.weights, self.precision = tuple(keep), weights, precision
         self.ranks, self.part_batches = ranks, part_batches
@@ -170,6 +171,8 @@ def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "d
         elif name in batch.features:
             rows = batch.features[name]
             found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
+        elif name == "weight":
+            found[name] = pa.array(batch.weight_B.numpy())
         else:
             raise UserError(f"keep names {name}, and the table has {', '.join([*dense, *batch.features])}")
     return found

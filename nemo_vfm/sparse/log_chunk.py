@@ -27,6 +27,7 @@ class LogChunk:
         dense: numbers by name, float32 (B,); NaN where one is missing.
         labels: labels by name, float32 (B,).
         features: ids by name, a row a sample; an empty row where a feature is missing.
+        weight_B: what each sample counts in a loss or a mean, above 0, float32; None where all count alike.
     """
 
     ids_B: Tensor
@@ -35,6 +36,7 @@ class LogChunk:
     dense: Mapping[str, Tensor] = field(default_factory=dict)
     labels: Mapping[str, Tensor] = field(default_factory=dict)
     features: Mapping[str, Jagged] = field(default_factory=dict)
+    weight_B: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.ids_B)
@@ -51,6 +53,7 @@ class LogChunk:
             {name: column[begin:end] for name, column in self.dense.items()},
             {name: column[begin:end] for name, column in self.labels.items()},
             {name: feature.rows(begin, end) for name, feature in self.features.items()},
+            None if self.weight_B is None else self.weight_B[begin:end],
         )  # fmt: skip
 
     def select(self, rows_M: Tensor) -> "LogChunk":
@@ -60,6 +63,7 @@ class LogChunk:
             {name: column[rows_M] for name, column in self.dense.items()},
             {name: column[rows_M] for name, column in self.labels.items()},
             {name: feature.select(rows_M) for name, feature in self.features.items()},
+            None if self.weight_B is None else self.weight_B[rows_M],
         )  # fmt: skip
 
     @staticmethod
@@ -81,6 +85,7 @@ class LogChunk:
             {name: torch.cat([part.dense[name] for part in parts]) for name in first.dense},
             {name: torch.cat([part.labels[name] for part in parts]) for name in first.labels},
             {name: Jagged.cat([part.features[name] for part in parts]) for name in first.features},
+            torch.cat(weights) if (weights := [one.weight_B for one in parts if one.weight_B is not None]) else None,
         )
 
     def require_valid(self, num_rows: Mapping[str, int] | None = None) -> None:
@@ -93,6 +98,7 @@ class LogChunk:
             DataError: a column is longer or shorter, or see `Jagged.require_valid`.
         """
         named: dict[str, Sized] = {"session_B": self.session_B, "time_B": self.time_B}
+        named |= {} if self.weight_B is None else {"weight_B": self.weight_B}
         for name, column in {**named, **self.dense, **self.labels, **self.features}.items():
             if len(column) != len(self):
                 raise DataError(f"{name} is of {len(column)} samples, and the chunk of {len(self)}.")

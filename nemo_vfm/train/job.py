@@ -29,6 +29,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import (
     HasColumns,
+    HasTableRows,
     HasVocab,
     ResumableData,
     ResumablePhases,
@@ -37,6 +38,7 @@ from nemo_vfm.core.types.training_data import (
 from nemo_vfm.data.loader.lightning_batches import LightningBatches, LightningData
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, LowRankAdapter, begin
 from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
+from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
@@ -127,6 +129,7 @@ class Train:
         if adapters is not None and start_from is None:
             raise ValueError("adapters do not train the model's own weights, so these must be pretrained: set "
                              "start_from")  # fmt: skip
+        model = SizedModel(model, data) if isinstance(data, HasTableRows) else model
         self.model: Factory[[], nn.Module] = model if adapters is None else AdaptedModel(model, adapters)
         self.adapters = adapters
         self.data, self.task, self.optimizer, self.duration = data, task, optimizer, duration

@@ -192,6 +192,13 @@ def feature_table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def write_clicks(path: Path, num_rows: int) -> Path:
+    """A log in CSV, in which a quarter of the rows are clicks and some prices are missing."""
+    rows = (f"{n % 4 // 3},u{n % 9},{n * n % 40},c{n % 3},{n % 7 or ''}\n" for n in range(num_rows))
+    path.write_text("click,user,item,category,price\n" + "".join(rows))
+    return path
+
+
 @pytest.fixture
 def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     """Changes that give every value a recipe leaves to the user, by the class and the argument it is for.
@@ -255,6 +262,9 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         ],
         ("nemo_vfm.recsys.sources.kuairand_csv.KuaiRandCsv", "paths"): lambda _: [
             str(write_kuairand(tmp_path / "kuairand.csv", kuairand_rows(500)))
+        ],
+        ("nemo_vfm.recsys.sources.text_log.TextLog", "paths"): lambda _: [
+            str(write_clicks(tmp_path / "clicks.csv", 500))
         ],
         ("nemo_vfm.synth.sample_videos.Sample", "checkpoint"): lambda _: request.getfixturevalue("checkpoint"),
         ("nemo_vfm.synth.prompts.PromptList", "given"): lambda _: [

@@ -45,13 +45,15 @@ from tests.support.repository import ROOT
 
 @pytest.fixture(scope="module")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of Criteo's with some bad rows, and one of KuaiRand's."""
+    """A log of Criteo's with some bad rows, one of KuaiRand's, and one in CSV with weights."""
     folder = tmp_path_factory.mktemp("logs")
     lines = write_criteo(folder / "criteo.tsv", 4000).read_bytes().splitlines(keepends=True)
     for place in (0, 1700, 1701, 3999):
         lines[place] = b"no sample\n"
     (folder / "criteo.tsv").write_bytes(b"".join(lines))
     write_kuairand(folder / "kuairand.csv", kuairand_rows(9000, num_users=300))
+    rows = (f"u{n * 7 % 900},{n % 5 // 4},{n * n % 99},{n % 3 + 1 - 2 * (n == 700)}\n" for n in range(9000))
+    (folder / "clicks.csv").write_text("user,click,item,w\n" + "".join(rows))
     return folder
 
 
@@ -80,7 +82,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(logs, tmp_path_factory) -> dict[str, Path]:
-    """Both, imported without a break."""
+    """All, imported without a break."""
     folder = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_blocks, "BLOCK_BYTES", 100_000)
@@ -131,6 +133,27 @@ def test_rows_are_down_sampled_and_failed_by_name(whole):
     )
     bad = [json.loads(line) for line in (whole["criteo"] / "bad_rows.jsonl").read_text().splitlines()]
     assert [row["line"] for row in bad] == [1, 1701, 1702, 4000] and bad[0]["file"].endswith("criteo.tsv")
+
+
+def test_the_negatives_that_stay_follow_from_seed_and_row_and_weigh_for_those_that_do_not(logs, whole, tmp_path):
+    job = imports(logs)["clicks"]
+    every, found = LogChunk.cat([read.chunk for read in job.source.read(LogPosition())]), table(whole["clicks"])
+    found, rows = found.select(found.ids_B.argsort()), json.loads((whole["clicks"] / "ledger.json").read_text())["rows"]
+    own_B = every.weight_B[found.ids_B]
+    positive_B = found.labels["click"] > 0
+    assert torch.equal(found.weight_B, own_B.where(positive_B, own_B / 0.3)) and {1, 2, 3} == {*own_B.tolist()}
+    assert rows["failed"] == {"the weight is not above 0, or infinite": 1} and rows["in"] == 9000
+    assert rows["dropped"]["down-sampling of negatives"] == pytest.approx(0.8 * 7200 * 0.7, rel=0.1)
+    shuffled = every.select(torch.randperm(9000, generator=torch.Generator().manual_seed(0)))
+    kept = {
+        (name, seed): sorted(RowSampling(0.8, "session", seed, 0.3).kept(one, Counter()).ids_B.tolist())
+        for name, one in (("order", every), ("another", shuffled)) for seed in (1, 2)
+    }  # fmt: skip
+    assert kept["order", 1] == kept["another", 1] != kept["order", 2]
+    assert {*kept["order", 1]} - {*found.ids_B.tolist()} <= {700}
+    sessions = {*RowSampling(0.8, "session", 1).kept(every, Counter()).session_B.tolist()}
+    clicks = {row for row in range(9000) if every.labels["click"][row] and int(every.session_B[row]) in sessions}
+    assert {*found.ids_B[positive_B].tolist()} == clicks - {700}
 
 
 def test_numbers_that_no_training_could_take_are_bad_rows_of_any_source(tmp_path):
@@ -331,6 +354,7 @@ def test_a_part_of_a_log_has_whole_sessions_or_single_samples_as_the_recipe_says
 
 @pytest.mark.parametrize(("settings", "said"), [
     ({"keep_fraction": 0}, "keep_fraction"), ({"keep_fraction": 1.5}, "keep_fraction"), ({"memory_bytes": 9}, "memory"),
+    ({"keep_negatives": 0}, "keep_negatives"), ({"keep_negatives": 1.1}, "keep_negatives"),
     ({"groups": {"a": ["b"]}}, "names b"), ({"rows_per_part": 3, "rows_per_group": 2}, "not a multiple"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused_before_a_run(settings, said):

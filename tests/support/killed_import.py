@@ -4,8 +4,8 @@
 
     python -m tests.support.killed_import FOLDER NUMBER ...
 
-FOLDER holds criteo.tsv and kuairand.csv. Operations on the run folders FOLDER/criteo and FOLDER/kuairand are counted;
-the last line says how many the last process needed. Processes are forked, since torch takes seconds to import.
+FOLDER holds criteo.tsv, kuairand.csv and clicks.csv. Operations on the run folders of the same names are counted; the
+last line says how many the last process needed. Processes are forked, since torch takes seconds to import.
 """
 
 import os
@@ -20,13 +20,14 @@ from nemo_vfm.recsys.log_import.hashed_ids import HashedIds
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv
+from nemo_vfm.recsys.sources.text_log import TextLog
 
 #: Not every one: what pyarrow and safetensors write is opened by them.
 _EVENTS = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 
 
 def imports(folder: Path) -> dict[str, ImportLog]:
-    """A log that keeps its order, and one that is clustered, each of several parts and blocks."""
+    """A log that keeps its order, and two that are clustered, one of them with weights, each of several blocks."""
     rules = {"on_bad_row": "drop", "keep_fraction": 0.8,
              "rows_per_part": 1024, "rows_per_group": 512, "memory_bytes": 1 << 20}  # fmt: skip
     return {
@@ -34,12 +35,25 @@ def imports(folder: Path) -> dict[str, ImportLog]:
         "kuairand": ImportLog(
             source=KuaiRandCsv(paths=[folder / "kuairand.csv"], history=5), ids=HashedIds(num_rows=1000), **rules
         ),
+        "clicks": ImportLog(
+            source=TextLog(
+                paths=[folder / "clicks.csv"],
+                session="user",
+                time=None,
+                labels=["click"],
+                features=["item"],
+                weight="w",
+            ),
+            ids=FrequentIds(num_rows=500),
+            keep_negatives=0.3,
+            **rules,
+        ),
     }
 
 
 def run_imports(folder: Path, last: int | None) -> int:
-    """Import both, and return how many file operations there were; the last one is not survived."""
-    places, count = tuple(f"{folder / name}/" for name in ("criteo", "kuairand")), 0
+    """Import all, and return how many file operations there were; the last one is not survived."""
+    places, count = tuple(f"{folder / name}/" for name in imports(folder)), 0
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         nonlocal count

@@ -30,9 +30,10 @@ def random_log(num_rows: int, seed: int = 0, sessions: int = 40) -> LogChunk:
 
 
 def samples_of(chunk: LogChunk) -> list[Sample]:
-    """Everything of each sample: its number, session, time, dense features, labels and features, by name."""
+    """Everything of each sample: its number, session, time, dense features, labels, weight and features, by name."""
     columns = [chunk.ids_B.tolist(), chunk.session_B.tolist(), chunk.time_B.tolist()]
     columns += [chunk.dense[name].tolist() for name in sorted(chunk.dense)]
     columns += [chunk.labels[name].tolist() for name in sorted(chunk.labels)]
+    columns += [] if chunk.weight_B is None else [chunk.weight_B.tolist()]
     columns += [[tuple(row) for row in lists(chunk.features[name])] for name in sorted(chunk.features)]
     return [*zip(*columns, strict=True)]

@@ -83,7 +83,11 @@ def _planned(job: Job, step: str = "") -> Iterator[tuple[str, PlannableJob]]:
 
 
 def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
-    plan = job.plan_for(arguments.gpus)
+    try:
+        plan = job.plan_for(arguments.gpus)
+    except RecipeError as error:  # of a model whose sizes an earlier step still has to write
+        yield f"nothing can be said yet: {error.problems[0].message}"
+        return
     if plan.parameters:  # else a note says why they are not known
         yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
     yield from plan.notes

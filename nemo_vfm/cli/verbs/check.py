@@ -73,8 +73,9 @@ def _one(arguments: argparse.Namespace) -> int:
     if job is not None:
         from nemo_vfm.runtime.checks.pipeline_folders import schedulers_that_differ
         from nemo_vfm.runtime.checks.shareable_batches import unknown_until_begun
+        from nemo_vfm.runtime.checks.table_sizes import unknown_until_written
 
-        notes = [*notes, *unknown_until_begun(job), *schedulers_that_differ(job)]
+        notes = [*notes, *unknown_until_begun(job), *unknown_until_written(job), *schedulers_that_differ(job)]
     notes = [*notes, *_packages(arguments, composed)]
     errors = sum(problem.kind == "error" for problem in problems)
     if arguments.work and not errors:

@@ -130,6 +130,19 @@ class HasColumns(Protocol):
 
 
 @runtime_checkable
+class HasTableRows(Protocol):
+    """Training data whose ids are rows of embedding tables of known sizes."""
+
+    def table_rows(self) -> Mapping[str, int]:
+        """Of each feature the rows of its table; before it is started.
+
+        Raises:
+            UserError: they are not known, or not yet.
+        """
+        ...
+
+
+@runtime_checkable
 class HasTimeWindows(Protocol):
     """Training data in order of time, cut into windows, each of which may be measured before it is trained on."""
 

@@ -18,7 +18,7 @@ from nemo_vfm.models.recommenders.feature_input import FeatureInput
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
+from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -38,7 +38,7 @@ class DCNv2(nn.Module):
         cross_rank: of each cross layer's matrix.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
-        rows: of each feature the rows of a table of its own, see `tables`.
+        rows: of each feature the rows of a table of its own, see `tables`; `auto` takes those that the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; features may share one.
         num_labels: L.
@@ -52,7 +52,7 @@ class DCNv2(nn.Module):
 
     def __init__(
         self, *, dense: int, bottom: Sequence[int], top: Sequence[int], cross_layers: int, cross_rank: int,
-        table_optimizer: RowOptimizer, width: int, rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32",
+        table_optimizer: RowOptimizer, width: int, rows: Rows | None = None, dtype: RowDtype = "fp32",
         tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, missing: Missing = "refuse",
         deduplicated: Mapping[str, Stage] | None = None,
     ) -> None:  # fmt: skip

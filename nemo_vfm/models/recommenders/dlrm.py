@@ -17,7 +17,7 @@ from nemo_vfm.models.recommenders.feature_input import FeatureInput
 from nemo_vfm.models.recommenders.feature_vectors import Stage, require_stages
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, features_of
+from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, features_of
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -35,7 +35,7 @@ class DLRM(nn.Module):
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
-        rows: of each feature the rows of a table of its own, see `tables`.
+        rows: of each feature the rows of a table of its own, see `tables`; `auto` takes those that the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; features may share one.
         num_labels: L.
@@ -50,7 +50,7 @@ class DLRM(nn.Module):
 
     def __init__(
         self, *, dense: int, bottom: Sequence[int], top: Sequence[int], table_optimizer: RowOptimizer, width: int,
-        rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32", tables: Mapping[str, TableSpec] | None = None,
+        rows: Rows | None = None, dtype: RowDtype = "fp32", tables: Mapping[str, TableSpec] | None = None,
         num_labels: int = 1, self_interaction: bool = False, missing: Missing = "refuse",
         deduplicated: Mapping[str, Stage] | None = None,
     ) -> None:  # fmt: skip

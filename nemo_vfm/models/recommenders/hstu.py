@@ -20,7 +20,7 @@ from nemo_vfm.models.recommenders.hstu_layers import HstuLayers
 from nemo_vfm.models.recommenders.initial_values import draw_weights, first_weight
 from nemo_vfm.models.recommenders.perceptron import Perceptron, logits_of
 from nemo_vfm.models.recommenders.shared_rows import Shared, require_shareable
-from nemo_vfm.models.recommenders.table_choice import RowDtype, chosen_tables, other_features
+from nemo_vfm.models.recommenders.table_choice import RowDtype, Rows, chosen_tables, other_features
 from nemo_vfm.sparse.feature_batch import FeatureBatch
 from nemo_vfm.sparse.tables.fused_tables import FusedTables
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer
@@ -42,7 +42,8 @@ class HSTU(nn.Module):
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table and of the layers.
-        rows: of each feature but the histories the rows of a table of its own, see `tables`.
+        rows: of each feature but the histories the rows of a table of its own, see `tables`; `auto` takes those that
+            the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; those of histories give sequences.
         num_labels: L.
@@ -59,7 +60,7 @@ class HSTU(nn.Module):
     def __init__(
         self, *, dense: int, history: Mapping[str, str], longest: int, depth: int, heads: int,
         top: Sequence[int], table_optimizer: RowOptimizer, width: int, times: str | None = None,
-        rows: Mapping[str, int] | None = None, dtype: RowDtype = "fp32",
+        rows: Rows | None = None, dtype: RowDtype = "fp32",
         tables: Mapping[str, TableSpec] | None = None, num_labels: int = 1, dropout: float = 0.0,
         missing: Missing = "refuse", deduplicated: Mapping[str, Stage] | None = None, allow: Sequence[Shared] = (),
     ) -> None:  # fmt: skip

@@ -2,34 +2,74 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Literal
 
+from torch import nn
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.training_data import HasTableRows
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 
 RowDtype = Literal["fp32", "bf16", "fp16"]
+#: Of each feature the rows of a table of its own, or those that the data says.
+Rows = Mapping[str, int] | Literal["auto"]
+
+
+class SizedModel:
+    """Builds a model; where that has `rows: auto`, its tables get the rows that the data says.
+
+    Args:
+        model: builds it.
+        data: is asked only where need be: a workflow may still have to write it.
+    """
+
+    def __init__(self, model: Factory[[], nn.Module], data: HasTableRows) -> None:
+        self.model: Factory[[], nn.Module] = model
+        self.data = data
+
+    def __call__(self) -> nn.Module:
+        """Build it."""
+        token = _rows_of_data.set(self.data.table_rows)
+        try:
+            return self.model()
+        finally:
+            _rows_of_data.reset(token)
+
+
+def _unknown() -> Mapping[str, int]:
+    raise UserError("no data is beside the model here")
+
+
+_rows_of_data: ContextVar[Callable[[], Mapping[str, int]]] = ContextVar("rows of data", default=_unknown)
 
 
 def chosen_tables(
-    rows: Mapping[str, int] | None, width: int, dtype: RowDtype, tables: Mapping[str, TableSpec] | None,
+    rows: Rows | None, width: int, dtype: RowDtype, tables: Mapping[str, TableSpec] | None,
     histories: Mapping[str, str] | None = None,
 ) -> dict[str, TableSpec]:  # fmt: skip
     """The tables of a model, by name.
 
     Args:
-        rows: of each feature the rows of a table of its own, named like the feature.
+        rows: of each feature the rows of a table of its own, named like the feature; `auto` takes the data's features.
         width: of every table.
         dtype: of the tables made from `rows`.
         tables: described one by one, where features share some; in place of `rows`.
         histories: feature of a history -> feature in whose table its ids are rows; such a table gives sequences.
 
     Raises:
+        UserError: `rows` is auto, and the data cannot say them, or not yet.
         ValueError: both or none of `rows` and `tables` are given, a width differs, a history has no table, or its
             table pools.
     """
     if (rows is None) == (tables is None):
         raise ValueError(f"give rows (a table a feature) or tables (described one by one), {_which(rows)} of them")
     histories = histories or {}
+    if rows == "auto":
+        others = {name for name, of in histories.items() if name != of}  # whose ids are rows of another's table
+        rows = {name: count for name, count in _told_rows().items() if name not in others}
     specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
     for name, spec in specs.items():
         if spec.width != width:
@@ -74,5 +114,12 @@ def _require_sequences(specs: Mapping[str, TableSpec], histories: Mapping[str, s
             raise ValueError(f"table {table_of[history]} pools the history {history}; give it pooling: sequence")
 
 
-def _which(rows: Mapping[str, int] | None) -> str:
+def _told_rows() -> Mapping[str, int]:
+    try:
+        return _rows_of_data.get()()
+    except UserError as error:
+        raise UserError(f"rows is auto, so the data gives them, and {error}, or give numbers") from error
+
+
+def _which(rows: Rows | None) -> str:
     return "one" if rows is None else "only one"

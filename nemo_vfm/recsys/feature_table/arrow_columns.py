@@ -22,6 +22,7 @@ from nemo_vfm.sparse.windowed_rows import WindowedRows, windowed
 #: Where the three numbers of a sample stand, and the fields of a chunk that they fill.
 NUMBERS = {"sample": "ids_B", "session": "session_B", "time": "time_B"}
 DENSE, LABEL, FEATURE, WEIGHT, RUN, DROPPED = "dense/", "label/", "feature/", "weight/", "run/", "dropped/"
+SAMPLE_WEIGHT = "weight"
 
 
 def sample_columns(chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: TableSchema) -> dict[str, Any]:
@@ -29,6 +30,7 @@ def sample_columns(chunk: LogChunk, groups: Mapping[str, DedupedGroup], schema: 
     import pyarrow as pa
 
     columns = {name: pa.array(getattr(chunk, part).numpy()) for name, part in NUMBERS.items()}
+    columns |= {} if chunk.weight_B is None else {SAMPLE_WEIGHT: pa.array(chunk.weight_B.numpy())}
     columns |= {LABEL + name: pa.array(chunk.labels[name].numpy()) for name in schema.labels}
     columns |= {DENSE + name: pa.array(chunk.dense[name].numpy()) for name in schema.dense}
     for name, group in groups.items():

@@ -26,10 +26,12 @@ def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
             raise DataError(
                 f"the samples from row {at:,} lack {missing[0]} among the {kind}; they have {', '.join(found)}"
             )
+    if schema.weight and chunk.weight_B is None:
+        raise DataError(f"the samples from row {at:,} lack weights, and those of the table have some")
     kept = LogChunk(
         chunk.ids_B, chunk.session_B, chunk.time_B, {name: chunk.dense[name] for name in schema.dense},
         {name: chunk.labels[name] for name in schema.labels},
-        {name: chunk.features[name] for name in schema.features},
+        {name: chunk.features[name] for name in schema.features}, chunk.weight_B if schema.weight else None,
     )  # fmt: skip
     try:
         _require_types(kept)
@@ -82,7 +84,8 @@ def _require_types(chunk: LogChunk) -> None:
     integers = {"sample": chunk.ids_B, "session": chunk.session_B, "time": chunk.time_B}
     for name, column in integers.items():
         _require(name, column, torch.int64)
-    for name, column in {**chunk.dense, **chunk.labels}.items():
+    weights = {} if chunk.weight_B is None else {"weight": chunk.weight_B}
+    for name, column in {**chunk.dense, **chunk.labels, **weights}.items():
         _require(name, column, torch.float32)
     for name, rows in chunk.features.items():
         _require_jagged(name, rows)

@@ -10,7 +10,7 @@ from torch import Tensor
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-_NUMBERS = ("ids_B", "session_B", "time_B")
+_NUMBERS, _WEIGHT = ("ids_B", "session_B", "time_B"), "weight_B"
 _DENSE, _LABEL, _VALUES, _WEIGHTS, _LENGTHS = "dense/", "label/", "values/", "weights/", "lengths/"
 
 
@@ -19,6 +19,7 @@ def tensors_of(chunk: LogChunk) -> dict[str, Tensor]:
     found = {name: getattr(chunk, name) for name in _NUMBERS}
     found |= {_DENSE + name: column for name, column in chunk.dense.items()}
     found |= {_LABEL + name: column for name, column in chunk.labels.items()}
+    found |= {} if chunk.weight_B is None else {_WEIGHT: chunk.weight_B}
     for name, rows in chunk.features.items():
         found |= {_VALUES + name: rows.values_N, _LENGTHS + name: rows.lengths_B.to(torch.int32)}
         if rows.weights_N is not None:
@@ -54,12 +55,14 @@ def chunk_of(
         for name, lengths in columns(_LENGTHS).items()
     }
     ids, session, time = (part(name, *rows) for name in _NUMBERS)
-    return LogChunk(ids, session, time, columns(_DENSE), columns(_LABEL), features)
+    weight = part(_WEIGHT, *rows) if _WEIGHT in names else None
+    return LogChunk(ids, session, time, columns(_DENSE), columns(_LABEL), features, weight)
 
 
 def chunk_bytes(chunk: LogChunk) -> int:
     """Bytes of all columns."""
     tensors = [chunk.ids_B, chunk.session_B, chunk.time_B, *chunk.dense.values(), *chunk.labels.values()]
+    tensors += [] if chunk.weight_B is None else [chunk.weight_B]
     for rows in chunk.features.values():
         tensors += [one for one in (rows.values_N, rows.lengths_B, rows.weights_N) if one is not None]
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)

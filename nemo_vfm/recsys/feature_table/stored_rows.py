@@ -22,6 +22,7 @@ from nemo_vfm.recsys.feature_table.arrow_columns import (
     LABEL,
     NUMBERS,
     RUN,
+    SAMPLE_WEIGHT,
     WEIGHT,
     jagged,
     tensor,
@@ -35,7 +36,7 @@ from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.windowed_rows import WindowedRows
 
 _KINDS = {"sample": "int64", "session": "int64", "time": "int64", DENSE: "float", LABEL: "float", RUN: "bool"}
-_KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>"}
+_KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>", SAMPLE_WEIGHT: "float"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,12 +85,16 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
     groups = {group: its for group, its in groups.items() if its}
     plain = [name for name in schema.plain if name in names]
     wanted = [*NUMBERS, *(DENSE + n for n in schema.dense), *(LABEL + n for n in schema.labels)]
-    wanted += [*(RUN + group for group in groups), *_lists(plain, manifest)]
+    wanted += [
+        *(RUN + group for group in groups),
+        *_lists(plain, manifest),
+        *([SAMPLE_WEIGHT] if schema.weight else []),
+    ]
     table = _Columns(folder / part_path(part.name, SAMPLES), number, wanted, part.row_groups[number])
     samples = LogChunk(
         table.numbers("sample"), table.numbers("session"), table.numbers("time"),
         {n: table.numbers(DENSE + n) for n in schema.dense}, {n: table.numbers(LABEL + n) for n in schema.labels},
-        {n: table.rows(n) for n in plain},
+        {n: table.rows(n) for n in plain}, table.numbers(SAMPLE_WEIGHT) if schema.weight else None,
     )  # fmt: skip
     inverses, found = dict[str, Tensor](), dict[str, dict[str, Jagged | WindowedRows]]()
     for group, its in groups.items():

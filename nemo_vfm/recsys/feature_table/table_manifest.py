@@ -3,7 +3,7 @@
 """Reads and checks `manifest.json` of a feature table, which is written as its last file."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -61,6 +61,7 @@ class TableManifest:
             that was written before they were counted.
         parts: in the order of the samples.
         ids: a hash of which ids have which rows; empty where nobody said. Tables of two are not of one model.
+        table_rows: of features, how many rows the embedding table has in which its ids are rows, where that is known.
     """
 
     schema: TableSchema
@@ -73,6 +74,7 @@ class TableManifest:
     column_bytes: Mapping[str, Mapping[str, int]]
     parts: tuple[Part, ...]
     ids: str = ""
+    table_rows: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def num_rows(self) -> int:
@@ -92,6 +94,7 @@ class TableManifest:
             "schema": asdict(self.schema), "weighted": list(self.weighted), "values": values,
             "unique_rows": dict(self.unique_rows), "encodings": dict(self.encodings),
             "column_bytes": dict(self.column_bytes), "parts": parts, **({"ids": self.ids} if self.ids else {}),
+            **({"table_rows": dict(self.table_rows)} if self.table_rows else {}),
         }  # fmt: skip
 
 
@@ -140,6 +143,7 @@ def _parsed(content: Json) -> TableManifest:
         int(content["sessions"]), {name: ValueCounts(**counts) for name, counts in content["values"].items()},
         dict(content["unique_rows"]), dict(content["encodings"]), dict(content.get("column_bytes", {})),
         tuple(map(_part, content["parts"])), str(content.get("ids", "")),
+        {str(name): int(rows) for name, rows in content.get("table_rows", {}).items()},
     )  # fmt: skip
     if manifest.num_rows != content["rows"]:
         raise ValueError(f"its parts have {manifest.num_rows:,} rows, and it says {content['rows']:,}")

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -182,8 +183,7 @@ class FeatureTable:
 
 
 def _with_features(chunk: LogChunk, features: Mapping[str, Jagged], names: Sequence[str]) -> LogChunk:
-    ordered = {name: features[name] for name in names}
-    return LogChunk(chunk.ids_B, chunk.session_B, chunk.time_B, chunk.dense, chunk.labels, ordered)
+    return replace(chunk, features={name: features[name] for name in names})
 
 
 def _joined(pieces: Sequence[DedupedGroup]) -> DedupedGroup:

@@ -21,6 +21,8 @@ class TableSchema:
         groups: by name, features that change together. Consecutive samples that agree in all of them share one row.
         windows: features of groups whose rows shift: each begins with the end of the one before. Only what is new is
             stored.
+        ids_of: features that are made of other features' ids, such as a history of items, and these.
+        weight: whether each sample has one, that its loss counts.
 
     Raises:
         ValueError: a name is not of letters, digits, "_", "-" and spaces, or occurs twice; a group is empty, or names
@@ -32,6 +34,8 @@ class TableSchema:
     features: Sequence[str] = ()
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
     windows: Sequence[str] = ()
+    ids_of: Mapping[str, str] = field(default_factory=dict)
+    weight: bool = False
 
     def __post_init__(self) -> None:
         for kind in ("dense", "labels", "features", "windows"):

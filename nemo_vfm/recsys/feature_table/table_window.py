@@ -82,8 +82,9 @@ class WindowReader:
         """
         stored, groups = self._with_groups(stored)
         samples = stored.samples
+        weight_M = torch.ones(len(rows_M)) if samples.weight_B is None else samples.weight_B[rows_M]
         batch = FeatureBatch(
-            0, samples.ids_B[rows_M], torch.ones(len(rows_M)), self._dense(samples)[rows_M],
+            0, samples.ids_B[rows_M], weight_M, self._dense(samples)[rows_M],
             {name: samples.labels[name][rows_M] for name in self.labels},
             {name: _selected(rows, rows_M) for name, rows in samples.features.items()},
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},

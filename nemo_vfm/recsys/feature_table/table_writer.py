@@ -35,7 +35,7 @@ class FeatureTableWriter:
         rows_per_group: samples of a row group, which is what is held in memory and read at once.
         zstd_level: of all columns.
         clustered: False takes samples in any order, as for a log that is to be compared with a clustered one.
-        ids: see `TableManifest`.
+        ids, table_rows: see `TableManifest`.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class FeatureTableWriter:
         zstd_level: int = 3,
         clustered: bool = True,
         ids: str = "",
+        table_rows: Mapping[str, int] | None = None,
     ) -> None:
         if rows_per_group < 1 or rows_per_part < 1 or rows_per_part % rows_per_group:
             raise ValueError(
@@ -55,7 +56,7 @@ class FeatureTableWriter:
             )
         self._folder, self._rows_per_part, self._rows_per_group = folder, rows_per_part, rows_per_group
         self._zstd_level = zstd_level
-        self._done = TableManifest(schema, clustered, (), 0, {}, {}, {}, {}, (), ids)
+        self._done = TableManifest(schema, clustered, (), 0, {}, {}, {}, {}, (), ids, dict(table_rows or {}))
         self._pending: list[LogChunk] = []
         self._waiting = 0  # samples of `_pending`
         self._rows = 0  # samples of all row groups

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps a share of a log's sessions or samples: the same ones in any order.
+"""Keeps a share of a log's sessions, samples or negatives: the same ones in any order.
 
 Shape letters: B samples.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from nemo_vfm.sparse.row_fingerprint import mix64_
 from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
 
 KeepBy = Literal["session", "sample"]
-RULE = "down-sampling"
+RULE, NEGATIVES = "down-sampling", "down-sampling of negatives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +29,33 @@ class RowSampling:
         fraction: of sessions or samples that stays, above 0 and at most 1.
         by: what is drawn.
         seed: of the draw.
+        negatives: of the samples without a label above 0 that stays of these, by their own numbers. What stays of them
+            weighs so much more, so that all sums over the log keep their expected value.
     """
 
     fraction: float
     by: KeepBy
     seed: int
+    negatives: float = 1.0
 
     def kept(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
         """The samples that stay; how many do not is added to `dropped`."""
-        stays_B = self.stays(chunk)
-        dropped[RULE] += len(chunk) - int(stays_B.sum())
-        return chunk.select(stays_B.nonzero().squeeze(1))
+        if self.fraction < 1:
+            numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
+            chunk = _selected(chunk, self._drawn(numbers_B, self.by, self.fraction), dropped, RULE)
+        return chunk if self.negatives == 1 else self._with_fewer_negatives(chunk, dropped)
 
-    def stays(self, chunk: LogChunk) -> Tensor:
-        """Whether each sample stays: bool, (B,)."""
-        numbers_B = chunk.session_B if self.by == "session" else chunk.ids_B
-        mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, self.by))).numpy().view(np.uint64)
-        return torch.from_numpy(mixed_B / 2.0**64 < self.fraction)
+    def _with_fewer_negatives(self, chunk: LogChunk, dropped: Counter[str]) -> LogChunk:
+        positive_B = torch.stack([label_B > 0 for label_B in chunk.labels.values()]).any(0)
+        weight_B = torch.ones(len(chunk)) if chunk.weight_B is None else chunk.weight_B
+        chunk = replace(chunk, weight_B=weight_B.where(positive_B, weight_B / self.negatives))
+        return _selected(chunk, positive_B | self._drawn(chunk.ids_B, "negative", self.negatives), dropped, NEGATIVES)
+
+    def _drawn(self, numbers_B: Tensor, what: str, share: float) -> Tensor:
+        mixed_B = mix64_(numbers_B + signed_salt(name_salt(self.seed, what))).numpy().view(np.uint64)
+        return torch.from_numpy(mixed_B / 2.0**64 < share)
+
+
+def _selected(chunk: LogChunk, stays_B: Tensor, dropped: Counter[str], rule: str) -> LogChunk:
+    dropped[rule] += len(chunk) - int(stays_B.sum())
+    return chunk.select(stays_B.nonzero().squeeze(1))

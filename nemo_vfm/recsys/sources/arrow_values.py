@@ -31,6 +31,17 @@ class ArrowRows:
     rows: LogRows
     batch: Any
 
+    def times(self, name: str) -> Tensor:
+        """Integers, dates or times: int64, (L,). A null is refused.
+
+        Raises:
+            UserError: the column is of another type; hashes of strings would have no order.
+        """
+        column = self._column(name)
+        if _is_text(column.type):
+            raise UserError(f"{self._said(name, column)}, and integers, dates or timestamps were expected as times")
+        return self.keys(name)
+
     def keys(self, name: str) -> Tensor:
         """Integers, hashes of strings, dates or times: int64, (L,). A null is refused.
 
@@ -120,9 +131,7 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     kind = column.type
     if hasattr(column, "dictionary_decode"):
         column, kind = column.dictionary_decode(), kind.value_type
-    if any(
-        is_text(kind) for is_text in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
-    ):
+    if _is_text(kind):
         return _string_hashes(column)
     if types.is_temporal(kind):
         column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())
@@ -132,12 +141,21 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     return np.asarray(numbers.astype(np.int64))
 
 
-def _string_hashes(column: Any) -> NDArray[np.int64]:
+def _is_text(kind: Any) -> bool:
+    import pyarrow.types as types
+
+    return any(test(kind) for test in (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary))
+
+
+def text_hash(text: bytes) -> int:
     """The same number for the same text on any machine: the first 64 bits of its BLAKE2b."""
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
+
+
+def _string_hashes(column: Any) -> NDArray[np.int64]:
     import pyarrow as pa
 
     encoded = column.cast(pa.large_binary()).dictionary_encode()
     texts = encoded.dictionary.to_pylist()
-    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
-    hashes = np.append(np.frombuffer(digests, "<i8"), 0)
+    hashes = np.array([*map(text_hash, texts), 0], np.int64)
     return np.asarray(hashes[encoded.indices.fill_null(len(texts)).to_numpy(zero_copy_only=False)], np.int64)

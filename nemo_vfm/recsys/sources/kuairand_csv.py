@@ -75,7 +75,12 @@ class KuaiRandCsv:
         if not self.history:
             return TableSchema(self.dense, self.labels, self.features, groups)
         return TableSchema(
-            self.dense, self.labels, (*self.features, HISTORY), {**groups, HISTORY: [HISTORY]}, [HISTORY]
+            self.dense,
+            self.labels,
+            (*self.features, HISTORY),
+            {**groups, HISTORY: [HISTORY]},
+            [HISTORY],
+            ids_of={HISTORY: "video_id"},
         )
 
     def sessions(self) -> Sessions:

@@ -121,6 +121,8 @@ def trainable(read: ReadChunk) -> ReadChunk:
         *((f"the label {name} is not in 0..1", (one < 0) | (one > 1)) for name, one in chunk.labels.items()),
         *((f"{name} is infinite, or beyond float32", one.isinf()) for name, one in chunk.dense.items()),
     ]
+    if chunk.weight_B is not None:  # a weight of 0 is that of a bad sample
+        wrong.append(("the weight is not above 0, or infinite", ~((chunk.weight_B > 0) & chunk.weight_B.isfinite())))
     reasons: dict[int, str] = {}
     for reason, wrong_B in wrong:
         for row in wrong_B.nonzero().squeeze(1).tolist():

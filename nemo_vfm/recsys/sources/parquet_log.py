@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.arrow_values import ArrowRows
 from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
 from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.named_columns import NamedColumns
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -37,6 +37,7 @@ class ParquetLog:
         labels: columns of numbers or booleans.
         features: columns of ids.
         dense: columns of numbers.
+        weight: column of numbers above 0, what each sample counts; None if all count alike.
         log1p: dense numbers x become ln(1 + max(x, 0)).
     """
 
@@ -49,12 +50,13 @@ class ParquetLog:
         labels: Sequence[str],
         features: Sequence[str],
         dense: Sequence[str] = (),
+        weight: str | None = None,
         log1p: bool = False,
     ) -> None:
         if not paths:
             raise ValueError("paths is empty; name the files of the log, in order")
-        self.paths, self.session, self.time = tuple(Path(path) for path in paths), session, time
-        self.labels, self.features, self.dense, self.log1p = tuple(labels), tuple(features), tuple(dense), log1p
+        self.paths = tuple(Path(path) for path in paths)
+        self._columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
         self.schema()
 
     def files(self) -> Sequence[Path]:
@@ -63,11 +65,11 @@ class ParquetLog:
 
     def schema(self) -> TableSchema:
         """The named columns, no groups."""
-        return TableSchema(self.dense, self.labels, self.features)
+        return self._columns.schema()
 
     def sessions(self) -> Sessions:
         """Those of the column, if there is one."""
-        return "none" if self.session is None else "given"
+        return self._columns.sessions()
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
         """See `ImportSource`."""
@@ -76,7 +78,7 @@ class ParquetLog:
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
             for rows, end, part in self._batches(at):
                 share = (sum(sizes[:number]) + part * sizes[number]) / max(1, sum(sizes))
-                yield rows.rows.read_chunk(self._chunk(rows), end, share)
+                yield rows.rows.read_chunk(self._columns.chunk(rows), end, share)
                 begin = end
 
     def completed(self, chunk: LogChunk) -> LogChunk:
@@ -90,24 +92,11 @@ class ParquetLog:
     def _batches(self, at: LogPosition) -> Iterator[tuple[ArrowRows, LogPosition, float]]:
         """From a place in one file on: rows, where they end, and the share of the file's rows up to there."""
         path = self.paths[at.file]
-        names = [name for name in (self.session, self.time) if name] + [*self.labels, *self.features, *self.dense]
-        for batch, share in _record_batches(path, list(dict.fromkeys(names)), at.offset):
+        for batch, share in _record_batches(path, self._columns.names, at.offset):
             rows = np.arange(len(batch))
             numbers = LogRows(str(path), rows + at.line + 1, rows + at.row)
             at = LogPosition(at.file, at.offset + len(batch), at.line + len(batch), at.row + len(batch))
             yield ArrowRows(numbers, batch), at, share
-
-    def _chunk(self, rows: ArrowRows) -> LogChunk:
-        ids = torch.from_numpy(rows.rows.numbers_L)
-        dense = {name: rows.numbers(name, required=False) for name in self.dense}
-        return LogChunk(
-            ids,
-            ids if self.session is None else rows.keys(self.session),
-            ids if self.time is None else rows.keys(self.time),
-            {name: column.clamp(min=0).log1p() if self.log1p else column for name, column in dense.items()},
-            {name: rows.numbers(name, required=True) for name in self.labels},
-            {name: rows.ids(name) for name in self.features},
-        )
 
 
 def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tuple["pa.RecordBatch", float]]:

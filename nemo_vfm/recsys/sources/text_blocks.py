@@ -71,13 +71,13 @@ class TextFiles:
     def _texts(self, raw: BinaryIO, at: LogPosition) -> Iterator[tuple[bytes, LogPosition]]:
         path = self.paths[at.file]
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
-        with _damage(path, at):
+        with named_damage(path, at):
             if self.header:
                 at = max(at, self._header_end(file, path, at), key=lambda one: one.offset)
             file.seek(at.offset)
         rest = b""
         while True:
-            with _damage(path, at):
+            with named_damage(path, at):
                 text = rest + file.read(BLOCK_BYTES - len(rest))
             if not text:
                 return
@@ -110,7 +110,8 @@ def sizes_of(paths: Sequence[Path]) -> list[int]:
 
 
 @contextmanager
-def _damage(path: Path, at: LogPosition) -> Iterator[None]:
+def named_damage(path: Path, at: LogPosition) -> Iterator[None]:
+    """Raise a DataError with the place where a file cannot be read."""
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:  # gzip's own error is an OSError

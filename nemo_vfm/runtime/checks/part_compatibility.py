@@ -14,6 +14,7 @@ from nemo_vfm.runtime.checks.brought_weights import without_weights
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
 from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
+from nemo_vfm.runtime.checks.table_sizes import wrong_tables
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
 from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
@@ -43,6 +44,7 @@ def misfits(job: Job, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
         for name, below in job.steps.items():
             yield from ((("steps", name, *at), text) for at, text in misfits(below, made))
         return
+    yield from wrong_tables(job)
     if refused := list(of_another_family(job)):
         yield from refused
     elif not are_known(job):

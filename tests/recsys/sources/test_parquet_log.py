@@ -96,12 +96,14 @@ BAD = {
     "y is null or NaN": {"y": pa.array([0.0, math.nan, 1.0])},
     "f has a null in its list": {"f": pa.array([[1], [2, None, None], []])},
     "f has a weight that is null or infinite": {"f": pa.array([{1: 1.0}, {2: None}, None], MAP)},
+    "w is null or NaN": {"w": pa.array([1.0, None, 2.0])},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("reason", BAD)
 def test_a_row_that_is_no_sample_is_named_and_the_others_stay(reason, tmp_path):
-    found = source(tmp_path, table(1), table(**BAD[reason]))
+    weight = "w" if "w" in BAD[reason] else None
+    found = source(tmp_path, table(1, w=pa.array([1.0])), table(**BAD[reason]), weight=weight)
     reads = [*found.read(LogPosition())]
     assert [(row.file, row.line, row.reason) for row in reads[1].bad] == [(str(tmp_path / "1.parquet"), 2, reason)]
     assert reads[1].chunk.ids_B.tolist() == [1, 3] and reads[1].lines_B.tolist() == [1, 3]
@@ -121,6 +123,12 @@ def test_a_column_of_another_type_is_refused_with_its_file_and_type(name, column
         column = pa.array(["1"] * 3)
     with pytest.raises(UserError, match=rf"column {name} of .*0.parquet is of the type .*, and"):
         [*source(tmp_path, table(**{name: column})).log_chunks()]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_texts_are_no_times_since_their_hashes_have_no_order(kind, tmp_path):
+    with pytest.raises(UserError, match=r"column t of .* and integers, dates or timestamps were expected as times"):
+        [*source(tmp_path, table(t=pa.array(["2026-01-01"] * 3).cast(kind))).log_chunks()]
 
 
 def test_reading_goes_on_from_the_end_of_any_batch(tmp_path, monkeypatch):

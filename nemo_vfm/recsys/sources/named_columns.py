@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Makes samples of the columns of a log that a recipe names.
+
+Shape letters: L rows of the batch.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.log_reading import Sessions
+from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.sparse.jagged import Jagged
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+
+class ColumnRows(Protocol):
+    """Some rows of a log. Columns are converted when asked for; rows that do not convert are refused."""
+
+    @property
+    def rows(self) -> LogRows:
+        """Which rows these are."""
+        ...
+
+    def keys(self, name: str) -> Tensor:
+        """Integers or hashes of texts: int64, (L,). A row without one is refused."""
+        ...
+
+    def times(self, name: str) -> Tensor:
+        """Integers, dates or times: int64, (L,). A row without one is refused."""
+        ...
+
+    def numbers(self, name: str, *, required: bool) -> Tensor:
+        """float32, (L,); NaN where there is none, which is refused where it is required."""
+        ...
+
+    def ids(self, name: str) -> Jagged:
+        """Of each row its ids, or none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamedColumns:
+    """Which columns are what.
+
+    Args:
+        session: None if the log has no sessions, each sample is then its own.
+        time: None where rows stand in order of time.
+        labels, features, dense: their names.
+        weight: what each sample counts; None if all count alike.
+        log1p: dense numbers x become ln(1 + max(x, 0)).
+    """
+
+    session: str | None
+    time: str | None
+    labels: Sequence[str]
+    features: Sequence[str]
+    dense: Sequence[str]
+    weight: str | None
+    log1p: bool
+
+    @property
+    def names(self) -> list[str]:
+        """All columns that are read."""
+        single = [name for name in (self.session, self.time, self.weight) if name]
+        return list(dict.fromkeys([*single, *self.labels, *self.features, *self.dense]))
+
+    def schema(self) -> TableSchema:
+        """Without groups."""
+        return TableSchema(self.dense, self.labels, self.features, weight=self.weight is not None)
+
+    def sessions(self) -> Sessions:
+        """Those of the column, if there is one."""
+        return "none" if self.session is None else "given"
+
+    def chunk(self, rows: ColumnRows) -> LogChunk:
+        """The samples, refused rows included."""
+        ids = torch.from_numpy(rows.rows.numbers_L)
+        dense = {name: rows.numbers(name, required=False) for name in self.dense}
+        return LogChunk(
+            ids,
+            ids if self.session is None else rows.keys(self.session),
+            ids if self.time is None else rows.times(self.time),
+            {name: column.clamp(min=0).log1p() if self.log1p else column for name, column in dense.items()},
+            {name: rows.numbers(name, required=True) for name in self.labels},
+            {name: rows.ids(name) for name in self.features},
+            None if self.weight is None else rows.numbers(self.weight, required=True),
+        )

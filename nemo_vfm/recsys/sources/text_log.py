@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads logs from CSV and JSON Lines with any names of columns or keys."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from nemo_vfm.recsys.feature_table.table_schema import TableSchema
+from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
+from nemo_vfm.recsys.sources.named_columns import NamedColumns
+from nemo_vfm.recsys.sources.text_records import RecordFiles
+from nemo_vfm.recsys.sources.text_values import TextRows
+from nemo_vfm.sparse.log_chunk import LogChunk
+
+
+class TextLog:
+    """Anybody's log in CSV or JSON Lines, a record a sample.
+
+    Files that end in .jsonl, .ndjson or .json have a JSON object a line; all others have cells, which may stand in
+    double quotes. An id is a whole number (123, also as text or 123.0), or 64 bits of a text's hash, alone or in a
+    list. An empty cell, null and a missing key are an empty row of a feature and NaN of a dense number; a record
+    without session, time, label or weight is no sample. Spaces around a cell do not count; empty lines are no records.
+
+    Args:
+        paths: the files, in order; those with a further .gz are unpacked.
+        session: column of whole numbers or texts; None if the log has no sessions, each sample is then its own.
+        time: column of whole numbers, in whose unit they stay, or of texts such as 2026-11-27T12:00:00Z, which are
+            counted in microseconds; None where records stand in order of time.
+        labels: columns of numbers, or of true and false.
+        features: columns of ids.
+        dense: columns of numbers.
+        weight: column of numbers above 0, what each sample counts; None if all count alike.
+        log1p: dense numbers x become ln(1 + max(x, 0)).
+        lists: features whose texts hold several ids, and what stands between these, such as `"|"`. Lists of JSON need
+            none.
+        columns: names of the columns of CSV files without a header; None reads the first line of each file.
+        delimiter: between cells; None is a tab in files that end in .tsv, and a comma in others.
+        missing: texts that say that there is no value, such as NULL.
+    """
+
+    def __init__(
+        self, *, paths: Sequence[Path], session: str | None, time: str | None, labels: Sequence[str],
+        features: Sequence[str], dense: Sequence[str] = (), weight: str | None = None, log1p: bool = False,
+        lists: Mapping[str, str] | None = None, columns: Sequence[str] | None = None, delimiter: str | None = None,
+        missing: Sequence[str] = ("",),
+    ) -> None:  # fmt: skip
+        if not paths:
+            raise ValueError("paths is empty; name the files of the log, in order")
+        self.lists, self.missing = dict(lists or {}), ("", *missing)
+        if unknown := [name for name in self.lists if name not in features]:
+            raise ValueError(f"lists names {unknown[0]}, which is not among the features {', '.join(features)}")
+        if wrong := [name for name, separator in self.lists.items() if not separator]:
+            raise ValueError(f"lists.{wrong[0]} is empty; give what stands between ids, such as '|'")
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
+            raise ValueError(f"delimiter is one character and no quote or line end, got {delimiter!r}")
+        self._columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
+        self._files = RecordFiles(tuple(Path(path) for path in paths), self._columns.names, columns, delimiter)
+        self.schema()
+
+    def files(self) -> Sequence[Path]:
+        """See `ImportSource`."""
+        return self._files.paths
+
+    def schema(self) -> TableSchema:
+        """The named columns, no groups."""
+        return self._columns.schema()
+
+    def sessions(self) -> Sessions:
+        """Those of the column, if there is one."""
+        return self._columns.sessions()
+
+    def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
+        """See `ImportSource`."""
+        for block in self._files.blocks(begin):
+            rows = TextRows(block.rows, block.columns, self.lists, self.missing)
+            yield rows.rows.read_chunk(self._columns.chunk(rows), block.end, block.share)
+
+    def completed(self, chunk: LogChunk) -> LogChunk:
+        """As it is."""
+        return chunk
+
+    def log_chunks(self) -> Iterator[LogChunk]:
+        """See `LogSource`; DataError where a row is bad."""
+        return samples(self)
