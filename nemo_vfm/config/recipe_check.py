@@ -6,7 +6,7 @@ The constructor is the schema: each key is an argument, and each value is checke
 typed `Factory[...]` receives a factory instead of an object.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -318,8 +318,10 @@ class Checker:
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
+        refused: Mapping[str, str] = getattr(target, "REFUSED_ARGUMENTS", {})
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
+        hint = f"; {refused[key]}" if key in refused else hint
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:
