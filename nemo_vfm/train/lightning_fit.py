@@ -16,6 +16,7 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
+from nemo_vfm.train.lightning.best import KeepBest
 from nemo_vfm.train.lightning.devices import Devices, Placement
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 
@@ -187,6 +188,7 @@ class LightningFit:
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's.
         every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
         keep_last: how many of the newest stay on disk.
+        keep_best: the metric by which one more stays, which `checkpoints/best.ckpt` leads to; None keeps none.
     """
 
     def __init__(
@@ -195,7 +197,7 @@ class LightningFit:
         num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
         callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
-        keep_last: int = 2,
+        keep_last: int = 2, keep_best: KeepBest | None = None,
     ) -> None:  # fmt: skip
         if every_steps < 1 or keep_last < 1:
             raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
@@ -203,7 +205,7 @@ class LightningFit:
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
         self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
-        self.every_steps, self.keep_last = every_steps, keep_last
+        self.every_steps, self.keep_last, self.keep_best = every_steps, keep_last, keep_best
 
     def num_ranks(self) -> int:
         """See `MultiRankJob`."""

@@ -58,7 +58,8 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
+    ours = [ExactResume(run.seed), RecordLoss(run.folder),
+            SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best)]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
     return Trainer(
         **_options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
