@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
+from pathlib import Path
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -167,6 +168,20 @@ class TrainerOptions:
         return {k: v for k, v in values.items() if v is not None or k == "check_val_every_n_epoch"}
 
 
+class StartWeights:
+    """Weights that a training begins with: of a `.ckpt` or another file of torch.save, of safetensors, or of a run.
+
+    Args:
+        path: a file, or the folder of a run of `LightningFit`, of which the best checkpoint is taken, else the last.
+        may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
+            another shape; those keep the values that the seed gives them. Everything else must fit.
+        key: where in a file the weights are; None finds the usual places, such as state_dict.
+    """
+
+    def __init__(self, *, path: Path, may_differ: Sequence[str] = (), key: str | None = None) -> None:
+        self.path, self.may_differ, self.key = path, tuple(may_differ), key
+
+
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
 class LightningFit:
@@ -178,6 +193,8 @@ class LightningFit:
     Args:
         module: builds the LightningModule; called once, with the initial weights a function of the run's seed.
         data: builds the LightningDataModule; None where the module has loaders of its own.
+        start_from: weights to begin with, as the path of a checkpoint or as `StartWeights`; None takes those that the
+            module has from the seed.
         trainer: arguments of the Trainer; devices, strategy, folders and checkpoints are said here.
         accelerator: what computes; auto takes a GPU where there is one.
         devices: how many of each machine, or which GPUs by number; auto and -1 take all GPUs, or one CPU process.
@@ -197,13 +214,14 @@ class LightningFit:
         num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
         callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
-        keep_last: int = 2, keep_best: KeepBest | None = None,
+        keep_last: int = 2, keep_best: KeepBest | None = None, start_from: Path | StartWeights | None = None,
     ) -> None:  # fmt: skip
         if every_steps < 1 or keep_last < 1:
             raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
         trainer.require_length()
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
         self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
+        self.start_from = StartWeights(path=start_from) if isinstance(start_from, Path) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
         self.every_steps, self.keep_last, self.keep_best = every_steps, keep_last, keep_best
 

@@ -21,6 +21,7 @@ from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
+from nemo_vfm.train.lightning.weights import begin_with
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
@@ -38,6 +39,8 @@ def train(job: LightningFit, run: Run) -> Outcome:
     trainer = _trainer(job, run)
     if (found := newest(run.folder)) is not None:
         log.info(f"resuming from {found}")
+    elif job.start_from is not None:
+        begin_with(job.start_from, module)
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     steps = trainer.global_step
