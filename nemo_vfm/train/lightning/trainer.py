@@ -16,13 +16,14 @@ from lightning.pytorch.strategies import Strategy
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.weights import begin_with
-from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from nemo_vfm.train.lightning_fit import LightningFit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
 
@@ -65,8 +66,8 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
             SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best)]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
     return Trainer(
-        **_options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
-        num_nodes=job.placement.num_nodes, strategy=_strategy(job),
+        **options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
+        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy),
         callbacks=[*callbacks, *ours, *_bar(job.trainer, has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(run.folder)],
@@ -74,8 +75,8 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
     )  # fmt: skip
 
 
-def _options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
-    """Our bar is no bar to Lightning."""
+def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
+    """The arguments of the Trainer that a recipe says. Our bar is no bar to Lightning."""
     given: dict[str, Any] = {"enable_model_summary": False, **trainer.given()}
     given["enable_progress_bar"] = has_bar and given.get("enable_progress_bar", True)
     if unknown := given.keys() - signature(Trainer).parameters.keys():
@@ -87,8 +88,9 @@ def _bar(trainer: TrainerOptions, has_bar: bool) -> list[Callback]:
     return [] if has_bar or trainer.enable_progress_bar is False else [LightningBar()]
 
 
-def _strategy(job: LightningFit) -> str | Strategy:
-    return job.strategy if isinstance(job.strategy, str) else _made("strategy", job.strategy(), Strategy)  # type: ignore[type-abstract]
+def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:
+    """What the Trainer takes."""
+    return strategy if isinstance(strategy, str) else _made("strategy", strategy(), Strategy)  # type: ignore[type-abstract]
 
 
 def _loggers(sources: Mapping[str, LoggerSource | LightningLogger], folder: Path) -> list[Logger]:

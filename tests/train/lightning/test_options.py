@@ -17,7 +17,7 @@ from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.devices import Placement
-from nemo_vfm.train.lightning.trainer import _options
+from nemo_vfm.train.lightning.trainer import options
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support.repository import ROOT
 
@@ -79,7 +79,7 @@ def test_an_option_that_this_lightning_does_not_have_is_named(monkeypatch):
     parameters = [parameter for name, parameter in signature(Trainer).parameters.items() if name in old]
     monkeypatch.setattr(Trainer, "__signature__", signature(Trainer).replace(parameters=parameters), raising=False)
     with pytest.raises(UserError, match=r"the Trainer of Lightning 2\S+ has no enable_autolog_hparams"):
-        _options(TrainerOptions(enable_autolog_hparams=True), has_bar=False)
+        options(TrainerOptions(enable_autolog_hparams=True), has_bar=False)
 
 
 @pytest.mark.parametrize(
