@@ -75,9 +75,11 @@ class Checker:
         for path, below in walk(node):
             self.places.setdefault(path.rpartition(".")[2], {})[path] = below.mark
         try:
-            return self.node(node, Job, "", node.mark)
+            part = self.node(node, Job, "", node.mark)
         except _Enough:
-            return _NOTHING
+            part = _NOTHING
+        self.problems = [one for one in self.problems if one.kind != "missing" or _is_written_at(node, one.path)]
+        return part
 
     def part(self, root: Map, address: str, given: Sequence[str]) -> Part:
         """One component of a recipe, or its root, whose job would give it these arguments."""
@@ -342,6 +344,13 @@ class Checker:
         if lacking:
             names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
             self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
+
+
+def _is_written_at(root: Map, path: str) -> bool:
+    """Whether a value stands where it is written; below a reference it is asked for at the place referred to."""
+    above = path.rpartition(".")[0]
+    node = find(root, above)
+    return not isinstance(node, Map) or node.home in ("", above)
 
 
 def _target_mark(node: Map) -> Mark:
