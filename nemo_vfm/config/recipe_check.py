@@ -320,7 +320,7 @@ class Checker:
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
-        refused: Mapping[str, str] = getattr(target, "REFUSED_ARGUMENTS", {})
+        refused: Mapping[str, str] = getattr(target, "REFUSED_ARGUMENTS", {})  # what a class knows and does not take
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
         hint = f"; {refused[key]}" if key in refused else hint

@@ -6,11 +6,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.metric_names import Mode
 from nemo_vfm.core.storage import checkpoint_names
+from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says
 
 #: A link to the checkpoint that is the best so far.
@@ -38,15 +40,16 @@ class BestSoFar:
         keep: by what it is chosen; None chooses none.
     """
 
-    def __init__(self, folder: Path, keep: KeepBest | None) -> None:
+    def __init__(self, folder: WritePath, keep: KeepBest | None) -> None:
         self.folder, self.keep = folder, keep
         self.step, self.score = -1, math.nan
 
     def improves(self, metrics: Mapping[str, object], step: int) -> bool:
         """Whether this step is better than all before, as the first rank sees it; it is the best from here on."""
-        if self.keep is None or (value := metrics.get(self.keep.metric)) is None:
+        if self.keep is None:
             return False
-        score = float(first_says(repr(float(value))))  # type: ignore[arg-type]  # a tensor of one value
+        value: Any = metrics.get(self.keep.metric, math.nan)
+        score = float(first_says(repr(float(value))))  # asked by every rank: some modules log on the first alone
         sign = 1 if self.keep.mode == "min" else -1
         if not math.isfinite(score) or (self.step >= 0 and sign * score >= sign * self.score):
             return False
@@ -68,13 +71,17 @@ class BestSoFar:
         unfinished.symlink_to(path.name)
         unfinished.replace(self.folder / BEST)
 
-    def state_dict(self) -> dict[str, float]:
+    def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        return {"best_step": self.step, "best_score": self.score}
+        return {"best_by": self._by(), "best_step": self.step, "best_score": self.score}
 
-    def load_state_dict(self, state: Mapping[str, float]) -> None:
-        """The inverse. A checkpoint of a run that chose none says nothing."""
-        self.step, self.score = int(state.get("best_step", -1)), float(state.get("best_score", math.nan))
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse, where the choice was made by the same metric."""
+        if state.get("best_by") == self._by():
+            self.step, self.score = int(state["best_step"]), float(state["best_score"])
+
+    def _by(self) -> str:
+        return "" if self.keep is None else f"{self.keep.mode} {self.keep.metric}"
 
 
 def existing(folder: Path) -> list[Path]:

@@ -22,7 +22,7 @@ from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
-from nemo_vfm.train.lightning.weights import begin_with
+from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.lightning_fit import LightningFit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of

@@ -69,6 +69,20 @@ def test_a_metric_of_the_training_is_judged_at_the_end_of_its_epochs(tmp_path: P
     assert best.path == found(tmp_path, "best") and math.isfinite(best.score) and best.step % 6 == 0
 
 
+def test_ranks_follow_the_first_also_where_it_alone_has_logged_the_metric(tmp_path, monkeypatch):
+    said = list[str]()
+    monkeypatch.setattr("nemo_vfm.train.lightning.best.first_says", lambda text: said.append(text) or "0.5")
+    assert BestSoFar(tmp_path, KeepBest(metric="acc", mode="max")).improves({}, 3)
+    assert said == ["nan"], "every rank takes part"
+
+
+def test_a_score_of_another_metric_is_forgotten(tmp_path: Path) -> None:
+    one, other = (BestSoFar(tmp_path, KeepBest(metric=name, mode="max")) for name in ("acc", "auc"))
+    one.improves({"acc": 0.9}, 3)
+    other.load_state_dict(one.state_dict())
+    assert other.improves({"auc": 0.1}, 6) and not one.improves({"acc": 0.9}, 6)
+
+
 def test_a_metric_that_nobody_logs_is_named_and_there_is_no_best(tmp_path: Path, capfd) -> None:
     scored({}, keep_best=KeepBest(metric="val_los", mode="min")).run(Run(tmp_path))
     assert "finite val_los; the module logged" in " ".join("".join(capfd.readouterr()).split())

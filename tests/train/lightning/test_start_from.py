@@ -13,7 +13,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.best import found
-from nemo_vfm.train.lightning.weights import begin_with
+from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.lightning_fit import StartWeights
 from tests.support.repository import ROOT
 from tests.train.test_lightning_fit import Draws, Net, job
