@@ -229,7 +229,8 @@ steps:
     _target_: nemo_vfm.train.lightning_fit.LightningFit
     module: {{_target_: {HERE}.Line}}
     data: {{_target_: {HERE}.Numbers}}
-    trainer: {{max_steps: 2}}
+    trainer: {{max_epochs: 2}}
+    keep_best: {{metric: error, mode: min}}
     accelerator: cpu
     devices: 2
   predict:
@@ -237,6 +238,7 @@ steps:
     module: {{_target_: {HERE}.Line}}
     data: {{_target_: {HERE}.Numbers}}
     trained: ${{run_dir}}/fit
+    ckpt: best
     accelerator: cpu
     devices: {devices}
 """)
@@ -244,6 +246,6 @@ steps:
                f"run_dir={tmp_path / 'run'}"]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
-    layer = torch.load(found(tmp_path / "run/fit", "last"), weights_only=True)["state_dict"]
+    layer = torch.load(found(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
     rows = np.array(pq.read_table(tmp_path / "run/predict/predictions.parquet")["prediction"].to_pylist())[:, 0]
     assert np.allclose(rows, layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item(), rtol=1e-5)
