@@ -44,7 +44,7 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
     path = found(job.trained, job.ckpt) if job.trained is not None and isinstance(job.ckpt, str) else None
     if isinstance(job.ckpt, Path):
-        begin_with(StartWeights(path=job.ckpt), module)
+        begin_with(StartWeights(path=job.ckpt), module, "ckpt")
     seed_all(derive(run.seed, job.kind, rank))
     files = PredictionFiles(run.folder, rank, job.num_ranks())
     trainer = _trainer(job, run, [files] if job.kind == "predict" else [])

@@ -191,6 +191,8 @@ def test_which_weights_must_be_said(tmp_path, fitted):
         LightningTest(module=Line, ckpt="best")
     with pytest.raises(UserError, match="has no checkpoint yet"):
         LightningTest(module=Line, data=Numbers, trained=tmp_path, accelerator="cpu").run(Run(tmp_path / "run"))
+    with pytest.raises(UserError, match=r"^ckpt: bets: .*No such file"):
+        LightningTest(module=Line, data=Numbers, ckpt=Path("bets"), accelerator="cpu").run(Run(tmp_path / "run"))
     own = LightningPredict(module=Line, data=Numbers, ckpt=None, accelerator="cpu").run(Run(tmp_path / "own"))
     assert own.summary == "predicted with the module's own weights"
 

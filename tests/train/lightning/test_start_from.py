@@ -67,7 +67,7 @@ def test_what_does_not_fit_is_counted_and_shapes_are_named(tmp_path: Path, capfd
 @pytest.mark.parametrize(
     ("write", "said"),
     [(lambda path: torch.save(Draws(), path), "start_from: "), (lambda path: path.write_bytes(b"x" * 600), "neither"),
-     (lambda path: path.mkdir(), "has no checkpoint yet"),
+     (lambda path: path.mkdir(), "has no checkpoint yet"), (lambda path: None, "No such file"),
      (lambda path: torch.save({"a": {}}, path), "start_from.key")],
 )  # fmt: skip
 def test_a_file_without_weights_is_refused_with_its_name(tmp_path: Path, write, said: str) -> None:
