@@ -116,9 +116,10 @@ def other_layout(gpus: int, taken: int) -> str:
 
 def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
     """NeMo's own files say how many processes they are for, unread by us: whole nodes, as many as are asked for."""
-    if step.kind != _NEMO:
-        return step
-    return replace(step, ranks=(nodes or 1) * (_devices(cluster) or 1))
+    if step.kind == _NEMO:
+        return replace(step, ranks=(nodes or 1) * (_devices(cluster) or 1))
+    devices = step.whole_nodes and _devices(cluster)
+    return replace(step, ranks=step.whole_nodes * devices) if devices else step
 
 
 def _devices(cluster: Where) -> int:

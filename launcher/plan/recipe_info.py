@@ -52,6 +52,7 @@ class Step:
         phases: where their number changes.
         degrees: of its widest layout, by axis.
         engine: what trains: `torch`, `megatron`, or empty where nothing does.
+        whole_nodes: of how many nodes it takes all GPUs, whose number it leaves open; 0 where `ranks` says it.
         ray: whether it wants a Ray cluster.
         rounds: how often parts of its work, which need nothing of each other, are gone through; 0 where it has none.
         missing: addresses of values that are still to be given.
@@ -64,6 +65,7 @@ class Step:
     phases: tuple[Phase, ...] = ()
     degrees: Mapping[str, int]
     engine: str = ""
+    whole_nodes: int = 0
     ray: bool = False
     rounds: int = 0
     missing: tuple[str, ...] = ()
@@ -204,7 +206,7 @@ def _step(found: Mapping[str, Any]) -> Step:
         name=found["name"], kind=found["class"], ranks=found["ranks"], on_gpu=found["devices"] == "gpu",
         phases=tuple(Phase(name=one["name"], ranks=one["ranks"], degrees=one.get("degrees", {}))
                      for one in found["phases"]),
-        degrees=found["degrees"], engine=found["engine"], ray=found["ray"],
+        degrees=found["degrees"], engine=found["engine"], whole_nodes=found["whole_nodes"], ray=found["ray"],
         rounds=found["rounds"], missing=tuple(found["missing"]),
     )  # fmt: skip
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
+from nemo_vfm.config.locate import DEFAULT_TRUST
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.recipe_errors import (
@@ -130,8 +131,9 @@ def _typed(node: Node, path: str) -> Iterator[tuple[str, Node]]:
 
 
 def compose(
-    path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = (), overlays: Sequence[str] = ()
-) -> Composed:
+    path: Path | str, overrides: Sequence[str] = (), conf_dirs: Sequence[Path] = (), overlays: Sequence[str] = (),
+    trust: Sequence[str] = DEFAULT_TRUST,
+) -> Composed:  # fmt: skip
     """Read a recipe and everything it names, and make the changes.
 
     Args:
@@ -139,6 +141,7 @@ def compose(
         overrides: `slot=choice`, `a.b=value` or `~a.b`. Choices take effect first, the rest in order.
         conf_dirs: more folders of ingredients, searched first.
         overlays: names of overlays (see `overlay`); single values of the command line win over them.
+        trust: whose classes are asked whether `key=word` is a choice or a text, see `locate`.
 
     Raises:
         RecipeError: a file is missing or is not a recipe, or a change cannot be made.
@@ -147,7 +150,10 @@ def compose(
     file = roots.recipe(str(path), Mark(Source(str(path), ())))
     changes = [parse_override(word) for word in overrides]
     root = _Composer(roots, {}).recipe(file)
-    swaps = {c.path: c for c in changes if _is_swap(c, root, roots)}
+    named = root  # with the classes that the user names
+    for change in changes:
+        named = apply(named, change) if change.path.endswith(f".{TARGET}") else named
+    swaps = {c.path: c for c in changes if _is_swap(c, named, roots, trust)}
     if swaps:
         root = _swapped(roots, swaps, file)
     root = apply_overlays(root, overlays, roots)
@@ -157,8 +163,8 @@ def compose(
     return Composed(with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
 
 
-def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
-    """Whether a change names an ingredient rather than a value."""
+def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:
+    """Whether a change names an ingredient rather than a value. Many words are both, such as bf16 of a `precision`."""
     if change.value is None or not isinstance(change.value, Scalar):
         return False
     if change.text.startswith(_RECIPE):
@@ -167,7 +173,9 @@ def _is_swap(change: Override, root: Map, roots: Roots) -> bool:
     if isinstance(present, Scalar) and present.value not in (None, "???") and "." in change.path:
         return False
     if roots.ingredient(change.path, change.text):
-        return True
+        from nemo_vfm.config.slot_fit import takes_values_only  # classes are imported only where there is a doubt
+
+        return isinstance(present, Map) or not takes_values_only(root, change.path, trust)
     if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
         text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {some_of(known)}"
         raise fail(text + did_you_mean(change.text, known), change.mark, change.path)

@@ -12,6 +12,7 @@ import inspect
 import pkgutil
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
@@ -22,15 +23,28 @@ from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.core.types.component import may_be_named
 
 #: Ours, and third-party classes by name. An entry that ends in a dot trusts what is defined below it; any other
-#: trusts exactly the object of that name. Of Lightning's there are callbacks that only look and the modules of its
-#: demonstration; its loggers write wherever `save_dir` says.
+#: trusts exactly the object of that name. Of Lightning's there are the modules of its demonstration, and callbacks that
+#: write no path of their own (the finders put a checkpoint into the run folder, and remove it). ModelCheckpoint,
+#: OnExceptionCheckpoint, SpikeDetection and the loggers write where their arguments say; LambdaCallback runs functions.
 DEFAULT_TRUST: tuple[str, ...] = (
     "nemo_vfm.",
+    "lightning.pytorch.callbacks.BackboneFinetuning",
+    "lightning.pytorch.callbacks.BatchSizeFinder",
     "lightning.pytorch.callbacks.DeviceStatsMonitor",
+    "lightning.pytorch.callbacks.EMAWeightAveraging",
+    "lightning.pytorch.callbacks.EarlyStopping",
+    "lightning.pytorch.callbacks.GradientAccumulationScheduler",
+    "lightning.pytorch.callbacks.LearningRateFinder",
     "lightning.pytorch.callbacks.LearningRateMonitor",
+    "lightning.pytorch.callbacks.ModelPruning",
     "lightning.pytorch.callbacks.ModelSummary",
+    "lightning.pytorch.callbacks.RichModelSummary",
     "lightning.pytorch.callbacks.RichProgressBar",
+    "lightning.pytorch.callbacks.StochasticWeightAveraging",
+    "lightning.pytorch.callbacks.TQDMProgressBar",
+    "lightning.pytorch.callbacks.ThroughputMonitor",
     "lightning.pytorch.callbacks.Timer",
+    "lightning.pytorch.callbacks.WeightAveraging",
     "lightning.pytorch.demos.boring_classes.BoringDataModule",
     "lightning.pytorch.demos.boring_classes.BoringModel",
     "torch.optim.AdamW",
@@ -186,4 +200,11 @@ def _module_suggestion(name: str) -> str:
 
 
 def _trusted_suggestion(name: str, trust: Sequence[str]) -> str:
-    return did_you_mean(name, [entry for entry in trust if not entry.endswith(".")])
+    """A trusted name that may be meant: none where the name exists, since then it is meant itself."""
+    entries = [entry for entry in trust if not entry.endswith(".")]
+    module_name, _, attribute = name.rpartition(".")
+    if module_name in {entry.rpartition(".")[0] for entry in entries}:
+        with suppress(ImportError):
+            importlib.import_module(module_name)
+    exists = hasattr(sys.modules.get(module_name), attribute)  # nothing else is imported: that would run its code
+    return "" if exists else did_you_mean(name, entries)

@@ -6,7 +6,7 @@ The constructor is the schema: each key is an argument, and each value is checke
 typed `Factory[...]` receives a factory instead of an object.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -75,9 +75,11 @@ class Checker:
         for path, below in walk(node):
             self.places.setdefault(path.rpartition(".")[2], {})[path] = below.mark
         try:
-            return self.node(node, Job, "", node.mark)
+            part = self.node(node, Job, "", node.mark)
         except _Enough:
-            return _NOTHING
+            part = _NOTHING
+        self.problems = [one for one in self.problems if one.kind != "missing" or _is_written_at(node, one.path)]
+        return part
 
     def part(self, root: Map, address: str, given: Sequence[str]) -> Part:
         """One component of a recipe, or its root, whose job would give it these arguments."""
@@ -318,8 +320,10 @@ class Checker:
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
+        refused: Mapping[str, str] = getattr(target, "REFUSED_ARGUMENTS", {})  # what a class knows and does not take
         hints_by_key = _HYDRA | (_USERS if signature.permitted else {})
         hint = f"; {hints_by_key[key]}, remove it" if key in hints_by_key else did_you_mean(key, takes)
+        hint = f"; {refused[key]}" if key in refused else hint
         known = self.places.get(key, {})  # what came through ${...} is the same place
         others = [other for other, at in known.items() if other != path and at != known.get(path)]
         if others and not hint:
@@ -340,6 +344,13 @@ class Checker:
         if lacking:
             names = " and ".join(f"{a.name} ({hints.in_words(a.hint)})" for a in lacking)
             self._say(path, _target_mark(node), f"{target.__qualname__} needs {names}")
+
+
+def _is_written_at(root: Map, path: str) -> bool:
+    """Whether a value stands where it is written; below a reference it is asked for at the place referred to."""
+    above = path.rpartition(".")[0]
+    node = find(root, above)
+    return not isinstance(node, Map) or node.home in ("", above)
 
 
 def _target_mark(node: Map) -> Mark:

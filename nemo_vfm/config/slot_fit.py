@@ -5,11 +5,12 @@
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import Any, get_origin
+from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import NotLocated, Target, is_trusted, locate
-from nemo_vfm.config.tree import TARGET, Node, Scalar
+from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, child
+from nemo_vfm.core.types.job import Job
 
 
 def chosen(written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bool = False) -> Target:
@@ -32,6 +33,40 @@ def chosen(written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bo
     target = locate(written.value, trust)
     _require_fit(target, hint, is_root)
     return target
+
+
+def takes_values_only(root: Map, address: str, trust: Sequence[str]) -> bool:
+    """Whether an argument takes plain values and no component; False where no trusted class says what it takes."""
+    node: Node | None = root
+    hint: Any = Job
+    for key in address.split("."):
+        try:
+            hint = _hint_below(node, hint, key, trust)
+        except (NotLocated, TypeError, KeyError):
+            return False
+        node = None if node is None else child(node, key)
+    return all(hints.is_open(one) or not _takes_mappings(one) for one in _alternatives(hint))
+
+
+def _hint_below(node: Node | None, hint: Any, key: str, trust: Sequence[str]) -> Any:
+    """The annotation of a key of what stands in a slot, or may stand there."""
+    options = _alternatives(hint)
+    if name := node.target() if isinstance(node, Map) else None:
+        return hints.signature(locate(name, trust)).arguments[key].hint
+    if group := next(filter(hints.is_mapping, options), None):
+        return (*get_args(group), hints.ANYTHING, hints.ANYTHING)[1]
+    made = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in options]
+    kind = next(filter(hints.is_component, made), hints.ANYTHING)
+    return hints.signature(_own_class(kind, trust, is_root=False)).arguments[key].hint
+
+
+def _alternatives(hint: Any) -> list[Any]:
+    inner = hints.bare(hint)
+    return [hints.bare(one) for one in hints.options(inner)] if hints.is_union(inner) else [inner]
+
+
+def _takes_mappings(hint: Any) -> bool:
+    return hints.is_factory(hint) or hints.is_mapping(hint) or hints.is_list(hint) or hints.is_component(hint)
 
 
 def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:

@@ -69,6 +69,11 @@ class Gpu:
         return f"{self.name}, {self.memory_gb:.0f} GB, compute capability {self.capability[0]}.{self.capability[1]}"
 
 
+def gpu_count() -> int:
+    """How many GPUs this process sees; none of them is opened for it."""
+    return torch.cuda.device_count()
+
+
 def gpus() -> list[Gpu]:
     """Every GPU that this process sees."""
     found = []

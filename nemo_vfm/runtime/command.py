@@ -28,9 +28,10 @@ def own_command(*words: str) -> list[str]:
 
 def composed_recipe(arguments: argparse.Namespace, more: Sequence[str] = ()) -> "Composed":
     """The recipe that the arguments name, with their changes and then `more` of them; whose files it takes is said."""
-    from nemo_vfm.config import compose
+    from nemo_vfm.config import compose, trust_list
 
-    composed = compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay)
+    trust = trust_list(getattr(arguments, "trust", ()))
+    composed = compose(arguments.recipe, [*arguments.overrides, *more], arguments.conf, arguments.overlay, trust)
     for sentence in composed.shadowing():
         from nemo_vfm.core.log import warn_once
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, TypeGuard
 
-from nemo_vfm.core.types.job import Job, ShardedJob
+from nemo_vfm.core.types.job import Job, ShardedJob, WholeNodesJob
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.workflow import Workflow, num_ranks
@@ -52,7 +52,8 @@ def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) ->
         "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": num_ranks(job),
         "devices": "gpu" if computes else "cpu", "phases": _phases(job), "degrees": _degrees(job),
         "engine": _engine(job),
-        "ray": _has_ray(job), "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": own,
+        "whole_nodes": _whole_nodes(job), "ray": _has_ray(job),
+        "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": own,
     }  # fmt: skip
 
 
@@ -93,6 +94,13 @@ def _engine(job: Job) -> str:
     if trains(job):
         return "megatron" if "megatron" in type(job.engine).__module__ else "torch"
     return "torch" if type(job).__module__.startswith("nemo_vfm.nemo.") else ""
+
+
+def _whole_nodes(job: Job) -> int:
+    """Of the step that takes most of them."""
+    if isinstance(job, Workflow):
+        return max(map(_whole_nodes, job.steps.values()))
+    return job.whole_nodes() if isinstance(job, WholeNodesJob) else 0
 
 
 def _sizes(plan: ParallelPlan) -> dict[str, int]:

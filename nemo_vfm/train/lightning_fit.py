@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
-from typing import Literal, Protocol, runtime_checkable
+from pathlib import Path
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -16,9 +17,14 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
+from nemo_vfm.train.lightning.best import KeepBest
+from nemo_vfm.train.lightning.devices import Devices, Placement
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 
-Precision = Literal["32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine"]
+Precision = Literal[
+    "32-true", "16-mixed", "bf16-mixed", "bf16-true", "16-true", "64-true", "transformer-engine",
+    "transformer-engine-float16", 16, 32, 64, "16", "32", "64", "bf16",
+]  # fmt: skip
 
 
 @runtime_checkable
@@ -56,14 +62,18 @@ class TrainerOptions:
     """Arguments of Lightning's Trainer, under its own names; None leaves one as Lightning has it.
 
     Args:
-        max_epochs: length of the whole run; -1 where max_steps ends it.
+        max_epochs: length of the whole run; -1 or None where max_steps or max_time ends it.
         min_epochs: for which it goes on, whatever a callback wishes.
         max_steps: optimizer steps after which it ends.
         min_steps: for which it goes on, whatever a callback wishes.
+        max_time: after which it ends, such as "00:12:00:00" (days, hours, minutes, seconds) or {hours: 12}.
+        fast_dev_run: so many batches of everything and no more, to try the code; true is one.
         limit_train_batches: of an epoch: so many, or this share of them.
         limit_val_batches: of a validation: so many, or this share of them.
+        limit_test_batches: of a test: so many, or this share of them.
+        limit_predict_batches: of a prediction: so many, or this share of them.
         overfit_batches: train and validate on so many, or this share.
-        val_check_interval: validate after so many batches, or this share of an epoch.
+        val_check_interval: validate after so many batches, this share of an epoch, or a time as in max_time.
         check_val_every_n_epoch: validate once in so many epochs; None counts batches over epochs.
         num_sanity_val_steps: batches that are validated before the training.
         log_every_n_steps: how often loggers get what the module logs.
@@ -78,19 +88,43 @@ class TrainerOptions:
         sync_batchnorm: share the statistics of batch norms among ranks.
         detect_anomaly: find the operation that gave a NaN.
         reload_dataloaders_every_n_epochs: ask for the loaders again.
+        enable_progress_bar: false shows none.
+        enable_model_summary: print the module's layers at the start; None is false.
+        enable_autolog_hparams: give loggers what the module kept by save_hyperparameters.
+        profiler: what measures Lightning's hooks, in Lightning's words.
 
     Raises:
         ValueError: a number that no training can have.
     """
 
-    max_epochs: int
+    #: Arguments of the Trainer that are no options, and why.
+    REFUSED_ARGUMENTS: ClassVar[Mapping[str, str]] = {
+        "accelerator": "it stands beside trainer, where the launcher reads it: accelerator=gpu",
+        "barebones": "it leaves out checkpoints, metrics and callbacks, which are what a run folder is for",
+        "callbacks": "they stand beside trainer, by name: callbacks: {early: {_target_: ...}}",
+        "default_root_dir": "that is the run folder: run_dir=DIR",
+        "devices": "they stand beside trainer, where the launcher reads them: devices=2",
+        "enable_checkpointing": "there always are checkpoints; every_steps and keep_last beside trainer say which",
+        "logger": "they stand beside trainer, by name: loggers=tensorboard",
+        "model_registry": "it sends checkpoints to a service",
+        "num_nodes": "it stands beside trainer, where the launcher reads it: num_nodes=2",
+        "plugins": "they say how ranks meet and how checkpoints are read, which the run decides; precision and "
+        "sync_batchnorm are options, and strategy beside trainer takes a component",
+        "strategy": "it stands beside trainer, as a name or a component: strategy=ddp",
+    }
+
+    max_epochs: int | None = None
     min_epochs: int | None = None
     max_steps: int | None = None
     min_steps: int | None = None
+    max_time: str | Mapping[str, int] | None = None
+    fast_dev_run: bool | int | None = None
     limit_train_batches: int | float | None = None
     limit_val_batches: int | float | None = None
+    limit_test_batches: int | float | None = None
+    limit_predict_batches: int | float | None = None
     overfit_batches: int | float | None = None
-    val_check_interval: int | float | None = None
+    val_check_interval: int | float | str | Mapping[str, int] | None = None
     check_val_every_n_epoch: int | None = 1
     num_sanity_val_steps: int | None = None
     log_every_n_steps: int | None = None
@@ -105,22 +139,47 @@ class TrainerOptions:
     sync_batchnorm: bool | None = None
     detect_anomaly: bool | None = None
     reload_dataloaders_every_n_epochs: int | None = None
+    enable_progress_bar: bool | None = None
+    enable_model_summary: bool | None = None
+    enable_autolog_hparams: bool | None = None
+    profiler: Literal["simple", "advanced", "pytorch"] | None = None
 
     def __post_init__(self) -> None:
         require_between(-1, inf, max_epochs=self.max_epochs, max_steps=self.max_steps,
                         num_sanity_val_steps=self.num_sanity_val_steps)  # fmt: skip
-        require_between(0, inf, min_epochs=self.min_epochs, min_steps=self.min_steps,
+        interval = self.val_check_interval if isinstance(self.val_check_interval, int | float) else None
+        require_between(0, inf, min_epochs=self.min_epochs, min_steps=self.min_steps, fast_dev_run=self.fast_dev_run,
                         limit_train_batches=self.limit_train_batches, limit_val_batches=self.limit_val_batches,
-                        overfit_batches=self.overfit_batches, val_check_interval=self.val_check_interval,
+                        limit_test_batches=self.limit_test_batches, val_check_interval=interval,
+                        limit_predict_batches=self.limit_predict_batches, overfit_batches=self.overfit_batches,
                         log_every_n_steps=self.log_every_n_steps, gradient_clip_val=self.gradient_clip_val,
                         reload_dataloaders_every_n_epochs=self.reload_dataloaders_every_n_epochs)  # fmt: skip
         require_between(1, inf, accumulate_grad_batches=self.accumulate_grad_batches,
                         check_val_every_n_epoch=self.check_val_every_n_epoch)  # fmt: skip
 
+    def require_length(self) -> None:
+        """ValueError where nothing says how long the training is; Lightning would take a thousand epochs."""
+        if self.max_epochs is None and self.max_steps in (None, -1) and self.max_time is None and not self.fast_dev_run:
+            raise ValueError("trainer says no length: give max_epochs, max_steps or max_time")
+
     def given(self) -> dict[str, Json]:
         """Those that the Trainer is called with."""
         values = {one.name: getattr(self, one.name) for one in fields(self)}
         return {k: v for k, v in values.items() if v is not None or k == "check_val_every_n_epoch"}
+
+
+class StartWeights:
+    """Weights that a training begins with: of a `.ckpt` or another file of torch.save, of safetensors, or of a run.
+
+    Args:
+        path: a file, or the folder of a run of `LightningFit`, of which the best checkpoint is taken, else the last.
+        may_differ: names of weights, or what they begin with up to a dot, that may be absent there, unknown here or of
+            another shape; those keep the values that the seed gives them. Everything else must fit.
+        key: where in a file the weights are; None finds the usual places, such as state_dict.
+    """
+
+    def __init__(self, *, path: Path, may_differ: Sequence[str] = (), key: str | None = None) -> None:
+        self.path, self.may_differ, self.key = path, tuple(may_differ), key
 
 
 @needs_gpu({"accelerator": "auto"})
@@ -134,42 +193,49 @@ class LightningFit:
     Args:
         module: builds the LightningModule; called once, with the initial weights a function of the run's seed.
         data: builds the LightningDataModule; None where the module has loaders of its own.
+        start_from: weights to begin with, as the path of a checkpoint or as `StartWeights`; None takes those that the
+            module has from the seed.
         trainer: arguments of the Trainer; devices, strategy, folders and checkpoints are said here.
         accelerator: what computes; auto takes a GPU where there is one.
-        devices: how many of each machine; `nemo-vfm run` starts a process for each.
+        devices: how many of each machine, or which GPUs by number; auto and -1 take all GPUs, or one CPU process.
+            `nemo-vfm run` starts a process for each.
         num_nodes: how many machines.
         strategy: how devices share the work: a name that Lightning knows, or a component.
         callbacks: build callbacks of Lightning's, by name, in order.
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's.
         every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
         keep_last: how many of the newest stay on disk.
+        keep_best: the metric by which one more stays, which `checkpoints/best.ckpt` leads to; None keeps none.
     """
 
     def __init__(
         self, *, module: Factory[[], LightningModule], data: Factory[[], LightningData] | None = None,
-        trainer: TrainerOptions, accelerator: Literal["auto", "cpu", "gpu"] = "auto", devices: int = 1,
+        trainer: TrainerOptions, accelerator: Literal["auto", "cpu", "gpu"] = "auto", devices: Devices = 1,
         num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
         callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
-        keep_last: int = 2,
+        keep_last: int = 2, keep_best: KeepBest | None = None, start_from: Path | StartWeights | None = None,
     ) -> None:  # fmt: skip
-        if devices < 1 or num_nodes < 1 or every_steps < 1 or keep_last < 1:
-            raise ValueError(f"devices ({devices}), num_nodes ({num_nodes}), every_steps ({every_steps}) and keep_last "
-                             f"({keep_last}) must be at least 1")  # fmt: skip
+        if every_steps < 1 or keep_last < 1:
+            raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
+        trainer.require_length()
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
-        self.accelerator, self.devices, self.num_nodes = accelerator, devices, num_nodes
+        self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
+        self.start_from = StartWeights(path=start_from) if isinstance(start_from, Path) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
-        self.every_steps, self.keep_last = every_steps, keep_last
+        self.every_steps, self.keep_last, self.keep_best = every_steps, keep_last, keep_best
 
     def num_ranks(self) -> int:
         """See `MultiRankJob`."""
-        return self.devices * self.num_nodes
+        return self.placement.num_ranks()
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
-        if num_ranks != self.num_ranks():
-            raise ValueError(f"devices ({self.devices}) x num_nodes ({self.num_nodes}) is {self.num_ranks()}, but "
-                             f"{num_ranks} processes were started")  # fmt: skip
+        self.placement.require(num_ranks)
+
+    def whole_nodes(self) -> int:
+        """See `WholeNodesJob`."""
+        return self.placement.whole_nodes()
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from the newest checkpoint where the folder has one."""

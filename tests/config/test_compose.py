@@ -9,8 +9,9 @@ import yaml
 
 from nemo_vfm.config import RecipeError, compose
 from nemo_vfm.config.interpolate import resolve
-from nemo_vfm.config.tree import Scalar, plain, walk
+from nemo_vfm.config.tree import Scalar, find, plain, walk
 from nemo_vfm.config.yaml_source import parse
+from tests.support.recipe_folder import TRUST
 
 
 @pytest.fixture
@@ -146,6 +147,29 @@ class TestChanges:
     def test_a_dotted_value_is_not_a_swap_where_a_plain_value_stands(self, stocked):
         found = values(stocked.compose("a: {stage: text}", "a.stage=scale"))
         assert found["a"]["stage"] == "scale"
+
+    @pytest.mark.parametrize("stage", ["'@.Scale'", "'???'"])
+    def test_a_word_is_a_choice_only_where_its_argument_takes_a_component(self, stocked, stage):
+        for slot in ("mode", "name", "height"):
+            stocked.write(f"conf/{slot}/exact.yaml", "_target_: @.Scale\n")
+        recipe = f"_target_: '@.Wide'\nmake: {{_target_: {stage}, by: 3}}\nlater: null\n"
+        words = ["stage=scale", "name=exact", "make._target_=@.Scale", "make.mode=exact", "size.height=exact"]
+        words = [word.replace("@", "tests.support.parts") for word in words]
+        found = values(compose(stocked.write("recipe.yaml", recipe), words, trust=TRUST))
+        assert found["stage"]["by"] == 2, "it takes a component"
+        assert found["name"] == found["make"]["mode"] == found["size"]["height"] == "exact"
+
+    @pytest.mark.parametrize(
+        ("recipe", "address", "word"),
+        [
+            ("nemo_vfm.train.lightning_fit.LightningFit", "trainer.precision", "bf16"),
+            ("nemo_vfm.curate.job.Curate\ncaptions: {a: {_target_: nemo_vfm.curate.caption.vlm_captioner."
+             "HuggingFaceCaptioner}}", "captions.a.precision", "bf16"),
+        ],
+    )  # fmt: skip
+    def test_the_word_for_a_precision_is_no_ingredient_where_a_text_is_asked_for(self, kitchen, recipe, address, word):
+        composed = kitchen.compose(f"_target_: {recipe}\n", f"{address}={word}")
+        assert find(composed.root, address).value == word
 
     @pytest.mark.parametrize(
         ("word", "value"),

@@ -219,6 +219,11 @@ class TestMissing:
         assert "you must give this: stage=VALUE (a Stage or null)" in kitchen.problems(WIDE + "stage: ???")
         assert "you must give this" in kitchen.problems(WIDE + "stage: {_target_: '???'}")
 
+    def test_what_is_missing_in_a_component_is_asked_for_once_where_it_is_written(self, kitchen):
+        stage = "stage: {_target_: @.Scale, by: '???'}\n"
+        said = kitchen.problems(WIDE + stage + "stages: {a: '${stage}', b: '${stage}'}\n")
+        assert "you must give this: stage.by=VALUE" in said and said.count("you must give") == 1
+
 
 class TestBuild:
     def test_a_constructors_objection_gets_its_place(self, kitchen):

@@ -143,10 +143,11 @@ def complete(file: Path) -> tuple[Any, list[str]]:
     composed, words = compose(file), []
     for problem in check(composed, TRUST):
         if problem.kind == "missing":
-            texts = {"module._target_": "lightning.pytorch.demos.boring_classes.BoringModel",
-                     "data._target_": "lightning.pytorch.demos.boring_classes.BoringDataModule"}  # fmt: skip
+            texts = {"module": "lightning.pytorch.demos.boring_classes.BoringModel",
+                     "data": "lightning.pytorch.demos.boring_classes.BoringDataModule"}  # fmt: skip
             value = "[absent]" if "(a list, each" in problem.message else "absent"
-            words.append(f"{problem.path}={texts.get(problem.path, value)}")
+            slot = problem.path.removesuffix("._target_").rpartition(".")[2]
+            words.append(f"{problem.path}={texts.get(slot, value) if '_target_' in problem.path else value}")
     composed = compose(file, words)
     return composed, [problem.message for problem in check(composed, TRUST)]
 

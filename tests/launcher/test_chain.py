@@ -85,6 +85,12 @@ def test_an_experiment_of_nemo_takes_as_many_whole_nodes_as_are_asked_for(cluste
     assert share.problem == "" and (share.nodes, share.tasks_per_node) == expected
 
 
+@pytest.mark.parametrize(("cluster", "nodes", "expected"), [(DGX, None, (2, 8)), (DGX, 2, (2, 8)), (CPU, None, (1, 1))])
+def test_a_job_that_takes_all_gpus_of_its_nodes_has_a_process_on_each(cluster, nodes, expected):
+    (share,) = chain(work(replace(step(1), whole_nodes=2)), cluster, nodes)
+    assert share.problem == "" and (share.nodes, share.tasks_per_node) == expected
+
+
 @pytest.mark.parametrize(
     ("ranks", "gpus", "expected"), [(64, 64, (8, 8)), (8, 8, (1, 8)), (4, 4, (1, 4)), (1, 1, (1, 1))]
 )

@@ -44,6 +44,14 @@ class Net(LightningModule):
     def training_step(self, batch, batch_idx):
         return self.layer(batch).square().mean()
 
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.training_step(batch, batch_idx))
+
+    test_step = validation_step
+
+    def forward(self, batch):
+        return self.layer(batch)
+
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
@@ -51,6 +59,11 @@ class Net(LightningModule):
 class Numbers(LightningDataModule):
     def train_dataloader(self):
         return DataLoader(torch.arange(32.0).reshape(8, 4) / 32, batch_size=2, shuffle=True)
+
+    def val_dataloader(self):
+        return DataLoader(torch.arange(32.0).reshape(8, 4) / 32, batch_size=2)
+
+    test_dataloader = predict_dataloader = val_dataloader
 """
 CAPTIONS = ("a red circle moving left", "a blue square moving up", "a green triangle", "a yellow cross")
 
@@ -281,7 +294,7 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             (tmp_path / "own_classes.py").write_text(OWN_CLASSES)
             monkeypatch.chdir(tmp_path)
             kinds = {"module": "Net", "data": "Numbers"}
-            return ["--trust=own_classes", *(f"{path}=own_classes.{kinds[path.partition('.')[0]]}" for path in own)]
+            return ["--trust=own_classes", *(f"{path}=own_classes.{kinds[path.split('.')[-2]]}" for path in own)]
         owners = [(find(composed.root, path.rpartition(".")[0]), path) for path in missing]
         whole = ["duration=null"] if find(composed.root, "phases") else []  # the overlay's length would cut them short
         if recipe.parent.name == "world_model" and "data.path" in missing:

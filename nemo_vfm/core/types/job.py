@@ -80,6 +80,15 @@ class MultiRankJob(Protocol):
 
 
 @runtime_checkable
+class WholeNodesJob(Protocol):
+    """A job that may take all GPUs of the machines it finds, so that only they say on how many ranks it works."""
+
+    def whole_nodes(self) -> int:
+        """Of how many machines; 0 where the recipe says how many ranks there are."""
+        ...
+
+
+@runtime_checkable
 class ElasticJob(Protocol):
     """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
 

@@ -22,6 +22,8 @@ def quiet() -> None:
         logging.getLogger(f"lightning.pytorch.{name}").setLevel(logging.WARNING)
     # Loaders are put where they were, see `ExactResume`; tasks of srun are adopted as ranks.
     warnings.filterwarnings("ignore", message=r"You're resuming from a checkpoint that ended before the epoch ended")
+    # A test needs none of the training's callbacks.
+    warnings.filterwarnings("ignore", message=r"Be aware that when using `ckpt_path`, callbacks used to create")
     warnings.filterwarnings("ignore", message=r"The `srun` command is available on your system")
     warnings.filterwarnings("ignore", message=r".*isinstance\(treespec, LeafSpec\).*")  # its own, under torch 2.13
 

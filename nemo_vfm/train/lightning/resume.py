@@ -23,6 +23,7 @@ from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
+from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, existing
 
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
@@ -34,14 +35,9 @@ def seed_all(seed: int) -> None:
     random.seed(seed)
 
 
-def _existing(folder: Path) -> list[Path]:
-    found = checkpoint_names.existing(folder / "checkpoints")
-    return [path for path in found if path.suffix == checkpoint_names.LIGHTNING]
-
-
 def newest(folder: Path) -> Path | None:
     """The checkpoint to resume from, the same on every rank."""
-    name = first_says(str(([Path(), *_existing(folder)])[-1].name))
+    name = first_says(str(([Path(), *existing(folder)])[-1].name))
     return folder / "checkpoints" / name if name else None
 
 
@@ -121,15 +117,18 @@ class SaveAndStop(Callback):
         folder: the run folder.
         every_steps: optimizer steps between two; there is always one at the end of an epoch.
         keep_last: how many of the newest stay.
+        keep_best: by what one more stays, the best; None keeps none.
     """
 
-    def __init__(self, folder: WritePath, every_steps: int, keep_last: int) -> None:
+    def __init__(self, folder: WritePath, every_steps: int, keep_last: int, keep_best: KeepBest | None = None) -> None:
         self.folder, self.every_steps, self.keep_last = folder, every_steps, keep_last
+        self.best = BestSoFar(folder / "checkpoints", keep_best)
         self._saved, self._urgency, self._waits = -1, 0.0, False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing new to save yet."""
         self._saved = trainer.global_step
+        self.best.link()  # a kill may have come between the checkpoint and the link
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -146,15 +145,34 @@ class SaveAndStop(Callback):
             self._save(trainer)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save where a step has waited for it."""
-        if self._waits:
+        """Save where a step has waited for it, or is the best; at the end of an epoch, that comes first."""
+        if trainer.state.fn != "fit" or trainer.sanity_checking:
+            return
+        is_best = self.best.improves(trainer.callback_metrics, trainer.global_step)
+        if self._waits or (is_best and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch):
             self._waits = False
             self._save(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save."""
-        if trainer.global_step > self._saved:
+        is_best = self.best.improves(trainer.callback_metrics, trainer.global_step)
+        if is_best or trainer.global_step > self._saved:
             self._save(trainer)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say where none could be chosen."""
+        if self.best.keep is not None and self.best.step < 0:
+            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            log.warn(f"keep_best: no checkpoint is the best, since no validation and no epoch ended with a finite "
+                     f"{self.best.keep.metric}; the module logged {logged}")  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        """The choice of the best survives a resume."""
+        return self.best.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """The inverse."""
+        self.best.load_state_dict(state_dict)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End, where an end was asked for: by now all that was logged before is written."""
@@ -177,8 +195,10 @@ class SaveAndStop(Callback):
             raise
         if ranks.is_first():
             _replace(unfinished, path)
-            for old in _existing(self.folder)[: -self.keep_last]:
-                _remove(old)
+            self.best.link()
+            for old in existing(self.folder)[: -self.keep_last]:
+                if old != self.best.path:
+                    _remove(old)
         greatest(0.0)
         self._saved = trainer.global_step
 

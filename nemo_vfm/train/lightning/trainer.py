@@ -3,24 +3,27 @@
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import lightning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 
 from nemo_vfm.core import log, preemption, ranks
-from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
+from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
-from nemo_vfm.train.lightning_fit import LightningFit
+from nemo_vfm.train.lightning.start_weights import begin_with
+from nemo_vfm.train.lightning_fit import LightningFit, LightningStrategy, TrainerOptions
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 from nemo_vfm.train.loggers.guard import logger_of
 
@@ -37,6 +40,8 @@ def train(job: LightningFit, run: Run) -> Outcome:
     trainer = _trainer(job, run)
     if (found := newest(run.folder)) is not None:
         log.info(f"resuming from {found}")
+    elif job.start_from is not None:
+        begin_with(job.start_from, module)
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     steps = trainer.global_step
@@ -57,30 +62,35 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
-    on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")
+    ours = [ExactResume(run.seed), RecordLoss(run.folder),
+            SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best)]  # fmt: skip
+    accelerator, devices = job.placement.for_trainer()
     return Trainer(
-        **job.trainer.given(), accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
-        num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=[*callbacks, *ours, *_bar(has_bar)],
+        **options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
+        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy),
+        callbacks=[*callbacks, *ours, *_bar(job.trainer, has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
-        plugins=[RunEnvironment(job.devices), OwnCheckpoints(run.folder)], enable_model_summary=False,
-        enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks), enable_progress_bar=has_bar,
+        plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(run.folder)],
+        enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
     )  # fmt: skip
 
 
-def _bar(has_bar: bool) -> list[Callback]:
-    return [] if has_bar else [LightningBar()]
+def options(trainer: TrainerOptions, *, has_bar: bool) -> dict[str, Any]:
+    """The arguments of the Trainer that a recipe says. Our bar is no bar to Lightning."""
+    given: dict[str, Any] = {"enable_model_summary": False, **trainer.given()}
+    given["enable_progress_bar"] = has_bar and given.get("enable_progress_bar", True)
+    if unknown := given.keys() - signature(Trainer).parameters.keys():
+        raise UserError(f"the Trainer of Lightning {lightning.__version__} has no {' and '.join(sorted(unknown))}")
+    return given
 
 
-def _strategy(job: LightningFit) -> str | Strategy:
-    return job.strategy if isinstance(job.strategy, str) else _made("strategy", job.strategy(), Strategy)  # type: ignore[type-abstract]
+def _bar(trainer: TrainerOptions, has_bar: bool) -> list[Callback]:
+    return [] if has_bar or trainer.enable_progress_bar is False else [LightningBar()]
 
 
-def _devices(job: LightningFit, *, on_gpu: bool) -> int | list[int]:
-    """One process alone may have been told another GPU than the first."""
-    if on_gpu and device().type != "cuda":
-        raise UserError("accelerator is gpu, but there is no GPU here; set accelerator=cpu")
-    return [device().index or 0] if on_gpu and job.num_ranks() == 1 else job.devices
+def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strategy:
+    """What the Trainer takes."""
+    return strategy if isinstance(strategy, str) else _made("strategy", strategy(), Strategy)  # type: ignore[type-abstract]
 
 
 def _loggers(sources: Mapping[str, LoggerSource | LightningLogger], folder: Path) -> list[Logger]:

@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lists the figures of a test, a validation or a prediction of a Lightning module."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, figure, mapping, number, words
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+
+ORDER = 7
+BUDGET_MB = 0.0
+MAX_CARDS = 4
+TITLES = {"test": "Test", "validate": "Validation", "predict": "Predictions"}
+_TABLE = """
+<div class="scroll"><table><tbody>
+{% for name, value in rows %}
+<tr><th scope="row">{{ name }}</th><td class="n">{{ value }}</td></tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+
+def sections(run: RunFolder, media: Media) -> Iterator[Section]:
+    """One section a step."""
+    for step in run.having("figures.json"):
+        said = mapping(run.read_json(step.folder / "figures.json"))
+        figures = [(clean(name, 80), number(value)) for name, value in mapping(said.get("figures")).items()]
+        rows = [(name, figure(value)) for name, value in figures if value is not None]
+        cards = tuple(Card(words(name), value) for name, value in rows[:MAX_CARDS])
+        title = TITLES.get(str(said.get("kind")), "Evaluation")
+        lead = f"With the weights of {Path(clean(said.get('weights', ''), 200)).name}."
+        body = fragment(_TABLE, {"rows": rows or [("nothing was logged", "")]})
+        yield Section(title, body, lead, step.name, cards)

@@ -1,0 +1,87 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Says on how many devices of how many machines a Lightning job works, as Lightning's own words mean it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nemo_vfm.core import ranks
+from nemo_vfm.core.device import device, gpu_count
+from nemo_vfm.core.errors import UserError
+
+Devices = int | Literal["auto"] | Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a Lightning job computes.
+
+    Args:
+        accelerator: what computes; auto takes a GPU where there is one.
+        devices: how many of each machine, or which GPUs by number; auto and -1 take all GPUs, or one CPU process.
+        num_nodes: how many machines.
+
+    Raises:
+        ValueError: there are no such devices.
+    """
+
+    accelerator: Literal["auto", "cpu", "gpu"]
+    devices: Devices
+    num_nodes: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.devices, int) and self.devices < 1 and self.devices != -1:
+            raise ValueError(f"devices must be at least 1, or auto or -1 for all, got {self.devices}")
+        if not isinstance(self.devices, int | str):
+            if not self.devices or min(self.devices) < 0 or len({*self.devices}) < len(self.devices):
+                raise ValueError(f"devices as a list are different GPUs, such as [0, 1], got {list(self.devices)}")
+            if self.accelerator == "cpu":
+                raise ValueError("devices as a list are GPUs, but accelerator is cpu; give their number")
+        if self.num_nodes < 1:
+            raise ValueError(f"num_nodes must be at least 1, got {self.num_nodes}")
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether the machine decides how many."""
+        return self.devices in ("auto", -1)
+
+    def per_node(self) -> int:
+        """Processes of a machine. Where others have started them, there are as many as these."""
+        if not self.takes_all:
+            return self.devices if isinstance(self.devices, int) else len(self.devices)
+        if ranks.is_given():
+            return max(1, ranks.count() // self.num_nodes)
+        return 1 if self.accelerator == "cpu" else max(1, gpu_count())
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.per_node() * self.num_nodes
+
+    def whole_nodes(self) -> int:
+        """See `WholeNodesJob`."""
+        return self.num_nodes if self.takes_all and self.accelerator != "cpu" else 0
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        if num_ranks != self.num_ranks():
+            raise ValueError(f"devices ({self.per_node()}) x num_nodes ({self.num_nodes}) is {self.num_ranks()}, but "
+                             f"{num_ranks} processes were started")  # fmt: skip
+
+    def for_trainer(self) -> tuple[Literal["cpu", "gpu"], int | list[int]]:
+        """`accelerator` and `devices` of the Trainer.
+
+        Raises:
+            UserError: there is no GPU, or not the one that is asked for.
+        """
+        has_gpu = device().type == "cuda"
+        if self.accelerator == "gpu" and not has_gpu:
+            raise UserError("accelerator is gpu, but there is no GPU here; set accelerator=cpu")
+        if self.accelerator == "cpu" or not has_gpu:
+            return "cpu", self.per_node()
+        if not isinstance(self.devices, int | str):
+            if max(self.devices) >= gpu_count():
+                raise UserError(f"devices asks for GPU {max(self.devices)}, and here are GPUs 0 to {gpu_count() - 1}")
+            return "gpu", list(self.devices)
+        # One process alone may have been told another GPU than the first.
+        return "gpu", [device().index or 0] if self.num_ranks() == 1 else self.per_node()

@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests, validates or predicts with a LightningModule of anybody's and the weights of a checkpoint, as a job."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from nemo_vfm.core.optional import needs_gpu
+from nemo_vfm.core.types.factory import Factory
+from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.data.loader.lightning_batches import LightningData
+from nemo_vfm.train.callbacks.callback import LightningCallback
+from nemo_vfm.train.lightning.devices import Devices, Placement
+from nemo_vfm.train.lightning_fit import LightningModule, LightningStrategy, TrainerOptions
+
+Kind = Literal["test", "validate", "predict"]
+
+
+class _Evaluation:
+    kind: ClassVar[Kind]
+
+    def __init__(
+        self, *, module: Factory[[], LightningModule], data: Factory[[], LightningData] | None = None,
+        ckpt: Literal["best", "last"] | Path | None = "last", trained: Path | None = None,
+        trainer: TrainerOptions | None = None, accelerator: Literal["auto", "cpu", "gpu"] = "auto",
+        devices: Devices = 1, num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
+        callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
+    ) -> None:  # fmt: skip
+        if isinstance(ckpt, str) and trained is None:
+            raise ValueError(f"ckpt is {ckpt}, but of which run? Give the folder of a LightningFit, such as "
+                             "trained: ${run_dir}/fit, or the path of a checkpoint")  # fmt: skip
+        self.module, self.data, self.ckpt, self.trained = module, data, ckpt, trained
+        self.trainer, self.strategy, self.callbacks = trainer, strategy, dict(callbacks or {})
+        self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.placement.num_ranks()
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        self.placement.require(num_ranks)
+
+    def whole_nodes(self) -> int:
+        """See `WholeNodesJob`."""
+        return self.placement.whole_nodes()
+
+    def run(self, run: Run) -> Outcome:
+        """Do it once; a run that was killed begins anew."""
+        from nemo_vfm.train.lightning.evaluation_run import evaluate
+
+        assert isinstance(self, LightningTest | LightningValidate | LightningPredict)
+        return evaluate(self, run)
+
+
+@needs_gpu({"accelerator": "auto"})
+@needs_gpu({"accelerator": "gpu"})
+class LightningTest(_Evaluation):
+    """Tests a LightningModule of anybody's: its `test_step` over the test loaders. `figures.json` has the figures.
+
+    On several ranks Lightning repeats samples so that all have as many; one rank counts each once.
+
+    Args:
+        module: builds the LightningModule, as in the training: `${steps.fit.module}`.
+        data: builds the LightningDataModule; None where the module has loaders of its own.
+        ckpt: whose weights: those of the best or last checkpoint of `trained`, or of a file, read as `start_from` of
+            `LightningFit` is; None takes those that the module makes itself.
+        trained: the folder of the `LightningFit`'s run; None where `ckpt` says all.
+        trainer: arguments of the Trainer, of which those of the training have no effect; None gives none.
+        accelerator: what computes; auto takes a GPU where there is one.
+        devices: how many of each machine, or which GPUs by number; auto and -1 take all GPUs, or one CPU process.
+        num_nodes: how many machines.
+        strategy: how devices share the work: a name that Lightning knows, or a component.
+        callbacks: build callbacks of Lightning's, by name, in order.
+    """
+
+    kind = "test"
+
+
+@needs_gpu({"accelerator": "auto"})
+@needs_gpu({"accelerator": "gpu"})
+class LightningValidate(_Evaluation):
+    """Validates a LightningModule of anybody's: its `validation_step` over the validation loaders. See `LightningTest`.
+
+    Args:
+        module: see `LightningTest`.
+        data: see `LightningTest`.
+        ckpt: see `LightningTest`.
+        trained: see `LightningTest`.
+        trainer: see `LightningTest`.
+        accelerator: see `LightningTest`.
+        devices: see `LightningTest`.
+        num_nodes: see `LightningTest`.
+        strategy: see `LightningTest`.
+        callbacks: see `LightningTest`.
+    """
+
+    kind = "validate"
+
+
+@needs_gpu({"accelerator": "auto"})
+@needs_gpu({"accelerator": "gpu"})
+class LightningPredict(_Evaluation):
+    """Writes what `predict_step` of a LightningModule returns to `predictions.parquet`, a row a sample.
+
+    A tensor is the column `prediction`, a mapping has a column of each key, a tuple those of `prediction_0` and so on.
+    The rows have the order of the data, on any number of ranks. Of several loaders each has a file of its own.
+
+    Args:
+        module: see `LightningTest`.
+        data: see `LightningTest`.
+        ckpt: see `LightningTest`.
+        trained: see `LightningTest`.
+        trainer: see `LightningTest`.
+        accelerator: see `LightningTest`.
+        devices: see `LightningTest`.
+        num_nodes: see `LightningTest`.
+        strategy: see `LightningTest`.
+        callbacks: see `LightningTest`.
+    """
+
+    kind = "predict"

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loads the weights of a checkpoint, anybody's, into a LightningModule; nothing that is in the file is run."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from lightning.pytorch import LightningModule
+from torch import Tensor
+
+from nemo_vfm.core import log
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.models.convert.foreign import format_of, read_foreign
+from nemo_vfm.models.convert.weight_files import open_safetensors
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import mismatch, some
+from nemo_vfm.train.lightning.best import BEST, found
+from nemo_vfm.train.lightning_fit import StartWeights
+
+
+def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_from") -> None:
+    """Put the weights in.
+
+    Args:
+        start: which.
+        module: whose.
+        slot: the recipe's word for them, for messages.
+
+    Raises:
+        UserError: there are none, or they do not fit; the text says which.
+    """
+    path = _file(start.path)
+    module.configure_model()  # the layers that a module makes in this hook have weights, too; it may be called twice
+    own = {name: value for name, value in module.state_dict().items() if isinstance(value, Tensor)}  # no extra state
+    given = _read(path, start.key, slot)
+    here, there = ({name: tuple(tensor.shape) for name, tensor in of.items()} for of in (own, given))
+    unfit = sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    new = [name for name in unfit if _is_below(name, start.may_differ)]
+    if rest := [name for name in unfit if name not in new]:
+        differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
+        hint = f" Where some may be new: start_from.may_differ=[{rest[0].partition('.')[0]}]"
+        raise UserError(f"{slot}: the weights of {path} do not fit the module: {_counts(rest, here, there)} "
+                        f"({differences}).{hint if slot == 'start_from' else ''}")  # fmt: skip
+    taken = {name: given[name] for name in own if name not in new}
+    module.load_state_dict(taken, strict=False)
+    log.info(f"begins with {len(taken)} weights of {path}")
+    if new:
+        log.warn(f"not loaded from there: {_counts(new, here, there)} ({some(new, 6)})")
+
+
+def _file(path: Path) -> Path:
+    """Of a run folder the best checkpoint, where there is one, else the last."""
+    if not path.is_dir():
+        return path
+    return found(path, "best" if (path / "checkpoints" / BEST).exists() else "last")
+
+
+def _read(path: Path, key: str | None, slot: str) -> dict[str, Tensor]:
+    """The weights by name; of safetensors they are mapped, not yet read."""
+    try:
+        if format_of(path) == "safetensors":
+            with closing(open_safetensors(path)) as mapped:
+                return {name: mapped.get_tensor(name) for name in mapped.keys()}  # noqa: SIM118  # it is no mapping
+        return read_foreign(path, key=key, leave_out=True).weights
+    except (DataError, UserError, OSError) as error:
+        said = str(error).replace("--key", f"{slot}.key")  # as a command that reads such files has it
+        raise UserError(f"{slot}: {path}: {said}") from error
+
+
+def _counts(names: Sequence[str], here: Mapping[str, object], there: Mapping[str, object]) -> str:
+    kinds = {"are missing there": [name for name in names if name not in there],
+             "are unknown here": [name for name in names if name not in here],
+             "have another shape": [name for name in names if name in here and name in there]}  # fmt: skip
+    return ", ".join(f"{len(found)} {words}" for words, found in kinds.items() if found)
+
+
+def _is_below(name: str, prefixes: Sequence[str]) -> bool:
+    return any(f"{name}.".startswith(f"{prefix}.") for prefix in prefixes)
