@@ -116,8 +116,9 @@ def _bucket(address: Address) -> str:
 def _sending(part: Part) -> Iterator[tuple[str, Call]]:
     """The components that reach the network by themselves; one that is made later says so then."""
     for path, one in _walk(part, ""):
-        is_made = isinstance(one, Call) and not (one.later or one.is_partial)
-        if is_made and inspect.isclass(one.target) and issubclass(one.target, Sends):
+        if not isinstance(one, Call) or one.later or one.is_partial:
+            continue
+        if inspect.isclass(one.target) and issubclass(one.target, Sends):
             yield path, one
 
 
