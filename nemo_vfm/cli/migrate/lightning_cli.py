@@ -3,8 +3,7 @@
 """Turns a configuration of LightningCLI (`class_path` and `init_args`) into a recipe of `LightningFit`."""
 
 import re
-import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 
@@ -12,6 +11,7 @@ from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
 from nemo_vfm.cli.migrate.formats import UNKNOWN, Format
 from nemo_vfm.config import DEFAULT_TRUST
+from nemo_vfm.core.errors import UserError
 
 #: Section of theirs -> where it stands here, and the package of a class that is named without one.
 _SECTIONS = {
@@ -34,8 +34,9 @@ _LEFT = {
     "trainer.plugins": "how ranks meet and how checkpoints are read, which the run decides",
     "trainer.barebones": "it would leave out checkpoints and metrics, which are what a run folder is for",
 }
+_CALLBACKS = "lightning.pytorch.callbacks"
 _OTHER_COMMANDS = ("validate", "test", "predict")
-_RANDOM = "there any number, drawn anew each time; here one that stays"
+_NAME = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+", re.ASCII)
 _HOME = re.compile(r"(torch\.optim|lightning\.pytorch\.(?:callbacks|loggers|strategies))\.[a-z_]+\.([A-Z]\w*)")
 
 
@@ -61,7 +62,11 @@ def is_lightning_cli(keys: Sequence[Key]) -> bool:
 
 
 def lightning_cli(keys: Sequence[Key]) -> Draft:
-    """The recipe, and the fate of each key."""
+    """The recipe, and the fate of each key.
+
+    Raises:
+        UserError: something is both a value and a mapping, as an argument that `init_args` and `dict_kwargs` both give.
+    """
     draft = Draft(
         {key.path: key.value for key in keys}, "lightning", {"_target_": "nemo_vfm.train.lightning_fit.LightningFit"}
     )
@@ -70,17 +75,22 @@ def lightning_cli(keys: Sequence[Key]) -> Draft:
     else:
         keys_of_fit = [(key, key.path) for key in keys]
     classes = {path.removesuffix(".class_path"): key.value for key, path in keys_of_fit if path.endswith(".class_path")}
-    names = _names_of_callbacks(classes)
+    listed = {path: key.value for key, path in keys_of_fit if re.fullmatch(r"trainer\.callbacks\.\d+", path)}
+    names = _names_of_callbacks(classes | listed)
     for key, path in keys_of_fit:
         _take(draft, key, path, classes, names)
     _complete(draft)
+    for address in draft.values:
+        parts = address.split(".")
+        if found := next((one for i in range(1, len(parts)) if (one := ".".join(parts[:i])) in draft.values), ""):
+            raise UserError(f"{found} of the recipe would be a value and a mapping with {parts[-1]}; keep one of them")
     return draft
 
 
 def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: dict[str, str]) -> None:
     """Decide what becomes of one key."""
     top, _, rest = path.partition(".")
-    callback = re.match(r"trainer\.callbacks(\.\d+)?(?=\.)", path)
+    callback = next((one for one in (path, *_above(path)) if one in names), "")
     section = next((one for one in _SECTIONS if path.startswith(f"{one}.")), "")
     if key.secret:
         draft.leave(key.path, LIGHTNING_CLI.reason(key))
@@ -88,16 +98,15 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
         _component(draft, key, f"{path}.class_path", path, *_SECTIONS[path], classes)
     elif top in _OTHER_COMMANDS:
         draft.leave(key.path, "a recipe of LightningFit trains")
-    elif callback and callback[0] in names:
-        _component(
-            draft, key, path, callback[0], f"callbacks.{names[callback[0]]}", "lightning.pytorch.callbacks", classes
-        )
+    elif callback:
+        written = f"{path}.class_path" if path == callback else path
+        _component(draft, key, written, callback, f"callbacks.{names[callback]}", _CALLBACKS, classes)
     elif section:
         where, package = _SECTIONS[section]
         _component(draft, key, path, section, where, package, classes)
     elif path == "trainer.callbacks" and key.value and isinstance(key.value, tuple):
         for name, text in _names_of_callbacks({f"{path}.{i}": text for i, text in enumerate(key.value)}).items():
-            found = _class(str(key.value[int(name.rpartition(".")[2])]), "lightning.pytorch.callbacks")
+            found = _class(str(key.value[int(name.rpartition(".")[2])]), _CALLBACKS)
             draft.change(key.path, f"callbacks.{text}._target_", found, "by name")
     elif path.startswith("trainer.logger."):
         _logger(draft, key, path, classes)
@@ -125,8 +134,11 @@ def _component(
         above = f"{above}.{part}"
     if kept[-1] != "class_path":
         address = ".".join(kept)
-        if key.value == () and address == where:
+        if key.is_mapping and address == where:
             draft.agree(key.path, where, "no arguments")
+        elif key.is_mapping or address in draft.values:
+            why = "an empty mapping, of which nothing is carried over" if key.is_mapping else "given twice"
+            draft.leave(key.path, why)
         elif "${" in str(key.value):
             draft.change(key.path, address, "???", "a reference that another program fills in: give the value")
         else:
@@ -140,8 +152,14 @@ def _component(
         draft.change(key.path, address, found, "its module is not said: give the dotted name")
     else:
         draft.change(key.path, address, found, "the same class by the name that recipes know")
-    if len(kept) > 2 and found.startswith("torch.optim.") and section not in ("optimizer", "lr_scheduler"):
+    if len(kept) > 2 and found.startswith(("torch.optim.", "lightning.pytorch.cli.")):
         draft.put(".".join([*kept[:-1], "_partial_"]), True, "the module calls it")
+
+
+def _above(path: str) -> Iterator[str]:
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
 
 
 def _class(name: str, package: str) -> str:
@@ -160,7 +178,7 @@ def _names_of_callbacks(classes: dict[str, Value]) -> dict[str, str]:
     for section, value in classes.items():
         if re.fullmatch(r"trainer\.callbacks(\.\d+)?", section):
             words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", str(value).rpartition(".")[2]).lower()
-            word = re.sub(r"\W", "_", words)
+            word = re.sub(r"[^a-z0-9_]", "_", words) or "callback"
             taken = sum(re.fullmatch(rf"{word}(_\d+)?", other) is not None for other in names.values())
             names[section] = f"{word}_{taken + 1}" if taken else word
     return names
@@ -184,7 +202,7 @@ def _seed(draft: Draft, key: Key) -> None:
         draft.carry(key.path, "seed")
         draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
     elif key.value is True:
-        draft.change(key.path, "seed", 0, _RANDOM)
+        draft.change(key.path, "seed", 0, "there any number, drawn anew each time; here one that stays")
     else:
         draft.leave(key.path, "a run always has a seed")
 
@@ -196,7 +214,7 @@ def _option(draft: Draft, key: Key, name: str) -> None:
         draft.change(key.path, "trainer.precision", value, "Lightning's longer word for the same")
     elif name in _BESIDE and type(key.value) is _BESIDE[name]:
         draft.carry(key.path, name)
-    elif name in _options() and not (name == "max_epochs" and key.value is None):
+    elif name.partition(".")[0] in _options() and not re.search(r"\.(?:class_path|init_args)", name):
         draft.carry(key.path, f"trainer.{name}")
     else:
         draft.leave(key.path, _LEFT.get(f"trainer.{name.partition('.')[0]}", UNKNOWN))
@@ -216,14 +234,16 @@ def _complete(draft: Draft) -> None:
         if (given or section == "model") and f"{where}._target_" not in draft.values:
             draft.put(f"{where}._target_", "???", "the class is named by the program that calls LightningCLI")
     if "trainer.max_epochs" not in draft.values:
-        is_ended = draft.values.get("trainer.max_steps", -1) != -1 or "trainer.max_time" in draft.values
+        has_time = any(address.startswith("trainer.max_time") for address in draft.values)
+        is_ended = has_time or draft.values.get("trainer.max_steps", -1) != -1
         draft.put("trainer.max_epochs", -1 if is_ended else 1000, "as Lightning has it")
 
 
 def trust_words(draft: Draft) -> str:
     """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs."""
     names = [str(value) for address, value in draft.values.items() if address.rpartition(".")[2] == "_target_"]
-    asked = (name for name in names if not (name in DEFAULT_TRUST or name.startswith("nemo_vfm.") or name == "???"))
+    ours = (*DEFAULT_TRUST, "???")
+    asked = (name for name in names if not (name in ours or name.startswith("nemo_vfm.")) and _NAME.fullmatch(name))
     large = ("torch", "lightning")
     packages = (name.rpartition(".")[0] if name.startswith(large) else name.partition(".")[0] for name in asked)
-    return "".join(f" --trust {shlex.quote(package)}" for package in dict.fromkeys(packages))
+    return "".join(f" --trust {package}" for package in dict.fromkeys(packages))

@@ -42,7 +42,7 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     draft = migrated.draft
     counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
     gaps = trust_words(draft)
-    gaps += "".join(f" {address}=..." for address, value in draft.values.items() if value == "???")
+    gaps += "".join(f" {shown_line(address)}=..." for address, value in draft.values.items() if value == "???")
     head = _HEAD.format(
         what=_WHAT[draft.kind],
         source=shown(source),
@@ -160,7 +160,9 @@ def _aligned(lines: list[tuple[str, str]]) -> list[str]:
 
 def _account(migrated: Migration) -> str:
     """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
-    changed = [f"#   {_said(entry)} -> {entry.fate.where}: {entry.fate.why}" for entry in migrated.of("changed")]
+    changed = [
+        f"#   {_said(entry)} -> {shown_line(entry.fate.where)}: {entry.fate.why}" for entry in migrated.of("changed")
+    ]
     left = [
         line
         for why, entries in by_reason(migrated.of("left")).items()

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.migrate import migrate
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import available
 
 HERE = "tests.train.lightning.test_lightning_cli"
@@ -249,8 +250,8 @@ test: {ckpt_path: best}
     assert found.form.title == "LightningCLI" and len(fates) == len(found.entries) == 15
     left = {path for path, fate in fates.items() if fate.verdict == "left"}
     assert left == {"fit.trainer.default_root_dir", "fit.trainer.profiler.class_path", "fit.trainer.logger",
-                    "fit.trainer.plugins", "fit.model.init_args.api_key", "fit.own_argument",
-                    "test.ckpt_path"}  # fmt: skip
+                    "fit.trainer.plugins", "fit.model.init_args.api_key", "fit.model.init_args.rest",
+                    "fit.own_argument", "test.ckpt_path"}  # fmt: skip
     assert all(fate.why for fate in fates.values() if fate.verdict == "left")
     ours = found.draft.values
     assert ours["module.root"] == "???" and ours["module.none"] is None and ours["data._target_"] == "a.Data"
@@ -269,3 +270,26 @@ def test_a_schedule_without_its_optimizer_is_refused_and_so_is_a_seed_that_numpy
     ):
         assert main(["check", "fit.yaml", word]) == 2
         assert words in " ".join("".join(capsys.readouterr()).split())
+
+
+def test_line_breaks_in_keys_and_classes_do_not_escape_from_the_comments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.yaml").write_text(
+        'seed_everything: 1\nmodel: {class_path: "a.B\\nrun_dir: /evil", init_args: {"x\\nrun_dir: /evil": "${y}"}}\n'
+        'trainer: {callbacks: [{class_path: "c\\nrun_dir: /evil.D"}, Timer, {class_path: "a.\\nrun_dir: /evil"}]}\n'
+    )
+    main(["migrate", "theirs.yaml", "-o", "ours.yaml"])
+    assert not [line for line in Path("ours.yaml").read_text().splitlines() if line.startswith("run_dir")]
+    assert not [line for line in capsys.readouterr().out.splitlines() if line.startswith("run_dir")]
+    assert "lightning.pytorch.callbacks.Timer" in Path("ours.yaml").read_text()
+
+
+def test_an_argument_that_is_given_twice_is_taken_once_and_one_of_two_kinds_is_refused() -> None:
+    twice = "model: {class_path: a.B, init_args: {n: 1, none: {}}, dict_kwargs: {n: 2}}"
+    found = migrate(twice, "theirs.yaml")
+    assert found.draft.values["module.n"] == 1
+    assert {entry.key.path for entry in found.of("left")} == {"model.dict_kwargs.n", "model.init_args.none"}
+    with pytest.raises(UserError, match=r"module\.n of the recipe would be a value and a mapping with m"):
+        migrate(twice.replace("n: 2", "n: {m: 2}"), "theirs.yaml")
