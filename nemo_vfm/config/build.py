@@ -6,6 +6,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from nemo_vfm.config.locate import Target
@@ -14,6 +15,9 @@ from nemo_vfm.config.tree import Map, Scalar, join, written
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.optional import Need, has_idle_parts, needed
 from nemo_vfm.core.storage.uri import BACKENDS, Address
+
+#: The key of arguments that are given by position, and that of a component that is called later by whoever takes it.
+ARGS, PARTIAL = "_args_", "_partial_"
 
 _LONGEST = 4000  # characters of a constructor's message that are looked through for secrets
 
@@ -52,6 +56,7 @@ class Call:
     Args:
         secrets: values from the environment below it, which no message may show.
         later: True in a factory slot: the rest of the arguments come when the factory is called.
+        is_partial: True where a `functools.partial` is wanted instead of what the target makes.
         node: where its arguments are written.
     """
 
@@ -62,6 +67,7 @@ class Call:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     later: bool = False
     node: Map | None = field(default=None, repr=False)
+    is_partial: bool = False
 
     @property
     def home(self) -> str:
@@ -184,8 +190,11 @@ def _below(part: Part) -> Iterable[Part]:
 
 def _call(call: Call, args: Sequence[Any], kwargs: Mapping[str, Any], builder: _Builder) -> Any:
     arguments = {name: builder.make(below) for name, below in call.arguments.items()}
+    by_position = arguments.pop(ARGS, ())
+    if call.is_partial:
+        return partial(call.target, *by_position, **arguments)
     try:
-        return call.target(*args, **arguments, **kwargs)
+        return call.target(*args, *by_position, **arguments, **kwargs)
     except RecipeError:
         raise
     except ValueError as error:

@@ -3,11 +3,13 @@
 """Reads the annotations of a class's or function's arguments, and describes an annotation in words."""
 
 import inspect
+import sys
 import types
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from pathlib import PurePath
 from typing import (
     Annotated,
@@ -16,6 +18,7 @@ from typing import (
     NewType,
     NotRequired,
     Required,
+    Self,
     TypeVar,
     Union,
     get_args,
@@ -24,7 +27,7 @@ from typing import (
     is_typeddict,
 )
 
-from nemo_vfm.config.locate import Target
+from nemo_vfm.config.locate import Target, is_ours
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.frame_count import LatentFrames, PixelFrames
 from nemo_vfm.core.network.permission import Permissions
@@ -32,6 +35,7 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.factory import Factory
 
 ANYTHING: Any = Any
+_UNRESOLVED = (NameError, TypeError, AttributeError, SyntaxError, ImportError)
 #: Numbers with a unit, which they parse from a text.
 PARSED = (Duration, PixelFrames, LatentFrames)
 _VALUES = (int, float, str, bool, bytes, complex, PurePath, Enum, *PARSED, type(None))
@@ -49,7 +53,8 @@ class Argument:
     """One argument of a component.
 
     Args:
-        hint: its annotation, resolved; without one the type of a plain default, else `Any`.
+        hint: its annotation, resolved; without one the type of a plain default, else `Any`. Of a class that is not
+            ours, one that is no type counts as none, and a default of None allows null.
         required: it has no default.
         positional: it may be given by position.
     """
@@ -82,14 +87,14 @@ def signature(target: Target) -> Signature:
     """Read the constructor of a class, or a function.
 
     Raises:
-        TypeError: its annotations cannot be resolved; the text says which.
+        TypeError: its arguments cannot be read, or annotations of ours cannot be resolved; the text says which.
     """
     if is_typeddict(target):
         return _of_typed_dict(target)
     parameters = _parameters(target)
     hints = _hints(target)
     arguments = {
-        name: Argument(name, hints.get(name, _of_default(p)), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
+        name: Argument(name, _hint(target, p, hints), p.default is p.empty, p.kind is not p.KEYWORD_ONLY)
         for name, p in parameters.items()
         if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
     }
@@ -99,6 +104,11 @@ def signature(target: Target) -> Signature:
         {name: argument for name, argument in arguments.items() if name not in permitted},
         inspect.Parameter.VAR_KEYWORD in kinds, inspect.Parameter.VAR_POSITIONAL in kinds, permitted,
     )  # fmt: skip
+
+
+def _hint(target: Target, parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Any:
+    hint = hints.get(parameter.name, _of_default(parameter))
+    return hint | None if parameter.default is None and not (is_ours(target) or is_open(bare(hint))) else hint
 
 
 def _of_default(parameter: inspect.Parameter) -> Any:
@@ -122,7 +132,8 @@ def _key(name: str, hint: Any, required: bool) -> Argument:
 @cache
 def returns(target: Target) -> Any:
     """What calling the target gives: the class itself, or a function's return annotation."""
-    return target if inspect.isclass(target) else _hints(target).get("return", ANYTHING)
+    made = target if inspect.isclass(target) else _hints(target).get("return", ANYTHING)
+    return getattr(target, "__self__", ANYTHING) if made is Self else made
 
 
 def _parameters(target: Target) -> Mapping[str, inspect.Parameter]:
@@ -137,13 +148,32 @@ def _hints(target: Target) -> dict[str, Any]:
     if inspect.isclass(target) and "_fields" not in vars(target):  # a named tuple's __new__ does not know its module
         source = target.__new__ if target.__init__ is object.__init__ else target.__init__
     try:
-        return {
-            k: h.type if isinstance(h, InitVar) else h for k, h in get_type_hints(source, include_extras=True).items()
-        }
-    except (NameError, TypeError, AttributeError, SyntaxError, ImportError) as error:
+        found = get_type_hints(source, include_extras=True)
+    except _UNRESOLVED as error:
         if target.__module__.partition(".")[0] in ("torch", "lightning"):
             return {}  # checked loosely: names only
-        raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
+        if is_ours(target):
+            raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
+        found = _resolved_alone(source, target)
+    if not is_ours(target):  # others write modules and functions for types, which Python lets pass
+        found = {name: hint for name, hint in found.items() if _is_type(bare(hint))}
+    return {name: hint.type if isinstance(hint, InitVar) else hint for name, hint in found.items()}
+
+
+def _resolved_alone(source: Any, target: Target) -> dict[str, Any]:
+    """Those annotations that can be resolved, such as of a module whose other imports only a type checker sees."""
+    names = getattr(inspect.unwrap(source), "__globals__", vars(sys.modules[target.__module__]))
+    found: dict[str, Any] = {}
+    for name, annotation in getattr(source, "__annotations__", {}).items():
+        alone = types.SimpleNamespace(__annotations__={name: annotation})
+        with suppress(*_UNRESOLVED):
+            found |= get_type_hints(alone, names, include_extras=True)
+    return found
+
+
+def _is_type(hint: Any) -> bool:
+    is_one = inspect.isclass(hint) or get_origin(hint) is not None or isinstance(hint, InitVar)
+    return is_one or is_open(hint) or hint is Self
 
 
 def bare(hint: Any) -> Any:
@@ -188,6 +218,16 @@ def is_union(hint: Any) -> bool:
 def is_factory(hint: Any) -> bool:
     """`Factory[[A], B]`."""
     return hint is Factory or get_origin(hint) is Factory
+
+
+def is_callable(hint: Any) -> bool:
+    """`Callable[..., A]` or `functools.partial[A]`."""
+    return (get_origin(hint) or hint) in (Callable, partial)
+
+
+def called_makes(hint: Any) -> Any:
+    """What something gives when it is called."""
+    return (ANYTHING, *get_args(hint))[-1]
 
 
 def factory_parts(hint: Any) -> tuple[tuple[Any, ...] | None, Any]:

@@ -91,7 +91,12 @@ def locate(name: str, trust: Sequence[str]) -> Target:
         raise NotLocated(f"{name} is not trusted{_trusted_suggestion(name, trust)}; {_to_trust(name)}")
     if any(part.startswith("_") for part in name.split(".")):
         raise NotLocated(f"{name} is private; recipes name public classes")
-    found: Any = _attribute(_module(module_name, trust, attribute), attribute, trust)
+    try:
+        found: Any = _attribute(_module(module_name, trust, attribute), attribute, trust)
+    except NotLocated:
+        found = _class_method(module_name, attribute, trust)
+        if found is None or not is_users(found, name, trust):
+            raise
     _require_identity(name, found, trust)
     target: Target = found
     return target
@@ -109,6 +114,27 @@ def is_trusted(kind: type, trust: Sequence[str]) -> bool:
     return _covered(home, trust) and _missing_word(home, trust) is None and not _acts(kind)
 
 
+def is_ours(target: Target) -> bool:
+    """Whether a class or function is defined in this project."""
+    return target.__module__.partition(".")[0] in ("nemo_vfm", "launcher")
+
+
+def is_users(target: Target, name: str, trust: Sequence[str]) -> bool:
+    """Whether a name is used because of the user's own `--trust`, and is not ours: then its code runs anyway."""
+    return not is_ours(target) and _covered(name, [entry for entry in trust if entry not in DEFAULT_TRUST])
+
+
+def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | None:
+    """A class method of a class that is itself defined where it is trusted; its module has been imported."""
+    module, _, attribute = owner_name.rpartition(".")
+    owner = getattr(sys.modules.get(module), attribute, None)
+    found: Any = getattr(owner, name, None) if inspect.isclass(owner) else None
+    if not inspect.ismethod(found):
+        return None
+    _require_identity(owner_name, owner, trust)
+    return found
+
+
 def _covered(name: str, trust: Sequence[str]) -> bool:
     return any(name.startswith(entry) if entry.endswith(".") else name == entry for entry in trust)
 
@@ -120,9 +146,10 @@ def _to_trust(name: str) -> str:
     return f"if you trust its code, add --trust {package}"
 
 
-def _require_identity(name: str, found: object, trust: Sequence[str]) -> None:
+def _require_identity(name: str, found: Any, trust: Sequence[str]) -> None:
     """What was found must be a class or function that is defined where it is trusted, not merely visible there."""
-    if not (inspect.isclass(found) or inspect.isfunction(found)):
+    is_class_method = inspect.ismethod(found) and inspect.isclass(found.__self__)
+    if not (inspect.isclass(found) or inspect.isfunction(found) or is_class_method):
         raise NotLocated(f"{name} is not a class or function")
     if name in trust:  # named one by one by whoever wrote the list, who knew what it is
         return

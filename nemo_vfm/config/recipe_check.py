@@ -6,15 +6,16 @@ The constructor is the schema: each key is an argument, and each value is checke
 typed `Factory[...]` receives a factory instead of an object.
 """
 
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
-from nemo_vfm.config.build import Call, Group, Items, Part, Value
+from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
 from nemo_vfm.config.emit import text_of
-from nemo_vfm.config.locate import NotLocated, Target
+from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
 from nemo_vfm.config.slot_fit import chosen
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
@@ -28,8 +29,8 @@ from nemo_vfm.core.types.job import Job
 _NOTHING = Value(None)
 _ENOUGH = 1000  # problems; a hostile recipe has as many as it has values, and nobody reads them
 _HYDRA = {
-    "_partial_": "the slot decides whether a factory is made",
-    "_args_": "arguments are given by name",
+    PARTIAL: "the slot decides whether a factory is made",
+    ARGS: "arguments are given by name",
     "_recursive_": "components below are always built",
     "_convert_": "components receive plain values",
 }
@@ -61,12 +62,15 @@ class Checker:
         choices: the ingredients there are for a slot, for suggestions.
         permissions: what the user allows, for the components that send or write something.
         run_dir: the run folder, in which a recipe may write; None where there is none.
+        is_loose: whether the slots are of a class or function that the user trusts, which may be built of anything that
+            is trusted, and be given what is called later.
     """
 
     trust: Sequence[str]
     choices: Callable[[str], list[str]] = field(default=lambda _: [])
     permissions: Permissions = NOTHING
     run_dir: Path | None = None
+    is_loose: bool = False
     problems: list[Problem] = field(default_factory=list)
     places: "dict[str, dict[str, Mark]]" = field(default_factory=dict)  # key -> the addresses where the recipe has it
 
@@ -102,6 +106,8 @@ class Checker:
             return self._component(node, made, path, given=given, later=True)
         if hints.is_open(inner):
             return self._open(node, hint, path)
+        if self.is_loose and inner is Namespace and isinstance(node, Map) and TARGET not in node.items:
+            return self._namespace(node, path, key)
         if hints.is_mapping(inner):
             return self._limited(self._group(node, inner, path), node, hint, path)
         if hints.is_list(inner):
@@ -151,14 +157,29 @@ class Checker:
         return True
 
     def _open(self, node: Node, hint: Any, path: str) -> Part:
-        """A slot that says nothing about its type, as of third-party classes: plain values, never a component."""
+        """A slot that says nothing about its type, as of third-party classes: plain values, and components only where
+        the user trusts the class."""
         for below, part in walk(node, path):
             if isinstance(part, Scalar) and self._is_withheld(part, hint, below):
                 return _NOTHING
-            if isinstance(part, Map) and TARGET in part.items:
+            if isinstance(part, Map) and TARGET in part.items and not self.is_loose:
                 text = "this parameter has no type, so no component fits it"
                 return self._say(below, part.key_mark(TARGET), text)
-        return _plain_part(node)
+        return self._of_anything(node, path)
+
+    def _of_anything(self, node: Node, path: str) -> Part:
+        if isinstance(node, Map) and TARGET in node.items:
+            return self._component(node, hints.ANYTHING, path)
+        if isinstance(node, Map):
+            return Group({key: self._of_anything(below, join(path, key)) for key, below in node.items.items()})
+        if isinstance(node, Seq):
+            parts = (self._of_anything(below, join(path, str(i))) for i, below in enumerate(node.items))
+            return Items(tuple(parts), list)
+        return Value(node.value)
+
+    def _namespace(self, node: Map, path: str, key: Mark) -> Part:
+        parts = {name: self._of_anything(below, join(path, name)) for name, below in node.items.items()}
+        return Call(Namespace, parts, path, key, _secrets(node), node=node)
 
     def _union(self, node: Node, hint: Any, path: str, key: Mark) -> Part:
         options = [option for option in hints.options(hint) if hints.bare(option) is not type(None)]
@@ -168,7 +189,7 @@ class Checker:
             return self.node(node, options[0], path, key)
         trials = []
         for option in options:  # one after the other: unions below unions would make trying all of them exponential
-            trial = Checker(self.trust, self.choices, self.permissions, self.run_dir, places=self.places)
+            trial = replace(self, problems=[])
             try:
                 part = trial.node(node, option, path, key)
             except _Enough:
@@ -247,7 +268,11 @@ class Checker:
     ) -> Part:  # fmt: skip
         if not isinstance(node, Map):
             return self._not_a_component(node, hint, path)
-        target = self._target(node, hint, path)
+        is_partial = False
+        if self.is_loose and not later and PARTIAL in node.items:
+            said = self.node(node.items[PARTIAL], bool, join(path, PARTIAL), node.key_mark(PARTIAL))
+            is_partial, node = said == Value(True), node.without(PARTIAL)
+        target = self._target(node, hint, path, is_partial=is_partial)
         if target is None:
             return _NOTHING
         try:
@@ -255,7 +280,7 @@ class Checker:
         except TypeError as error:
             return self._say(path, _target_mark(node), str(error))
         positional = by_name or (self._positional(signature, given, target, node, path) if later else ())
-        return self._arguments(node, target, signature, path, positional=positional, later=later)
+        return self._arguments(node, target, signature, path, positional=positional, later=later, is_partial=is_partial)
 
     def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
         slot = path.rpartition(".")[2]
@@ -265,17 +290,20 @@ class Checker:
         text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"
         return self._say(path, node.mark, text)
 
-    def _target(self, node: Map, hint: Any, path: str) -> Target | None:
+    def _target(self, node: Map, hint: Any, path: str, *, is_partial: bool) -> Target | None:
         """The trusted class or function of a node, where it fits its slot."""
         written = node.items.get(TARGET)
         if isinstance(written, Scalar) and (written.broken or written.value == MISSING):
             self._absent(written, str, join(path, TARGET))
             return None
+        is_callable = hints.is_callable(hint)
+        made = hints.called_makes(hint) if is_callable and is_partial else hint
         try:
-            return chosen(written, hint, self.trust, is_root=not path)
+            return chosen(written, made, self.trust, is_root=not path, is_partial=is_partial)
         except (NotLocated, TypeError) as error:
-            foreign = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
-            self._say(path, node.mark if written is None else _target_mark(node), f"{error}{foreign}")
+            advice = "" if path or not _FOREIGN & node.items.keys() else _MIGRATE
+            advice = f"; with {PARTIAL}: true it is called later" if is_callable and self.is_loose else advice
+            self._say(path, node.mark if written is None else _target_mark(node), f"{error}{advice}")
             return None
 
     def _positional(
@@ -299,24 +327,49 @@ class Checker:
         *,
         positional: tuple[str, ...],
         later: bool,
+        is_partial: bool,
     ) -> Part:
         parts: dict[str, Part] = {}
-        for key, below in node.without(TARGET).items.items():
+        is_loose = is_users(target, node.target() or f"{target.__module__}.{target.__qualname__}", self.trust)
+        own = replace(self, is_loose=is_loose)
+        written = node.without(TARGET)
+        if is_loose and ARGS in written.items:
+            parts[ARGS], by_position = own._by_position(written, target, signature, path, len(positional))
+            positional, written = (*positional, *by_position), written.without(ARGS)
+        for key, below in written.items.items():
             address, mark = join(path, key), node.key_mark(key)
             argument = signature.arguments.get(key)
             if key in positional:
-                self._say(address, mark, f"{key} is passed to {target.__qualname__} by the job; remove it here")
+                who = f"by {ARGS}" if ARGS in parts else "by the job"
+                self._say(address, mark, f"{key} is passed to {target.__qualname__} {who}; remove it here")
             elif argument is not None:
-                parts[key] = self.node(below, argument.hint, address, mark)
+                parts[key] = own.node(below, argument.hint, address, mark)
             elif signature.open and key not in _HYDRA:
-                parts[key] = self._open(below, hints.ANYTHING, address)
+                parts[key] = own._open(below, hints.ANYTHING, address)
             else:
                 register_arguments([f"{key}={below.value}"] if isinstance(below, Scalar) else [])
                 self._unknown(key, target, signature, address, mark)
-        self._require_complete(node, target, signature, path, positional)
+        if not is_partial:
+            self._require_complete(node, target, signature, path, positional)
         parts |= dict.fromkeys(signature.permitted, Value(self.permissions))
         mark = _target_mark(node)
-        return Call(target, parts, path, mark, _secrets(node), later, node)
+        return Call(target, parts, path, mark, _secrets(node), later, node, is_partial)
+
+    def _by_position(
+        self, node: Map, target: Target, signature: hints.Signature, path: str, num_given: int
+    ) -> tuple[Part, list[str]]:
+        """The arguments of `_args_`, which stand behind those that a job gives, and the names that they fill."""
+        written, address = node.items[ARGS], join(path, ARGS)
+        if not isinstance(written, Seq):
+            return self._say(address, node.key_mark(ARGS), f"expected a list, got {_kind(written)}"), []
+        takes = [argument for argument in signature.arguments.values() if argument.positional][num_given:]
+        if len(written.items) > len(takes) and not signature.takes_more:
+            text = f"{target.__qualname__} takes at most {len(takes)} by position, but here are {len(written.items)}"
+            return self._say(address, node.key_mark(ARGS), text), []
+        wanted = [argument.hint for argument in takes] + [hints.ANYTHING] * len(written.items)
+        numbered = enumerate(zip(written.items, wanted, strict=False))
+        parts = tuple(self.node(below, hint, join(address, str(i)), below.mark) for i, (below, hint) in numbered)
+        return Items(parts, tuple), [argument.name for argument in takes[: len(parts)]]
 
     def _unknown(self, key: str, target: Target, signature: hints.Signature, path: str, mark: Mark) -> None:
         takes = list(signature.arguments)
@@ -371,14 +424,6 @@ def _container(hint: Any) -> Callable[[Sequence[object]], object]:
     origin = get_origin(hint) or hint
     concrete: dict[Any, Callable[[Sequence[object]], object]] = {list: list, set: set, frozenset: frozenset}
     return concrete.get(origin, tuple)
-
-
-def _plain_part(node: Node) -> Part:
-    if isinstance(node, Map):
-        return Group({key: _plain_part(below) for key, below in node.items.items()})
-    if isinstance(node, Seq):
-        return Items(tuple(_plain_part(below) for below in node.items), list)
-    return Value(node.value)
 
 
 def _secrets(node: Map) -> tuple[str, ...]:

@@ -114,9 +114,11 @@ def _bucket(address: Address) -> str:
 
 
 def _sending(part: Part) -> Iterator[tuple[str, Call]]:
-    """The components that reach the network by themselves; one of a factory slot says so when it is made."""
+    """The components that reach the network by themselves; one that is made later says so then."""
     for path, one in _walk(part, ""):
-        if isinstance(one, Call) and not one.later and inspect.isclass(one.target) and issubclass(one.target, Sends):
+        if not isinstance(one, Call) or one.later or one.is_partial:
+            continue
+        if inspect.isclass(one.target) and issubclass(one.target, Sends):
             yield path, one
 
 

@@ -8,18 +8,21 @@ from collections.abc import Sequence
 from typing import Any, get_args, get_origin
 
 from nemo_vfm.config import hints
-from nemo_vfm.config.locate import NotLocated, Target, is_trusted, locate
+from nemo_vfm.config.locate import NotLocated, Target, is_trusted, is_users, locate
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, child
 from nemo_vfm.core.types.job import Job
 
 
-def chosen(written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bool = False) -> Target:
+def chosen(
+    written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bool = False, is_partial: bool = False
+) -> Target:
     """The trusted class or function that makes what a slot asks for.
 
     Args:
         written: the node behind `_target_`; None where there is none, then the slot's own class is taken.
         hint: the slot's annotation.
         is_root: the slot is the recipe itself.
+        is_partial: it is called later, by the class whose slot this is.
 
     Raises:
         NotLocated: there is none, it is not trusted, or it makes something else.
@@ -31,7 +34,10 @@ def chosen(written: Node | None, hint: Any, trust: Sequence[str], *, is_root: bo
     if written.secret:  # whoever sets the environment would choose the code, and a message would show the value
         raise NotLocated(f"{TARGET} is written in the recipe; it cannot come from the environment")
     target = locate(written.value, trust)
-    _require_fit(target, hint, is_root)
+    says_nothing = is_partial or hints.is_open(hint) or hints.is_open(hints.returns(target))
+    is_users_function = not inspect.isclass(target) and is_users(target, written.value, trust)
+    if is_root or not (is_users_function and says_nothing):  # whoever trusts a function knows what it makes
+        _require_fit(target, hint, is_root)
     return target
 
 

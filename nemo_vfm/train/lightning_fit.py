@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 from torch import Tensor
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.optional import needs_gpu
@@ -206,6 +209,11 @@ class LightningFit:
         every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
         keep_last: how many of the newest stay on disk.
         keep_best: the metric by which one more stays, which `checkpoints/best.ckpt` leads to; None keeps none.
+        optimizer: builds the one that is used instead of the module's own; None leaves it to the module.
+        lr_scheduler: builds the schedule of that optimizer, which goes on with each epoch; where it has a `monitor`, by
+            that metric. None keeps the learning rate.
+        initial_seed: what the module and its data are made from, as Lightning's `seed_everything` would do it; None
+            takes a number that follows from the seed.
     """
 
     def __init__(
@@ -215,11 +223,19 @@ class LightningFit:
         callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
         keep_last: int = 2, keep_best: KeepBest | None = None, start_from: Path | StartWeights | None = None,
+        optimizer: Factory[[Iterable[Parameter]], Optimizer] | None = None,
+        lr_scheduler: Factory[[Optimizer], LRScheduler] | None = None, initial_seed: int | None = None,
     ) -> None:  # fmt: skip
         if every_steps < 1 or keep_last < 1:
             raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
+        if lr_scheduler is not None and optimizer is None:
+            raise ValueError(
+                "lr_scheduler is of the optimizer that stands beside it, and there is none: give optimizer"
+            )
+        require_between(0, 2**32 - 1, initial_seed=initial_seed)
         trainer.require_length()
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy
+        self.optimizer, self.lr_scheduler, self.initial_seed = optimizer, lr_scheduler, initial_seed
         self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
         self.start_from = StartWeights(path=start_from) if isinstance(start_from, Path) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})

@@ -793,7 +793,7 @@ LACKS = {
 }  # fmt: skip
 DENIES = re.compile(
     "not supported|not quantised|have no|no second|are not trained|no other|no training on|none of ours|"
-    "not an objective|(?:none|uniform) here|constant or a cosine|bf16 or|--trust|not read$|no such"
+    r"not an objective|(?:none|uniform) here|constant or a cosine|bf16 or|\w --trust|not read$|no such"
 )
 
 

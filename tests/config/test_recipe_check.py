@@ -94,7 +94,11 @@ class TestKeys:
 
     @pytest.mark.parametrize("key", ["_partial_", "_args_", "_recursive_", "_convert_"])
     def test_words_of_hydra_are_explained(self, kitchen, key):
-        for text in (f"{WIDE}{key}: true", f"{WIDE}loose: {{_target_: '@.Loose', {key}: true}}"):
+        flow = "_target_: nemo_vfm.workflow.Workflow\n"
+        for text in (
+            f"{flow}{key}: true",
+            f"{flow}steps: {{a: {{_target_: nemo_vfm.workflow.Workflow, {key}: true}}}}",
+        ):
             assert f"takes no argument {key}; " in kitchen.problems(text)
 
     def test_a_plain_default_is_the_type_of_an_argument_without_an_annotation(self, kitchen):
@@ -134,7 +138,7 @@ class TestSlots:
             ("stage: text", "expected a Stage (a mapping with _target_), got the text"),
             ("stage: {_target_: 3}", "is the dotted name of a class"),
             ("stage: {_target_: '@.Scle', by: 1}", "did you mean Scale?"),
-            ("stage: {_target_: '@.unannotated', by: 1}", "unannotated is not a Stage"),
+            ("stage: {_target_: '@.label', text: a}", "label is a function that makes a text, not a component"),
             ("stages: {_target_: '@.Scale', by: 1}", "makes this a single component; put it under a name"),
             ("size: {_target_: '@.Scale', by: 1}", "Scale is not a Size"),
             ("chain: [1]", "expected a Stage"),
@@ -143,8 +147,11 @@ class TestSlots:
                 "stage: {_target_: nemo_vfm.core.durations.Duration}",
                 "there is no module nemo_vfm.core.durations; did you mean nemo_vfm.core.duration.Duration?",
             ),
-            ("loose: {_target_: '@.Loose', value: {_target_: '@.Scale', by: 1}}", "no component fits it"),
-            ("loose: {_target_: '@.Loose', other: [{_target_: '@.Scale', by: 1}]}", "no component fits it"),
+            (
+                "loose: {_target_: '@.Loose', value: {_target_: lightning.pytorch.callbacks.RichProgressBar, "
+                "console_kwargs: {a: [{_target_: '@.Scale', by: 1}]}}}",
+                "no component fits it",
+            ),
         ],
     )
     def test_what_does_not_fit_a_slot_is_said(self, kitchen, text, words):

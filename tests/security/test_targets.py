@@ -72,7 +72,9 @@ TARGETS = ("os.system", "posix.system", "builtins.eval", "builtins.exec", "built
     "nemo_vfm.core.types.job.Run.__init__.__globals__",
     "о\u0073.system", "ｏｓ.system", "", "x" * 5000, "a." * 3000 + "b",
     f"{PARTS}.system", f"{PARTS}.logging.os.system", f"{PARTS}.partial", f"{PARTS}.os.system", f"{PARTS}.json.loads",
-    f"{PARTS}.Outer.Inner", f"{PARTS}.Size.__init__", f"{PARTS}.Scale.apply", f"{PARTS}.SPARE", f"{PARTS}.Stage",
+    f"{PARTS}.Outer.Inner", f"{PARTS}.Path.cwd", f"{PARTS}.Duration.parse",
+    f"{PARTS}.torch.nn.Embedding.from_pretrained",
+    f"{PARTS}.Size.__init__", f"{PARTS}.Scale.apply", f"{PARTS}.SPARE", f"{PARTS}.Stage",
     "tests.support.partsx.Evil",
 )  # fmt: skip
 
@@ -109,6 +111,7 @@ CALLS = {
     "alias": "{_target_: @.logging.os.system, command: 'touch canary'}",
     "imported": "{_target_: @.system, command: 'touch canary'}",
     "eval": "{_target_: builtins.eval, source: \"__import__('os').system('touch canary')\"}",
+    "called later": "{_target_: os.system, _args_: ['touch canary'], _partial_: true}",
     "partial": "{_target_: functools.partial, _args_: [os.system, 'touch canary']}",
     "file writer of ours": "{_target_: nemo_vfm.core.storage.files.write_text, path: canary, text: x}",
 }
@@ -204,3 +207,32 @@ def test_nothing_of_ours_that_acts_is_called_by_a_config(name, kitchen):
 def test_a_slot_makes_no_class_of_its_own_annotation_that_opens_what_it_is_given():
     assert not is_trusted(OpenJournal, DEFAULT_TRUST)
     assert is_trusted(Journal, DEFAULT_TRUST)
+
+
+SHIFT = f"{{_target_: {PARTS}.Shift}}"
+CALLBACKS = "lightning.pytorch.callbacks"
+#: What a class that the user trusts may be given, and another class may not: of ours, and of the default list.
+ONLY_TRUSTED = {
+    "a component where anything goes": (
+        f"callbacks: {{a: {{_target_: {CALLBACKS}.RichProgressBar, console_kwargs: {{a: {SHIFT}}}}}}}",
+        "no component fits it"),
+    "a component as a keyword": (
+        f"callbacks: {{a: {{_target_: {CALLBACKS}.ModelSummary, more: {SHIFT}}}}}", "no component fits it"),
+    "what is called later": ("trainer: {_partial_: true}", "takes no argument _partial_"),
+    "what is called later, in a factory's slot": (
+        f"callbacks: {{a: {{_target_: {CALLBACKS}.Timer, _partial_: true}}}}", "takes no argument _partial_"),
+    "by position": (f"callbacks: {{a: {{_target_: {CALLBACKS}.Timer, _args_: [1]}}}}", "takes no argument _args_"),
+    "a class method": ("module: {_target_: nemo_vfm.core.duration.Duration.parse, text: a}", "there is no module"),
+    "an inherited class method": (
+        "module: {_target_: lightning.pytorch.demos.boring_classes.BoringModel.load_from_checkpoint}",
+        "is not trusted"),
+    "a function that says nothing": ("module: {_target_: nemo_vfm.workflow.perform}", "may do more than build"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), ONLY_TRUSTED.values(), ids=ONLY_TRUSTED)
+def test_what_trusted_classes_may_be_given_no_other_class_is_given(kitchen, text, words):
+    fit = "_target_: nemo_vfm.train.lightning_fit.LightningFit\n"
+    for trust in (DEFAULT_TRUST, trust_list(["nemo_vfm", "nemo_vfm.train"]), TRUST):
+        problems = check(kitchen.compose(fit + text), trust)
+        assert any(words in problem.message for problem in problems), [problem.message for problem in problems]

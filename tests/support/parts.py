@@ -152,11 +152,6 @@ def double(*, mode: Literal["exact"] = "exact") -> Scale:
     return Scale(by=2.0)
 
 
-def unannotated(by):
-    """What it makes is anybody's guess."""
-    return Scale(by=by)
-
-
 class Count:
     """A job that counts to `duration` steps, a file a step, and goes on where it was killed.
 
@@ -330,13 +325,6 @@ def _inside() -> type[Shift]:
 
 
 made_inside = _inside()
-
-
-class Unresolved(Shift):
-    """Its annotation names what this module does not have."""
-
-    def __init__(self, *, by: "Nowhere") -> None:  # type: ignore[name-defined]  # noqa: F821
-        super().__init__()
 
 
 class Unreadable(Shift):

@@ -38,7 +38,9 @@ COMMON = {
         "a key given twice": Wrong("seed: 1\nseed: 2\n" + W),
         "an argument that was not given": Wrong(W + "stage: {_target_: '@.Scale'}"),
         "an argument that the job gives": Wrong(W + "later: {_target_: '@.Both', given: 1, more: 2}"),
-        "a word of Hydra's": Wrong(W + "stage: {_target_: '@.Shift', _partial_: true}"),
+        "a word of Hydra's": Wrong(FLOW + "steps: {a: {_target_: '@.Wide', _partial_: true}}"),
+        "arguments by position that are no list": Wrong(W + "loose: {_target_: '@.Loose', _args_: 1}"),
+        "too many arguments by position": Wrong(W + "loose: {_target_: '@.Loose', _args_: [1, 2]}"),
     },
     "Values": {
         "a value of another kind": Wrong(W + 'count: "28"'),
@@ -142,7 +144,8 @@ RARE = {
         "a name that is no name": Wrong(W + "stage: {_target_: [a]}"),
         "a name from the environment": Wrong(W + "stage: {_target_: '${env:PARTS_CLASS}'}",
                                              variables={"PARTS_CLASS": "x"}),
-        "a component where anything goes": Wrong(W + "loose: {_target_: '@.Loose', more: {_target_: '@.Quiet'}}"),
+        "a component where anything goes": Wrong(W + "loose: {_target_: '@.Loose', value: {_target_: "
+            "lightning.pytorch.callbacks.RichProgressBar, console_kwargs: {a: {_target_: '@.Quiet'}}}}"),
         "a protocol": Wrong(W + "stage: {_target_: '@.Stage'}"),
         "a function that makes a text": Wrong(W + "stage: {_target_: '@.label', text: x}"),
         "a function of Python's": Wrong(W + "stage: {_target_: os.system}"),
@@ -158,7 +161,6 @@ RARE = {
             "my_parts.py": "import a_package_that_is_absent\n"}),
         "a module that fails": Wrong("_target_: my_parts.Job", trust=("my_parts",), files={
             "my_parts.py": "SIZE = {}['size']\n"}),
-        "annotations that mean nothing": Wrong(W + "stage: {_target_: '@.Unresolved'}"),
         "arguments that cannot be read": Wrong(W + "stage: {_target_: '@.Unreadable'}"),
     },
     "Files": {

@@ -9,6 +9,7 @@ import sys
 from functools import partial
 from inspect import signature
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -277,3 +278,10 @@ def test_a_recipe_runs_checks_and_says_what_is_wrong_with_an_argument(tmp_path: 
     assert "did you mean max_epochs" in said.out + said.err
     assert main(["run", recipe, f"run_dir={tmp_path / 'run'}", "trainer.max_epochs=1"]) == 0
     assert "Loss" in (tmp_path / "run/report.html").read_text()
+
+
+@pytest.mark.slow  # 256 steps
+def test_the_demo_learns_as_its_header_says(tmp_path: Path) -> None:
+    assert main(["run", str(ROOT / "recipes/lightning/boring.yaml"), f"run_dir={tmp_path / 'run'}"]) == 0
+    losses = [line["loss"] for _, line in lines(tmp_path / "run") if "loss" in line]
+    assert 0.7 < mean(losses[:16]) < 1.5 and mean(losses[-64:]) < 0.2

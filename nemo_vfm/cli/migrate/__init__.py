@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Turns YAML of NeMo 1 and 2, DFM or AutoModel into a recipe, and accounts for every key of the file.
+"""Turns YAML of NeMo 1 and 2, DFM, AutoModel or LightningCLI into a recipe, and accounts for every key of the file.
 
 Nothing that a file names is imported: a class is a text that is in a table or not. A new format is a new file.
 """
@@ -15,6 +15,7 @@ from nemo_vfm.cli.migrate.draft import Draft, Fate, Kind
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value, read_keys
 from nemo_vfm.cli.migrate.formats import Format, kind_of, recognised
 from nemo_vfm.cli.migrate.language import language
+from nemo_vfm.cli.migrate.lightning_cli import LIGHTNING_CLI, is_lightning_cli, lightning_cli
 from nemo_vfm.cli.migrate.nemo1 import NEMO1
 from nemo_vfm.cli.migrate.nemo2 import NEMO2
 from nemo_vfm.cli.migrate.parallel import parallel
@@ -22,6 +23,7 @@ from nemo_vfm.cli.migrate.training import spare_norms, training
 from nemo_vfm.core.errors import UserError
 
 FORMATS = {form.name: form for form in (AUTOMODEL, DFM, NEMO2, NEMO1)}
+_NAMES = (*FORMATS, LIGHTNING_CLI.name)
 _FLOW_MODELS = ("flow_matching.", "model.num_joint_layers", "model.context_dim", "model.crossattn_emb_size")
 
 
@@ -65,6 +67,9 @@ def migrate(text: str, name: str, form: str = "", kind: Kind | None = None) -> M
         UserError: it cannot be read, or what it is cannot be told.
     """
     keys = read_keys(text, name)
+    if form == LIGHTNING_CLI.name or (not form and is_lightning_cli(keys)):
+        draft = lightning_cli(keys)
+        return Migration(LIGHTNING_CLI, draft, tuple(Entry(key, draft.fates[key.path]) for key in keys))
     chosen = _format(keys, name, form)
     trained = kind or kind_of(keys, chosen)
     if trained is None:
@@ -91,7 +96,7 @@ def _format(keys: Sequence[Key], name: str, form: str) -> Format:
     if any(key.path.startswith("inference.") for key in keys):
         raise UserError(f"{name} samples from a trained model, and only trainings are migrated: start from "
                         f"`nemo-vfm copy diffusion/sample`")  # fmt: skip
-    raise UserError(f"{name} matches none of the known formats, which are {', '.join(FORMATS)}; if it is one of "
+    raise UserError(f"{name} matches none of the known formats, which are {', '.join(_NAMES)}; if it is one of "
                     f"them, pass --from FORMAT")  # fmt: skip
 
 

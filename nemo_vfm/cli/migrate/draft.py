@@ -12,7 +12,7 @@ from typing import Literal
 
 from nemo_vfm.cli.migrate.foreign_yaml import Value
 
-Kind = Literal["diffusion", "language"]
+Kind = Literal["diffusion", "language", "lightning"]
 Verdict = Literal["carried", "changed", "left"]
 
 

@@ -45,12 +45,14 @@ class Key:
         value: a single value, or the single values of a list.
         line: where it stands.
         secret: whether the value is nobody's business.
+        is_mapping: whether it is an empty mapping, whose value is that of an empty list.
     """
 
     path: str
     value: Value
     line: int
     secret: bool = False
+    is_mapping: bool = False
 
 
 @dataclass(slots=True)
@@ -185,13 +187,14 @@ def _flat(node: _Node, path: str) -> Iterator[Key]:
         values = tuple(item.body for item in node.body if not isinstance(item.body, list | dict))
         yield Key(path, values, node.line)
     else:
-        yield Key(path, node.body if not isinstance(node.body, dict) else (), node.line)
+        is_mapping = isinstance(node.body, dict)
+        yield Key(path, node.body if not isinstance(node.body, dict) else (), node.line, is_mapping=is_mapping)
 
 
 def _followed(keys: list[Key]) -> tuple[Key, ...]:
     """`${a.b}` replaced by the single value at that address, where there is one."""
     values = {key.path: key.value for key in keys}
-    followed = [Key(key.path, _target_of(key.value, values), key.line) for key in keys]
+    followed = [replace(key, value=_target_of(key.value, values)) for key in keys]
     named = {text for key in followed if _is_secret(key) for text in _texts(key.value) if len(text) >= _MIN_SECRET}
     return tuple(replace(key, secret=_is_secret(key) or _holds(key.value, named)) for key in followed)
 

@@ -24,7 +24,7 @@ def account(migrated: Migration, width: int) -> Iterator[tuple[str, str]]:
     yield from (("  " + line, "") for line in _columns(carried))
     yield from _head("Changed", changed)
     for entry in changed:
-        yield f"  {_sentence(entry)}  ->  {entry.fate.where}", ""
+        yield f"  {_sentence(entry)}  ->  {shown_line(entry.fate.where)}", ""
         yield from _wrapped(entry.fate.why, 6, width)
     yield from _head("Not carried over", left)
     for why, entries in by_reason(left).items():
@@ -46,7 +46,9 @@ def _head(title: str, entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
 def _columns(entries: Sequence[Entry]) -> list[str]:
     sentences = [_sentence(entry) for entry in entries]
     width = min(max(map(len, sentences), default=0), 70)
-    return [f"{text:<{width}}  ->  {entry.fate.where}" for text, entry in zip(sentences, entries, strict=True)]
+    return [
+        f"{text:<{width}}  ->  {shown_line(entry.fate.where)}" for text, entry in zip(sentences, entries, strict=True)
+    ]
 
 
 def _sentence(entry: Entry) -> str:

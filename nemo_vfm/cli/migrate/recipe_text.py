@@ -9,12 +9,14 @@ from collections.abc import Iterator, Sequence
 from nemo_vfm.cli.migrate import Entry, Migration
 from nemo_vfm.cli.migrate.draft import Draft
 from nemo_vfm.cli.migrate.foreign_yaml import Key, Value
+from nemo_vfm.cli.migrate.lightning_cli import trust_words
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.parallel.plan.plan import AXES
 
-_ORDER = ("_target_", "base", "start_from", "data", "task", "model", "adapters", "parallel", "optimizer",
-          "schedule", "engine", "precision", "ema", "duration", "checkpoint", "validation", "callbacks", "loggers",
-          "seed")  # fmt: skip
+_ORDER = ("_target_", "base", "start_from", "module", "data", "task", "model", "adapters", "parallel", "optimizer",
+          "lr_scheduler", "schedule", "engine", "precision", "ema", "duration", "checkpoint", "validation", "trainer",
+          "accelerator", "devices", "num_nodes", "strategy", "callbacks", "loggers", "seed",
+          "initial_seed")  # fmt: skip
 _SHOWN = 60  # characters of a value in a comment
 _HEAD = """\
 # {what}: {source}, migrated from {form}'s format.
@@ -25,6 +27,7 @@ _HEAD = """\
 _WHAT = {
     "diffusion": "A diffusion transformer",
     "language": "A language model",
+    "lightning": "A Lightning training",
 }
 
 
@@ -38,7 +41,8 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
     """
     draft = migrated.draft
     counts = {verdict: len(migrated.of(verdict)) for verdict in ("carried", "changed", "left")}
-    gaps = "".join(f" {address}=..." for address, value in draft.values.items() if value == "???")
+    gaps = trust_words(draft)
+    gaps += "".join(f" {shown_line(address)}=..." for address, value in draft.values.items() if value == "???")
     head = _HEAD.format(
         what=_WHAT[draft.kind],
         source=shown(source),
@@ -50,14 +54,17 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
         **counts,
     )
     defaults = "".join(f"  - {{{slot}: {choice}}}\n" for slot, choice in sorted(draft.choices.items(), key=_rank))
+    defaults = f"defaults:\n{defaults}" if defaults else ""
     body = "\n".join(_aligned(list(_lines(_tree(migrated), migrated, "", 0))))
-    return f"{head}defaults:\n{defaults}{body}\n{_account(migrated)}"
+    return f"{head}{defaults}{body}\n{_account(migrated)}"
 
 
 def _hardware(draft: Draft) -> str:
-    degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
+    addresses = ["devices", "num_nodes"] if draft.kind == "lightning" else [f"parallel.{axis}" for axis in AXES]
+    degrees = [draft.values.get(address) or 1 for address in addresses]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
-    return "one device" if world == 1 else f"{world} devices, as parallel says"
+    where = "" if draft.kind == "lightning" else ", as parallel says"
+    return "one device" if world == 1 else f"{world} devices{where}"
 
 
 def shown_line(text: str) -> str:
@@ -112,11 +119,21 @@ def _rank_of_address(item: tuple[str, Value]) -> tuple[int, str, bool]:
 def _lines(node: dict[str, object], migrated: Migration, path: str, depth: int) -> Iterator[tuple[str, str]]:
     for key, value in node.items():
         address, indent = f"{path}.{key}" if path else key, "  " * depth
-        if isinstance(value, dict):
-            yield f"{indent}{key}:", ""
+        if isinstance(value, dict) and list(value) == [str(number) for number in range(len(value))]:
+            yield f"{indent}{text_of(key)}: {_flow(value)}", ""  # a list of mappings
+        elif isinstance(value, dict):
+            yield f"{indent}{text_of(key)}:", ""
             yield from _lines(value, migrated, address, depth + 1)
         else:
-            yield f"{indent}{key}: {_text(value)}", _comment(migrated, address)
+            yield f"{indent}{text_of(key)}: {_text(value)}", _comment(migrated, address)
+
+
+def _flow(value: object) -> str:
+    if not isinstance(value, dict):
+        return text_of(value, in_list=True) if isinstance(value, str) else _text(value)
+    if list(value) == [str(number) for number in range(len(value))]:
+        return f"[{', '.join(map(_flow, value.values()))}]"
+    return f"{{{', '.join(f'{text_of(key, in_list=True)}: {_flow(below)}' for key, below in value.items())}}}"
 
 
 def _text(value: object) -> str:
@@ -143,7 +160,9 @@ def _aligned(lines: list[tuple[str, str]]) -> list[str]:
 
 def _account(migrated: Migration) -> str:
     """What was changed and what was not carried over, as comments; the original's values are not lost with it."""
-    changed = [f"#   {_said(entry)} -> {entry.fate.where}: {entry.fate.why}" for entry in migrated.of("changed")]
+    changed = [
+        f"#   {_said(entry)} -> {shown_line(entry.fate.where)}: {entry.fate.why}" for entry in migrated.of("changed")
+    ]
     left = [
         line
         for why, entries in by_reason(migrated.of("left")).items()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Make a recipe from YAML of NeMo 1 or 2, DFM or AutoModel, and list what is not carried over, and why."""
+"""Make a recipe from YAML of NeMo 1 or 2, DFM, AutoModel or LightningCLI, and list what is left behind, and why."""
 
 import argparse
 import sys
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from nemo_vfm.cli.migrate import Migration
 
-_FORMATS = ("automodel", "dfm", "nemo2", "nemo1")
+_FORMATS = ("automodel", "dfm", "nemo2", "nemo1", "lightning-cli")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,6 +25,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the recipe, tell every key's fate, and check what was written."""
     from nemo_vfm.cli.copy_recipe import write
     from nemo_vfm.cli.migrate import migrate
+    from nemo_vfm.cli.migrate.lightning_cli import trust_words
     from nemo_vfm.cli.migrate.recipe_text import recipe_text
     from nemo_vfm.config.recipe_errors import shown_path
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
     migrated = migrate(_text(arguments.file), str(arguments.file), arguments.form, arguments.kind)
     write({out: recipe_text(migrated, arguments.file.name, shown_path(str(out)))})
     _tell(migrated, arguments.file, out)
-    return _check(out, another=bool(migrated.draft.differences))
+    return _check(out, trust_words(migrated.draft), another=bool(migrated.draft.differences))
 
 
 def _text(file: Path) -> str:
@@ -60,8 +61,9 @@ def _tell(migrated: "Migration", file: Path, out: Path) -> None:
     paper.line()
 
 
-def _check(out: Path, *, another: bool) -> int:
-    """What `nemo-vfm check` says of it: values for the user to give are fine, problems would be ours."""
+def _check(out: Path, trust: str, *, another: bool) -> int:
+    """What `nemo-vfm check` says of it: values for the user to give are fine, and so are classes for the user to trust;
+    other problems would be ours."""
     from nemo_vfm.config import RecipeError, build, check, compose
 
     composed = compose(out)
@@ -69,7 +71,7 @@ def _check(out: Path, *, another: bool) -> int:
     if not problems:
         build(composed)  # constructors look at their numbers, and object
     missing = [problem.path for problem in problems if problem.kind == "missing"]
-    errors = [problem for problem in problems if problem.kind != "missing"]
+    errors = [one for one in problems if one.kind != "missing" and not (trust and " is not trusted" in one.message)]
     if errors:
         sys.stdout.write(
             f"{RecipeError(errors)}\n{out}: what was carried over does not fit as it is; change it there\n"
@@ -78,4 +80,6 @@ def _check(out: Path, *, another: bool) -> int:
     gaps = f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} yours to give." if missing else ""
     said = "checks, but is another training, as said on top" if another else "checks"
     sys.stdout.write(f"{out} {said}.{gaps}\n")
+    if trust:
+        sys.stdout.write(f"It names classes that run their own code. If you trust them: nemo-vfm check {out}{trust}\n")
     return 0

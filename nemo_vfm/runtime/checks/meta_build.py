@@ -4,9 +4,9 @@
 
 import sys
 from inspect import signature
-from typing import TYPE_CHECKING, get_type_hints
+from typing import TYPE_CHECKING
 
-from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories
+from nemo_vfm.config import BoundFactory, Problem, RecipeError, build, factories, hints
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.job import Job
@@ -58,6 +58,11 @@ def unfit(
 
 
 def _refused(factory: BoundFactory) -> "Sequence[Problem]":
+    made = hints.returns(factory.call.target)
+    if any(base.__module__.partition(".")[0] == "pytorch_lightning" for base in getattr(made, "__mro__", ())):
+        return factory.refused(f"{made.__qualname__} is made of classes of pytorch_lightning, and recipes train with "
+                               f"lightning.pytorch, whose classes are others; where it is defined, import them from "
+                               f"lightning.pytorch (import lightning.pytorch as pl)").problems  # fmt: skip
     try:
         _try(factory)
     except RecipeError as error:
@@ -80,7 +85,7 @@ def _of_files(error: BaseException) -> bool:
 def _try(factory: BoundFactory) -> None:
     """Build it where that reads nothing: a function that makes a model may read a folder."""
     torch, target = sys.modules.get("torch"), factory.call.target
-    kind = target if isinstance(target, type) else get_type_hints(target).get("return")
+    kind = hints.returns(target)
     if torch is None or not isinstance(kind, type):
         return
     if issubclass(kind, torch.nn.Module) and kind is target and not _takes_more(factory):

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from inspect import signature
 from pathlib import Path
+from types import MethodType
 from typing import Any, TypeVar
 
 import lightning
@@ -12,6 +13,9 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
+from torch.nn import Parameter
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import UserError
@@ -34,8 +38,10 @@ def train(job: LightningFit, run: Run) -> Outcome:
     """See `LightningFit.run`."""
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()
-    seed_all(derive(run.seed, "initial weights"))
+    seed_all(derive(run.seed, "initial weights") if job.initial_seed is None else job.initial_seed)
     module = _made("module", job.module(), LightningModule)
+    if job.optimizer is not None:
+        _replace_optimizer(module, job.optimizer, job.lr_scheduler)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
     trainer = _trainer(job, run)
     if (found := newest(run.folder)) is not None:
@@ -47,6 +53,23 @@ def train(job: LightningFit, run: Run) -> Outcome:
     steps = trainer.global_step
     figures = {**numbers(trainer.callback_metrics), "steps": float(steps)}
     return Outcome(f"trained {steps} steps; checkpoints in {run.folder / 'checkpoints'}", figures)
+
+
+def _replace_optimizer(
+    module: LightningModule, optimizer: Factory[[Iterable[Parameter]], Optimizer],
+    lr_scheduler: Factory[[Optimizer], LRScheduler] | None,
+) -> None:  # fmt: skip
+    """Let the recipe's optimizer and schedule stand for what the module would configure, as LightningCLI does."""
+
+    def configure_optimizers(self: LightningModule) -> Any:
+        made = optimizer(self.parameters())
+        if lr_scheduler is None:
+            return made
+        scheduler = lr_scheduler(made)
+        monitor = {"monitor": scheduler.monitor} if hasattr(scheduler, "monitor") else {}
+        return {"optimizer": made, "lr_scheduler": {"scheduler": scheduler, **monitor}}
+
+    module.configure_optimizers = MethodType(configure_optimizers, module)  # type: ignore[method-assign]
 
 
 def _made(name: str, made: object, kind: type[T]) -> T:
