@@ -11,18 +11,22 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
 
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.train.callbacks.metrics_log import truncate
+from nemo_vfm.train.lightning.experiment import RunExperiment
 
 FILE = "metrics.jsonl"
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Those that are single and finite; JSON has no other."""
-    found = {name: float(value) for name, value in metrics.items() if getattr(value, "numel", lambda: 1)() == 1}
+    plain = {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    found = {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
@@ -34,7 +38,7 @@ class _Lines:
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
         if (found := conceal_names(numbers(metrics))) and ranks.is_first():
-            line = {"step": step, "time_s": round(time.monotonic() - self._began, 4), **found}
+            line = {**found, "step": step, "time_s": round(time.monotonic() - self._began, 4)}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -48,12 +52,28 @@ class RunMetrics(Logger):
 
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
-        self._lines = _Lines(folder)
+        self._lines, self._folder = _Lines(folder), folder
+        self._experiment = RunExperiment(folder, self._lines) if ranks.is_first() else DummyLogger().experiment
 
     @property
     def name(self) -> str:
         """As little as a logger may say."""
         return "nemo_vfm"
+
+    @property
+    def experiment(self) -> Any:
+        """What takes pictures; on other ranks than the first, what takes any call and does nothing."""
+        return self._experiment
+
+    @property
+    def save_dir(self) -> str:
+        """The run folder; it is `trainer.log_dir`, too."""
+        return str(self._folder)
+
+    @property
+    def log_dir(self) -> str:
+        """The same, as modules ask TensorBoard's logger for it."""
+        return self.save_dir
 
     @property
     def version(self) -> None:
@@ -65,6 +85,28 @@ class RunMetrics(Logger):
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: the recipe is in the folder."""
+
+
+class OtherRanksLogger(DummyLogger):
+    """Stands in the place of a logger that only the first rank has, and knows its folder.
+
+    Args:
+        log_dir: of the first rank's logger; None where it has none.
+    """
+
+    def __init__(self, log_dir: str | None) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+
+    @property
+    def log_dir(self) -> str | None:
+        """A module may make a path of it."""
+        return self._log_dir
+
+    @property
+    def save_dir(self) -> str | None:
+        """The same."""
+        return self._log_dir
 
 
 class RecordLoss(Callback):

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 
@@ -16,8 +17,9 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.train.lightning.bar import LightningBar
-from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.metrics import OtherRanksLogger, RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning_fit import LightningFit
@@ -64,7 +66,7 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
         num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=[*callbacks, *ours, *_bar(has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.devices), OwnCheckpoints(run.folder)], enable_model_summary=False,
-        enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks), enable_progress_bar=has_bar,
+        enable_progress_bar=has_bar,
     )  # fmt: skip
 
 
@@ -84,5 +86,9 @@ def _devices(job: LightningFit, *, on_gpu: bool) -> int | list[int]:
 
 
 def _loggers(sources: Mapping[str, LoggerSource | LightningLogger], folder: Path) -> list[Logger]:
+    """Those of the recipe and ours, in the same places on every rank; only the first rank opens those of the recipe."""
     theirs = [logger_of(name, one, folder) for name, one in sources.items()] if ranks.is_first() else []
-    return [*theirs, RunMetrics(folder)]
+    folders = [getattr(one, "log_dir", None) or one.save_dir for one in theirs]
+    folders = json.loads(first_says(json.dumps(folders, default=str)))
+    others = [] if ranks.is_first() else [OtherRanksLogger(one) for one in folders]
+    return [*theirs, *others, RunMetrics(folder)]
