@@ -19,6 +19,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.train.lightning.bar import LightningBar
+from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
 from nemo_vfm.train.lightning.metrics import OtherRanksLogger, RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
@@ -59,7 +60,8 @@ def _trainer(job: LightningFit, run: Run) -> Trainer:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
+    ours = [ExactResume(run.seed), RecordLoss(run.folder), PlainHyperparameters(),
+            SaveAndStop(run.folder, job.every_steps, job.keep_last)]  # fmt: skip
     on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")
     return Trainer(
         **job.trainer.given(), accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
