@@ -143,6 +143,8 @@ class LightningFit:
         loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's.
         every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
         keep_last: how many of the newest stay on disk.
+        on_nan: what becomes of a run whose loss is NaN or infinite in eight batches in a row: it ends as failed, or
+            goes on. Either way it says since which step.
     """
 
     def __init__(
@@ -151,7 +153,7 @@ class LightningFit:
         num_nodes: int = 1, strategy: str | Factory[[], LightningStrategy] = "auto",
         callbacks: Mapping[str, Factory[[], LightningCallback]] | None = None,
         loggers: Mapping[str, LoggerSource | LightningLogger] | None = None, every_steps: int = 1000,
-        keep_last: int = 2,
+        keep_last: int = 2, on_nan: Literal["stop", "continue"] = "stop",
     ) -> None:  # fmt: skip
         if devices < 1 or num_nodes < 1 or every_steps < 1 or keep_last < 1:
             raise ValueError(f"devices ({devices}), num_nodes ({num_nodes}), every_steps ({every_steps}) and keep_last "
@@ -160,6 +162,7 @@ class LightningFit:
         self.accelerator, self.devices, self.num_nodes = accelerator, devices, num_nodes
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
         self.every_steps, self.keep_last = every_steps, keep_last
+        self.on_nan: Literal["stop", "continue"] = on_nan
 
     def num_ranks(self) -> int:
         """See `MultiRankJob`."""

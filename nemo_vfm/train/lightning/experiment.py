@@ -4,10 +4,10 @@
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 import numpy as np
@@ -18,7 +18,6 @@ from nemo_vfm.core import log, progress
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.json_value import Json
 
 FOLDER = "pictures"
 MAX_TAGS = 100
@@ -28,24 +27,16 @@ MAX_STEP = 10**12 - 1
 _COLUMNS = 8  # of a grid of several pictures, as TensorBoard has it
 
 
-class Lines(Protocol):
-    """Where numbers go: metrics.jsonl."""
-
-    def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """A line."""
-        ...
-
-
 class RunExperiment:
     """Takes pictures, figures and numbers; any other `add_...` is refused once in words and then ignored.
 
     Args:
         folder: the run folder.
-        lines: take the numbers.
+        write: takes the numbers, for metrics.jsonl.
     """
 
-    def __init__(self, folder: WritePath, lines: Lines) -> None:
-        self.log_dir, self._pictures, self._lines = str(folder), folder / FOLDER, lines
+    def __init__(self, folder: WritePath, write: Callable[[Mapping[str, Any]], None]) -> None:
+        self.log_dir, self._pictures, self._write = str(folder), folder / FOLDER, write
 
     def get_logdir(self) -> str:
         """The run folder."""
@@ -53,11 +44,11 @@ class RunExperiment:
 
     def add_scalar(self, tag: str, scalar_value: Any, *_: Any, **__: Any) -> None:
         """A number; it stands at the run's step, as all lines of metrics.jsonl do, whatever number comes with it."""
-        self._lines.add(int(_run_step()), {tag: scalar_value})
+        self._write({tag: scalar_value})
 
     def add_scalars(self, main_tag: str, tag_scalar_dict: Mapping[str, Any], *_: Any, **__: Any) -> None:
         """Several at once."""
-        self._lines.add(int(_run_step()), {f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()})
+        self._write({f"{main_tag}/{tag}": value for tag, value in tag_scalar_dict.items()})
 
     def add_image(
         self, tag: str, img_tensor: Any, global_step: Any = None, walltime: Any = None, dataformats: str = "CHW"
@@ -109,15 +100,11 @@ class RunExperiment:
             return
         folder.mkdir(parents=True, exist_ok=True)
         picture.thumbnail((MAX_SIDE_PX, MAX_SIDE_PX))
-        number = min(max(0, int(_run_step() if step is None else step)), MAX_STEP)
+        number = min(max(0, int(progress.current().get("step", 0) if step is None else step)), MAX_STEP)
         write_bytes(folder / f"step-{number:08d}.png", _png(picture))
         if len(found := sorted(folder.glob("step-*.png"))) > MAX_A_TAG:
             for path in found[1:-1:2]:
                 path.unlink()
-
-
-def _run_step() -> Json:
-    return progress.current().get("step", 0)
 
 
 def _file_name(tag: str) -> str:

@@ -15,8 +15,10 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 
 from nemo_vfm.core import preemption, progress, ranks
+from nemo_vfm.core.metric_names import NOT_FINITE
 from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.callbacks.metrics_log import truncate
 from nemo_vfm.train.lightning.experiment import RunExperiment
 
@@ -25,9 +27,12 @@ FILE = "metrics.jsonl"
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Those that are single and finite; JSON has no other."""
+    return {name: value for name, value in _single(metrics).items() if math.isfinite(value)}
+
+
+def _single(metrics: Mapping[str, Any]) -> dict[str, float]:
     plain = {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
-    found = {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
 
 
 class _Lines:
@@ -37,7 +42,10 @@ class _Lines:
         self.path, self._began = folder / FILE, time.monotonic()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if (found := conceal_names(numbers(metrics))) and ranks.is_first():
+        if (single := conceal_names(_single(metrics))) and ranks.is_first():
+            found: dict[str, Json] = numbers(single)
+            if lost := sorted(single.keys() - found.keys()):
+                found[NOT_FINITE] = lost
             line = {**found, "step": step, "time_s": round(time.monotonic() - self._began, 4)}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
@@ -53,7 +61,7 @@ class RunMetrics(Logger):
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
         self._lines, self._folder = _Lines(folder), folder
-        self._experiment = RunExperiment(folder, self._lines) if ranks.is_first() else DummyLogger().experiment
+        self._experiment = RunExperiment(folder, self._now) if ranks.is_first() else DummyLogger().experiment
 
     @property
     def name(self) -> str:
@@ -82,6 +90,9 @@ class RunMetrics(Logger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """A line. Lightning counts the step that is being taken from 0, and metrics.jsonl from 1."""
         self._lines.add((step or 0) + 1, metrics)
+
+    def _now(self, metrics: Mapping[str, Any]) -> None:
+        self._lines.add(max(1, progress.current().get("step", 0)), metrics)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: the recipe is in the folder."""

@@ -3,11 +3,11 @@
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch import Callback, LightningDataModule, LightningModule
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
@@ -15,12 +15,17 @@ from lightning.pytorch.strategies import Strategy
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.metric_names import NOT_FINITE, not_finite_since, not_finite_text
 from nemo_vfm.core.seed import derive
+from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
-from nemo_vfm.train.lightning.metrics import OtherRanksLogger, RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.ended_by import RememberingTrainer
+from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.not_finite import StopAtNaN
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning_fit import LightningFit
@@ -37,14 +42,24 @@ def train(job: LightningFit, run: Run) -> Outcome:
     seed_all(derive(run.seed, "initial weights"))
     module = _made("module", job.module(), LightningModule)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
-    trainer = _trainer(job, run)
+    callbacks = {name: _made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
+    trainer = _trainer(job, run, list(callbacks.values()))
     if (found := newest(run.folder)) is not None:
         log.info(f"resuming from {found}")
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     steps = trainer.global_step
-    figures = {**numbers(trainer.callback_metrics), "steps": float(steps)}
-    return Outcome(f"trained {steps} steps; checkpoints in {run.folder / 'checkpoints'}", figures)
+    written = list(last_records(run.folder / FILE))
+    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(steps)}
+    lost = not_finite_text(not_finite_since(written))
+    return Outcome(f"trained {steps} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
+                   f"checkpoints in {run.folder / 'checkpoints'}", figures)  # fmt: skip
+
+
+def _last_loss(records: Sequence[Mapping[str, Json]]) -> dict[str, float]:
+    """Of the last step that has one; none where it is not finite."""
+    last = next((one for one in records if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
+    return numbers({"loss": last["loss"]}) if "loss" in last else {}
 
 
 def _made(name: str, made: object, kind: type[T]) -> T:
@@ -54,16 +69,16 @@ def _made(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: LightningFit, run: Run) -> Trainer:
-    callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
+def _trainer(job: LightningFit, run: Run, callbacks: list[Callback]) -> RememberingTrainer:
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
     ours = [ExactResume(run.seed), RecordLoss(run.folder), PlainHyperparameters(),
-            SaveAndStop(run.folder, job.every_steps, job.keep_last)]  # fmt: skip
+            SaveAndStop(run.folder, job.every_steps, job.keep_last),
+            *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else [])]  # fmt: skip
     on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")
-    return Trainer(
+    return RememberingTrainer(
         **job.trainer.given(), accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
         num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=[*callbacks, *ours, *_bar(has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,

@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -119,16 +120,6 @@ def test_on_two_ranks_the_first_draws_and_the_others_find_the_same_folders(tmp_p
     require_drawn(tmp_path / "run", with_board=True, ranks=2)
 
 
-class Kept:
-    """Takes the numbers."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[int, dict[str, Any]]] = []
-
-    def add(self, step: int, metrics: Any) -> None:
-        self.lines.append((step, dict(metrics)))
-
-
 def drawn(folder: Path) -> list[Path]:
     """All pictures."""
     return sorted((folder / experiment.FOLDER).rglob("*.png"))
@@ -138,7 +129,7 @@ def drawn(folder: Path) -> list[Path]:
 @given(tag=st.text(max_size=300))
 def test_no_tag_leads_out_of_the_folder_of_pictures_and_short_ones_can_be_read_back(tmp_path_factory, tag: str) -> None:
     folder = tmp_path_factory.mktemp("run")
-    RunExperiment(folder, Kept()).add_image(tag, torch.rand(3, 2, 2), 7)
+    RunExperiment(folder, print).add_image(tag, torch.rand(3, 2, 2), 7)
     (path,) = drawn(folder)
     assert path.parent.parent == folder / experiment.FOLDER and path.name == "step-00000007.png"
     assert [one for one in folder.rglob("*") if one.is_file()] == [path]
@@ -149,7 +140,7 @@ def test_numbers_of_names_pictures_and_pixels_have_bounds(tmp_path: Path, monkey
     monkeypatch.setattr(experiment, "MAX_TAGS", 3)
     monkeypatch.setattr(experiment, "MAX_A_TAG", 4)
     log.warn_once.cache_clear()
-    kept = RunExperiment(tmp_path, Kept())
+    kept = RunExperiment(tmp_path, print)
     for number in range(30):
         kept.add_image(f"of its own {number}", torch.rand(1, 2, 2))
         kept.add_image("of its own 0", torch.rand(1, 2, 2), number)
@@ -163,7 +154,7 @@ def test_numbers_of_names_pictures_and_pixels_have_bounds(tmp_path: Path, monkey
 def test_every_order_and_type_of_the_same_picture_gives_the_same_pixels(tmp_path: Path) -> None:
     whole = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     fractions = torch.from_numpy(whole).permute(2, 0, 1) / 255 + 1e-4
-    kept = RunExperiment(tmp_path, Kept())
+    kept = RunExperiment(tmp_path, print)
     kept.add_image("a", whole, 0, dataformats="HWC")
     kept.add_image("b", fractions.requires_grad_(), 0)
     kept.add_images("c", fractions[None], 0)
@@ -185,8 +176,8 @@ def test_every_order_and_type_of_the_same_picture_gives_the_same_pixels(tmp_path
 
 def test_a_call_that_keeps_nothing_says_so_once_and_one_that_summary_writer_lacks_is_an_error(tmp_path, capfd) -> None:
     log.warn_once.cache_clear()
-    lines = Kept()
-    kept = RunExperiment(tmp_path, lines)
+    lines = list[Mapping[str, Any]]()
+    kept = RunExperiment(tmp_path, lines.append)
     for step in range(3):
         kept.add_histogram("weights", torch.rand(3), step)
         kept.add_text("note", "text", step)
@@ -195,6 +186,6 @@ def test_a_call_that_keeps_nothing_says_so_once_and_one_that_summary_writer_lack
     kept.close()
     said = " ".join(capfd.readouterr().err.split())
     assert said.count("experiment.add_histogram, which the run folder does not keep") == said.count("add_text") == 1
-    assert [metrics for _, metrics in lines.lines] == [{"loss/a": 1.0, "loss/b": 2.0}]
+    assert lines == [{"loss/a": 1.0, "loss/b": 2.0}]
     with pytest.raises(AttributeError, match="'log' is none; name the logger that has it"):
         kept.log({"loss": 1.0})
