@@ -39,7 +39,8 @@ def not_finite_since(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def not_finite_text(since: Mapping[str, int]) -> str:
-    """It as words, losses first; empty where all is finite."""
-    names = sorted(since, key=lambda name: ("loss" not in name, since[name], name))
-    listed = [f"{name} is not finite since step {since[name]:,}" for name in names[:3]]
-    return ", ".join([*listed, *([f"nor are {len(names) - 3} others"] if len(names) > 3 else [])])
+    """It as words, the earliest three, losses first; empty where all is finite."""
+    ordered = sorted(since, key=lambda name: (since[name], "loss" not in name, name))
+    more = [f"{len(ordered) - 3} more"] if len(ordered) > 3 else []
+    parts = [f"{name} (since step {since[name]:,})" for name in ordered[:3]]
+    return f"NaN or infinite: {', '.join([*parts, *more])}" if since else ""

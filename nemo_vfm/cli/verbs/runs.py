@@ -89,9 +89,11 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
             text.append(row["run"])
         text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
         error_lines = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
+        lost = not_finite_text(line.not_finite)
+        lost_lines = [lost] if lost and lost not in "".join(error_lines) else []
         text += [
             f"    {textwrap.shorten(note, max(20, width - 4), placeholder=' ...')}"
-            for note in [*error_lines, *filter(None, [not_finite_text(line.not_finite)]), *line.notes]
+            for note in [*error_lines, *lost_lines, *line.notes]
         ]
     return "".join(f"{row}\n" for row in text)
 

@@ -84,7 +84,7 @@ def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str,
     body = fragment(_CHARTS, {"charts": list(_losses(values)), "footnote": mfu})
     last = max([*(points[-1][0] for points in values.values()), *lost.values(), *times])
     took = f" in {span(max(times.values()))}" if times else ""
-    beware = f" Beware: {clean(not_finite_text(lost), 300)}." if lost else ""
+    beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
     return Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(values, lost))
 
 

@@ -34,11 +34,11 @@ class StopAtNaN(Callback):
         self._in_a_row = 0 if all(map(math.isfinite, _losses(trainer, outputs))) else self._in_a_row + 1
         self._batches += 1
         if self._batches % IN_A_ROW == 0 and greatest(float(self._in_a_row)) >= (IN_A_ROW,):
-            since = not_finite_text(not_finite_since(last_records(self._metrics))) or "the loss is not finite"
-            raise UserError(
-                f"{since}, in {IN_A_ROW} batches in a row and more, and on_nan is stop. Lower the learning rate, set "
-                f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run goes on"
-            )
+            since = not_finite_text(not_finite_since(last_records(self._metrics)))
+            found = f" ({since})" if since else ""
+            raise UserError(f"the loss stays NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
+                            f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
+                            f"goes on")  # fmt: skip
 
 
 def _losses(trainer: Trainer, outputs: Any) -> list[float]:
