@@ -4,8 +4,8 @@
 
 import sys
 from argparse import Namespace
-from collections import OrderedDict, defaultdict
-from collections.abc import Mapping
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from io import BytesIO
 from pathlib import Path, PosixPath, PurePosixPath
@@ -99,21 +99,27 @@ class PlainHyperparameters(Callback):
         for owner in filter(None, (pl_module, getattr(trainer, "datamodule", None))):
             if (key := owner.CHECKPOINT_HYPER_PARAMS_KEY) in checkpoint:
                 checkpoint[key] = self._plain(type(owner).__name__, checkpoint[key])
-                checkpoint.pop(owner.CHECKPOINT_HYPER_PARAMS_TYPE, None)  # the class of OmegaConf's, now a dict
+                checkpoint.pop(owner.CHECKPOINT_HYPER_PARAMS_TYPE, None)  # of a configuration, now a dict
 
     def _plain(self, owner: str, values: Mapping[str, Any]) -> dict[str, Any]:
         plain = {}
-        for name, value in _without_omegaconf(values).items():
-            value = _without_omegaconf(value)
-            if (owner, name) not in self._left_out and can_be_read_back(value):
-                plain[name] = value
-            else:
+        for name in values:
+            value = None if (owner, name) in self._left_out else _simple(values, name)
+            if (owner, name) in self._left_out or not can_be_read_back(value):
                 self._left_out.add((owner, name))
+            else:
+                plain[name] = value
         return plain
 
 
-def _without_omegaconf(value: Any) -> Any:
-    """A configuration of OmegaConf's as mappings and lists; its references stay as they are written."""
-    omegaconf = sys.modules.get("omegaconf")
-    is_config = omegaconf is not None and omegaconf.OmegaConf.is_config(value)
-    return omegaconf.OmegaConf.to_container(value) if omegaconf is not None and is_config else value
+def _simple(values: Any, key: Any) -> Any:
+    """A value; mappings and lists of other classes, such as a configuration's, are made of Python's own."""
+    try:
+        value = values[key]
+        if isinstance(value, Mapping) and type(value) not in (dict, OrderedDict, defaultdict, Counter):
+            return {name: _simple(value, name) for name in value}
+        if isinstance(value, Sequence) and not isinstance(value, (str, bytes, list, tuple, range)):
+            return [_simple(value, number) for number in range(len(value))]
+    except Exception as error:  # a configuration's reference to what is not there
+        return error
+    return value

@@ -79,10 +79,14 @@ def newest(folder: Path) -> dict[str, Any]:
 def test_hyperparameters_come_back_as_they_were_and_those_that_could_not_are_left_out_in_one_line(
     tmp_path: Path, capfd
 ) -> None:
-    config = OmegaConf.create({"depth": 2, "width": "${.depth}"})
+    config = OmegaConf.create({"depth": 2, "widths": [1, "${depth}"], "inner": {"a": None}})
     assert train(tmp_path, config=config, **KEPT, **LEFT_OUT) == 8
     found = newest(tmp_path)["hyper_parameters"]
-    assert found.keys() == {"added", "config", *KEPT} and found["config"] == {"depth": 2, "width": "${.depth}"}
+    assert found.keys() == {"added", "config", *KEPT} and found["config"] == {
+        "depth": 2,
+        "widths": [1, 2],
+        "inner": {"a": None},
+    }
     for name, value in KEPT.items():
         assert type(found[name]) is type(value) and np.array_equal(found[name], value), name
     said = [line for line in capfd.readouterr().err.splitlines() if "left out of checkpoints" in line]
