@@ -20,7 +20,7 @@ from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.callbacks.metrics_log import truncate
-from nemo_vfm.train.lightning.experiment import RunExperiment
+from nemo_vfm.train.lightning.run_experiment import RunExperiment
 
 FILE = "metrics.jsonl"
 

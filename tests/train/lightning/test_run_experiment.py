@@ -26,8 +26,8 @@ from nemo_vfm.core import log
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.train.lightning import experiment
-from nemo_vfm.train.lightning.experiment import RunExperiment
+from nemo_vfm.train.lightning import run_experiment
+from nemo_vfm.train.lightning.run_experiment import RunExperiment
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from nemo_vfm.train.loggers import TensorBoard
 from tests.support.repository import ROOT
@@ -122,7 +122,7 @@ def test_on_two_ranks_the_first_draws_and_the_others_find_the_same_folders(tmp_p
 
 def drawn(folder: Path) -> list[Path]:
     """All pictures."""
-    return sorted((folder / experiment.FOLDER).rglob("*.png"))
+    return sorted((folder / run_experiment.FOLDER).rglob("*.png"))
 
 
 @settings(max_examples=25)
@@ -131,14 +131,14 @@ def test_no_tag_leads_out_of_the_folder_of_pictures_and_short_ones_can_be_read_b
     folder = tmp_path_factory.mktemp("run")
     RunExperiment(folder, print).add_image(tag, torch.rand(3, 2, 2), 7)
     (path,) = drawn(folder)
-    assert path.parent.parent == folder / experiment.FOLDER and path.name == "step-00000007.png"
+    assert path.parent.parent == folder / run_experiment.FOLDER and path.name == "step-00000007.png"
     assert [one for one in folder.rglob("*") if one.is_file()] == [path]
     assert len(path.parent.name) > 90 or unquote(path.parent.name) == (tag or " ")
 
 
 def test_numbers_of_names_pictures_and_pixels_have_bounds(tmp_path: Path, monkeypatch, caplog) -> None:
-    monkeypatch.setattr(experiment, "MAX_TAGS", 3)
-    monkeypatch.setattr(experiment, "MAX_A_TAG", 4)
+    monkeypatch.setattr(run_experiment, "MAX_TAGS", 3)
+    monkeypatch.setattr(run_experiment, "MAX_A_TAG", 4)
     log.warn_once.cache_clear()
     kept = RunExperiment(tmp_path, print)
     for number in range(30):
@@ -147,8 +147,8 @@ def test_numbers_of_names_pictures_and_pixels_have_bounds(tmp_path: Path, monkey
     assert {path.parent.name for path in drawn(tmp_path)} == {f"of%20its%20own%20{number}" for number in range(3)}
     numbers = [int(path.stem[5:]) for path in drawn(tmp_path) if path.parent.name.endswith("0")]
     assert len(numbers) <= 4 and numbers[0] == 0 and numbers[-1] == 29
-    kept.add_image("of its own 1", torch.rand(3, 300, 2 * experiment.MAX_SIDE_PX), 10**20)
-    assert Image.open(tmp_path / f"pictures/of%20its%20own%201/step-{experiment.MAX_STEP}.png").size == (1024, 150)
+    kept.add_image("of its own 1", torch.rand(3, 300, 2 * run_experiment.MAX_SIDE_PX), 10**20)
+    assert Image.open(tmp_path / f"pictures/of%20its%20own%201/step-{run_experiment.MAX_STEP}.png").size == (1024, 150)
 
 
 def test_every_order_and_type_of_the_same_picture_gives_the_same_pixels(tmp_path: Path) -> None:
