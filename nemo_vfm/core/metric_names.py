@@ -31,7 +31,7 @@ def not_finite_since(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     finite: set[str] = set()
     for record in records:
         step, names = record.get("step"), record.get(NOT_FINITE)
-        if type(step) is int:
+        if type(step) is int and abs(step) < 1 << 53:
             listed = names if isinstance(names, list) else []
             since |= {name: step for name in listed if isinstance(name, str) and name not in finite}
         finite |= record.keys()
@@ -39,7 +39,7 @@ def not_finite_since(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 
 def not_finite_text(since: Mapping[str, int]) -> str:
-    """It as words, the earliest three, losses first; empty where all is finite."""
+    """It as words, the earliest three by name; empty where all is finite."""
     ordered = sorted(since, key=lambda name: (since[name], "loss" not in name, name))
     more = [f"{len(ordered) - 3} more"] if len(ordered) > 3 else []
     parts = [f"{name} (since step {since[name]:,})" for name in ordered[:3]]

@@ -5,7 +5,7 @@
 import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from io import BytesIO
 from pathlib import Path, PosixPath, PurePosixPath
@@ -36,13 +36,25 @@ def read(file: Path | BytesIO) -> Any:
     Raises:
         UnpicklingError: it holds objects of other classes.
     """
-    unsafe = (name.rpartition(".") for name in get_unsafe_globals_in_checkpoint(file))
-    found = [getattr(sys.modules.get(module), name, None) for module, _, name in unsafe]
-    enums = [one for one in found if isinstance(one, type) and issubclass(one, Enum)]
+    enums = _enums(get_unsafe_globals_in_checkpoint(file))
     if isinstance(file, BytesIO):
         file.seek(0)
-    with safe_globals([*SAFE, *enums]):
+    with safe_globals([*SAFE, *enums.values()]):
         return _load(file, map_location=lambda storage, _: storage, weights_only=True)
+
+
+def foreign_classes(file: Path) -> list[str]:
+    """Of what, by their names, `read` would refuse a checkpoint."""
+    known = {f"{one.__module__}.{one.__name__}" for one in SAFE}
+    unsafe = get_unsafe_globals_in_checkpoint(file)
+    return sorted(set(unsafe) - known - _enums(unsafe).keys())
+
+
+def _enums(names: Iterable[str]) -> dict[str, type[Enum]]:
+    """Those names that are enums of modules which are imported already: nothing is imported for a checkpoint."""
+    places = {name: name.rpartition(".") for name in names}
+    found = {name: getattr(sys.modules.get(module), last, None) for name, (module, _, last) in places.items()}
+    return {name: one for name, one in found.items() if isinstance(one, type) and issubclass(one, Enum)}
 
 
 def can_be_read_back(value: object) -> bool:

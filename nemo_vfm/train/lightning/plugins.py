@@ -10,11 +10,10 @@ from typing import Any
 
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.train.lightning.checkpoint_values import first_unreadable, read
+from nemo_vfm.train.lightning.checkpoint_values import first_unreadable, foreign_classes, read
 
 
 def quiet() -> None:
@@ -100,7 +99,7 @@ class OwnCheckpoints(TorchCheckpointIO):
         """
         try:
             super().save_checkpoint(checkpoint, path, storage_options)
-            if not self._was_read_back:
+            if not self._was_read_back:  # in no more memory than Lightning has taken to write it
                 read(Path(path))
             self._was_read_back = True
         except OSError:
@@ -127,7 +126,7 @@ class OwnCheckpoints(TorchCheckpointIO):
         except Exception as error:
             if type(error).__name__ != "UnpicklingError":
                 raise
-            names = ", ".join(sorted(get_unsafe_globals_in_checkpoint(path))[:5])
+            names = ", ".join(foreign_classes(Path(path))[:5])
             raise UserError(f"{path} holds more than tensors and plain values ({names}), so it is not read; start in "
                             f"another folder, or from a checkpoint before it") from error  # fmt: skip
         return found

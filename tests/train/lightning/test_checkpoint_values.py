@@ -115,7 +115,7 @@ def test_what_numpy_and_others_put_into_a_checkpoint_comes_back(tmp_path: Path) 
 def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) -> None:
     train(tmp_path)
     path = max((tmp_path / "checkpoints").glob("step-*.ckpt"))
-    torch.save({**newest(tmp_path), "own": Thing()}, path)
+    torch.save({**newest(tmp_path), "own": Thing(), **KEPT}, path)
     with pytest.raises(UserError, match=r"holds more than tensors and plain values \([\w.]+Thing\), so") as raised:
         train(tmp_path)
     assert "\x1b" not in str(raised.value)

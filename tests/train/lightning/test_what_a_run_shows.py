@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.report.page import all_sections
+from nemo_vfm.report.page import all_sections, render
 from nemo_vfm.report.run_values import RunFolder
 from nemo_vfm.report.section import Section
 from nemo_vfm.runtime.run_status import look
@@ -124,3 +124,15 @@ def test_two_validation_loaders_are_two_lines_of_one_chart_and_no_noise_levels(t
 def test_a_module_without_a_loss_by_that_name_has_its_own_losses_in_the_first_chart(tmp_path: Path) -> None:
     train(tmp_path, partial(Ill, by_hand=True))
     assert "train_loss from 1 to 0.025" in str(training(tmp_path).body)
+
+
+def test_a_foreign_list_of_what_is_not_finite_breaks_neither_runs_nor_report(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("{}")
+    lines = [
+        {"step": 1, "not_finite": 5}, {"step": 10**400, "not_finite": ["loss"]}, {"step": True, "not_finite": ["a"]},
+        {"step": 2, "not_finite": [7, None, "<b>\x1b[2J"]}, {"not_finite": {"loss": 1}}, {"step": 3, "lr": 0.5},
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    assert [*look(tmp_path).not_finite.values()] == [2] and "\x1b" not in str(look(tmp_path).not_finite)
+    page = render(tmp_path)
+    assert "&lt;b&gt;" in page and "<b>" not in page and "\x1b" not in page and "section failed" not in page
