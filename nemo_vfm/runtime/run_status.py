@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from nemo_vfm.core.metric_names import validation_loss
+from nemo_vfm.core.metric_names import NOT_FINITE, not_finite_since, validation_loss
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.storage.files import last_records, read_json
 from nemo_vfm.core.types.job import LAUNCH, SWEEP
@@ -36,6 +36,7 @@ class Line:
         at: of a workflow, the step that it is in or ended in.
         steps_done: of a workflow, finished steps and all steps.
         val_loss: its validation loss; else its recipe's own metric, where a small value of that is good.
+        not_finite: metrics that are NaN or infinite, each with the step since which it is; a loss among them is None.
         error: what it ended with.
         seconds: of the last start, until its last sign of life.
         num_bytes: on disk; what links point to is not counted.
@@ -50,6 +51,7 @@ class Line:
     step: int | None = None
     loss: float | None = None
     val_loss: float | None = None
+    not_finite: dict[str, int] = field(default_factory=dict)
     started: str | None = None
     seconds: float | None = None
     seed: int | None = None
@@ -130,17 +132,23 @@ def _metrics(folders: list[Path], line: Line) -> None:
     files = [folder / "metrics.jsonl" for folder in folders if (folder / "metrics.jsonl").is_file()]
     if not files:
         return
-    file = max(files, key=_mtime)
-    for record in last_records(file):
-        if line.step is None:
-            line.step = _whole(record.get("step"))
-        line.loss = _number(record.get("loss")) if line.loss is None else line.loss
-        line.val_loss = _number(record.get(validation_loss(record) or ""))
-        if line.val_loss is not None:
-            return
-    if (metric := recipe_metric(line.path)) is not None and metric.mode == "min":
-        values = (_number(record.get(metric.name)) for record in last_records(file))
-        line.val_loss = next((value for value in values if value is not None), None)
+    records = list(last_records(max(files, key=_mtime)))
+    line.not_finite = {_text(name, 80) or "": step for name, step in not_finite_since(records).items()}
+    line.step = next((step for record in records if (step := _whole(record.get("step"))) is not None), None)
+    names = (validation_loss(record) for record in records)
+    line.loss, line.val_loss = (_newest(records, name) for name in ("loss", next(filter(None, names), "")))
+    if line.val_loss is None and (metric := recipe_metric(line.path)) is not None and metric.mode == "min":
+        line.val_loss = _newest(records, metric.name)
+
+
+def _newest(records: list[dict[str, Json]], name: str) -> float | None:
+    """The newest value; None where that is not finite."""
+    for record in records:
+        if (value := _number(record.get(name))) is not None:
+            return value
+        if isinstance(lost := record.get(NOT_FINITE), list) and name in lost:
+            return None
+    return None
 
 
 def _object(file: Path, notes: list[str]) -> dict[str, Json]:

@@ -214,6 +214,8 @@ class LightningFit:
             that metric. None keeps the learning rate.
         initial_seed: what the module and its data are made from, as Lightning's `seed_everything` would do it; None
             takes a number that follows from the seed.
+        on_nan: what becomes of a run whose loss is NaN or infinite in eight batches in a row: it ends as failed, or
+            goes on. Either way it says since which step.
     """
 
     def __init__(
@@ -225,6 +227,7 @@ class LightningFit:
         keep_last: int = 2, keep_best: KeepBest | None = None, start_from: Path | StartWeights | None = None,
         optimizer: Factory[[Iterable[Parameter]], Optimizer] | None = None,
         lr_scheduler: Factory[[Optimizer], LRScheduler] | None = None, initial_seed: int | None = None,
+        on_nan: Literal["stop", "continue"] = "stop",
     ) -> None:  # fmt: skip
         if every_steps < 1 or keep_last < 1:
             raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
@@ -240,6 +243,7 @@ class LightningFit:
         self.start_from = StartWeights(path=start_from) if isinstance(start_from, Path) else start_from
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
         self.every_steps, self.keep_last, self.keep_best = every_steps, keep_last, keep_best
+        self.on_nan: Literal["stop", "continue"] = on_nan
 
     def num_ranks(self) -> int:
         """See `MultiRankJob`."""

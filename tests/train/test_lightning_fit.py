@@ -20,7 +20,7 @@ from lightning.pytorch.demos.boring_classes import BoringDataModule, BoringModel
 from torch.utils.data import DataLoader, Dataset
 
 from nemo_vfm.cli.main import main
-from nemo_vfm.core.errors import Preempted, UserError
+from nemo_vfm.core.errors import Preempted
 from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.resume import SaveAndStop
@@ -215,13 +215,6 @@ def test_lightnings_own_checkpoints_lie_beside_ours(tmp_path: Path) -> None:
     job(callbacks={"best": best}).run(Run(tmp_path / "run"))
     found = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*.ckpt")}
     assert "run/checkpoints/best.ckpt" in found and all(path.startswith("run/checkpoints/") for path in found), found
-
-
-def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) -> None:
-    short = {"max_epochs": 1}
-    job(trainer=short, module=partial(Net, option=Draws())).run(Run(tmp_path))
-    with pytest.raises(UserError, match=r"holds more than tensors and plain values.*save_hyperparameters\(ignore"):
-        job(module=partial(Net, option=Draws())).run(Run(tmp_path, resume=True))
 
 
 def test_what_cannot_work_is_refused_with_the_numbers() -> None:

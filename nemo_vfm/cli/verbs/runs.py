@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.metric_names import not_finite_text
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.runtime.run_status import Line, find, look
 
@@ -88,9 +89,11 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
             text.append(row["run"])
         text.append("  ".join(_cell(name, row[name], wide[name]) for name in wide).rstrip())
         error_lines = [line.error] if line.error and line.state in ("failed", "nothing_kept") else []
+        lost = not_finite_text(line.not_finite)
+        lost_lines = [lost] if lost and lost not in "".join(error_lines) else []
         text += [
             f"    {textwrap.shorten(note, max(20, width - 4), placeholder=' ...')}"
-            for note in [*error_lines, *line.notes]
+            for note in [*error_lines, *lost_lines, *line.notes]
         ]
     return "".join(f"{row}\n" for row in text)
 

@@ -88,9 +88,9 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
         "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
-        "pairs_count": _shown(MAX_PAIRS, len(twins)),
+        "pairs_count": shown_of(MAX_PAIRS, len(twins)),
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
-        "failed_count": _shown(MAX_FAILED, len(failed)),
+        "failed_count": shown_of(MAX_FAILED, len(failed)),
     }
     lead = "Four frames of each clip, left to right in time; images as they are. "
     lead += "Where there are many, those shown are evenly spaced.  "
@@ -106,7 +106,7 @@ class _Look:
 
     def sheet(self, title: str, rows: Sequence[dict[str, Any]], at_most: int) -> dict[str, Any]:
         clips = [self.clip(row) for row in spread(rows, at_most)]
-        return {"title": title, "count": _shown(at_most, len(rows)), "clips": clips}
+        return {"title": title, "count": shown_of(at_most, len(rows)), "clips": clips}
 
     def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
         caption = clean(str(row.get("caption") or ""), 160)
@@ -169,5 +169,6 @@ def spread(items: Sequence[Any], at_most: int) -> list[Any]:
     return [items[round(place * (len(items) - 1) / (at_most - 1))] for place in range(at_most)]
 
 
-def _shown(at_most: int, count: int) -> str:
+def shown_of(at_most: int, count: int) -> str:
+    """How many there are and, where these are not all, how many are shown."""
     return f"{count:,}" if count <= at_most else f"{at_most} of {count:,}"

@@ -4,10 +4,12 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any
 
 from markupsafe import Markup
 
+from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
 from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
@@ -17,6 +19,8 @@ from nemo_vfm.report.section import Card, Section, fragment
 ORDER = 6
 BUDGET_MB = 0.0
 MAX_OTHERS = 8
+MAX_LINES = 10  # of one chart
+NOISE = "val_loss/noise_"  # the validation loss of a range of noise levels
 AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "tokens_per_s", "mfu", "grad_norm")
 RANKING = {"val_auc": "AUC of held-out samples", "val_normalised_entropy": "Normalised entropy of held-out samples",
@@ -40,8 +44,9 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         by_step, not_finite = _columns(records)
         if not_finite:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
-        if by_step:
-            yield _section(step, by_step, _times(records), _what_mfu_is(run, step))
+        lost = not_finite_since(reversed(records))
+        if by_step or lost:
+            yield _section(step, by_step, _times(records), _what_mfu_is(run, step), lost)
             yield from _more(step, by_step, _times(records))
 
 
@@ -75,11 +80,12 @@ def _what_mfu_is(run: RunFolder, step: Step) -> str:
     )
 
 
-def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str) -> Section:
+def _section(step: Step, values: Values, times: Mapping[float, float], mfu: str, lost: Mapping[str, int]) -> Section:
     body = fragment(_CHARTS, {"charts": list(_losses(values)), "footnote": mfu})
-    last = max(points[-1][0] for points in values.values())
+    last = max([*(points[-1][0] for points in values.values()), *lost.values(), *times])
     took = f" in {span(max(times.values()))}" if times else ""
-    return Section("Training", body, f"{last:,.0f} steps{took}.", step.name, _cards(values))
+    beware = f" {clean(not_finite_text(lost), 300)}." if lost else ""
+    return Section("Training", body, f"{last:,.0f} steps{took}.{beware}", step.name, _cards(values, lost))
 
 
 def _more(step: Step, values: Values, times: Mapping[float, float]) -> Iterator[Section]:
@@ -103,10 +109,16 @@ def _losses(values: Values) -> Iterator[Markup]:
                          log_y=_spreads(points))  # fmt: skip
     for name, title in RANKING.items():
         if by_label := [key for key in sorted(values) if _ranks(key, name)]:
-            lines = [Line(words(clean(key.removeprefix(name), 40)), values[key], "abcde"[place % 5], "dots")
+            lines = [_one_of_several(values, key, words(clean(key.removeprefix(name), 40)), place)
                      for place, key in enumerate(by_label)]  # fmt: skip
             yield line_chart(title, lines, x_label="step")
-    if bins := sorted((key for key in values if key.startswith("val_loss/")), key=_bin_place):
+    if named := _own_losses(values):
+        lines = [_one_of_several(values, key, clean(key, 40), place) for place, key in enumerate(named[:MAX_LINES])]
+        yield line_chart("Losses", lines, x_label="step")
+    for name, keys in _by_loader(values).items():
+        if "loss" in name:
+            yield _loaders(values, name, keys)
+    if bins := sorted((key for key in values if key.startswith(NOISE)), key=_bin_place):
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
         lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
         every = [point for key in bins for point in values[key]]
@@ -131,10 +143,38 @@ def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
 
 
 def _others(values: Values) -> Iterator[Markup]:
-    known = (*KNOWN, *(key for key in values for name in RANKING if _ranks(key, name)))
-    names = [key for key in sorted(values) if key not in known and not key.startswith("val_loss/")]
+    loaders = _by_loader(values)
+    known = {*KNOWN, *(key for key in values for name in RANKING if _ranks(key, name)), *chain(*loaders.values())}
+    names = [key for key in sorted(values) if key not in known and not key.startswith(NOISE)]
+    names = [key for key in names if key not in _own_losses(values)]
+    for name in [name for name in loaders if "loss" not in name][:MAX_OTHERS]:
+        yield _loaders(values, name, loaders[name])
     for key in names[:MAX_OTHERS]:
         yield line_chart(words(clean(key, 60)), [Line("", values[key], "c")], x_label="step")
+
+
+def _own_losses(values: Values) -> list[str]:
+    """Of a training that has no loss by that name, such as one of two networks: what it logs as one."""
+    return [] if "loss" in values else [key for key in sorted(values) if "loss" in key and not key.startswith("val")]
+
+
+def _by_loader(values: Values) -> dict[str, list[str]]:
+    """Of several validation loaders, Lightning logs each metric as NAME/dataloader_idx_N: the keys of each name."""
+    found = {key: match for key in values if (match := re.fullmatch(r"(.+)/dataloader_idx_(\d{1,6})", key))}
+    keys = sorted(found, key=lambda key: (found[key][1], int(found[key][2])))
+    return {name: list(group) for name, group in groupby(keys, key=lambda key: found[key][1])}
+
+
+def _loaders(values: Values, name: str, keys: Sequence[str]) -> Markup:
+    """A line for each, under the number that Lightning gives it."""
+    title = "Validation loss" if name == "val_loss" else words(clean(name, 60))
+    lines = [_one_of_several(values, key, f"loader {key.rpartition('_')[2]}", place)
+             for place, key in enumerate(keys[:MAX_LINES])]  # fmt: skip
+    return line_chart(f"{title} by loader", lines, x_label="step")
+
+
+def _one_of_several(values: Values, key: str, name: str, place: int) -> Line:
+    return Line(name, values[key], "abcde"[place % 5], "dots")
 
 
 def _ranks(key: str, name: str) -> bool:
@@ -148,8 +188,8 @@ def _bin_place(key: str) -> tuple[float, str]:
 
 
 def _bin_name(key: str) -> str:
-    found = re.fullmatch(r"val_loss/noise_([\d.]+)-([\d.]+)", key)
-    return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix("val_loss/"), 40))
+    found = re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
+    return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
 
 
 def _spreads(points: Sequence[Point]) -> bool:
@@ -158,8 +198,8 @@ def _spreads(points: Sequence[Point]) -> bool:
     return len(ys) == len(points) and bool(ys) and max(ys) > 6 * min(ys)
 
 
-def _cards(values: Values) -> tuple[Card, ...]:
-    cards: list[Card] = []
+def _cards(values: Values, lost: Mapping[str, int]) -> tuple[Card, ...]:
+    cards = [Card("training loss", "not finite", f"since step {lost['loss']:,}")] if "loss" in lost else []
     for key, label in (("val_perplexity", "perplexity"), ("val_loss", "validation loss"), ("loss", "training loss")):
         if (points := values.get(key)) and not cards:
             cards.append(Card(label, figure(points[-1][1]), f"from {figure(points[0][1])}" if len(points) > 1 else ""))

@@ -1,44 +1,81 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows samples of the same prompts and noise at rising training steps."""
+"""Shows what a training drew at rising steps: samples of the same prompts, and pictures that a module logged."""
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote
+
+from markupsafe import Markup
 
 from nemo_vfm.report.media import Media
+from nemo_vfm.report.plain_text import clean, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
-from nemo_vfm.report.sections.contact_sheet import spread
+from nemo_vfm.report.sections.contact_sheet import shown_of, spread
 
 ORDER = 5
-BUDGET_MB = 2.0
+BUDGET_MB = 3.0
 MAX_SHOWN = 8
+MAX_NAMES = 12  # of pictures that a module logged
 
 _STRIP = """
-<div class="previews" style="--columns: {{ columns }}">{% for item in shown %}
-<figure>{{ medium(item.medium, "Samples at step " ~ item.step) }}<figcaption>step {{ item.step }}</figcaption></figure>
+<div class="previews {{ kind }}" style="--columns: {{ columns }}">{% for item in shown %}
+<figure>{{ medium(item.medium, alt ~ " " ~ item.step) }}<figcaption>{{ label }} {{ item.step }}</figcaption></figure>
 {% endfor %}</div>"""
+_STRIPS = """
+{% for strip in strips %}
+<h3>{{ strip.name }} <span class="count">{{ strip.count }}</span></h3>
+{{ strip.body }}
+{% endfor %}"""
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """One strip a step that drew samples while it trained; the last one moves where there is a video of it."""
     for step in run.steps:
-        if found := _previews(step):
-            places = spread(sorted(found), MAX_SHOWN)
-            if (moving := found[places[-1]].with_suffix(".mp4")).is_file():
-                found[places[-1]] = moving
-            shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
+        if found := _numbered(step.folder / "samples"):
+            last = max(found)
+            if (moving := found[last].with_suffix(".mp4")).is_file():
+                found[last] = moving
             lead = "The same prompts from the same noise, sampled during training."
-            body = fragment(_STRIP, {"shown": shown, "columns": _columns(len(shown))})
-            yield Section("While training", body, lead, step.name)
+            yield Section("While training", _strip(found, media, "", "step", "Samples at step"), lead, step.name)
+        if named := _logged(step):
+            yield _pictures(run, media, step, named)
 
 
-def _previews(step: Step) -> dict[int, Path]:
+def _pictures(run: RunFolder, media: Media, step: Step, named: dict[str, dict[int, Path]]) -> Section:
+    """A strip for each name."""
+    if len(named) > MAX_NAMES:
+        run.note(f"Pictures of the first {MAX_NAMES} of {len(named)} names are shown; all are in pictures/.")
+    strips = [
+        {"name": words(name), "count": shown_of(MAX_SHOWN, len(found)),
+         "body": _strip(found, media, "pictures", "", f"{name} at")}
+        for name, found in list(named.items())[:MAX_NAMES]
+    ]  # fmt: skip
+    lead = "What the module gave to logger.experiment; below each picture the number that came with it."
+    return Section("Pictures", fragment(_STRIPS, {"strips": strips}), lead, step.name)
+
+
+def _strip(found: dict[int, Path], media: Media, kind: str, label: str, alt: str) -> Markup:
+    places = spread(sorted(found), MAX_SHOWN)
+    shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
+    values = {"shown": shown, "columns": _columns(len(shown)), "kind": kind, "label": label, "alt": alt}
+    return fragment(_STRIP, values)
+
+
+def _logged(step: Step) -> dict[str, dict[int, Path]]:
+    """The pictures of each name; a folder is called by it as `quote` writes it."""
+    folders = sorted(path for path in (step.folder / "pictures").glob("*") if path.is_dir())
+    named = {clean(unquote(folder.name), 80): _numbered(folder) for folder in folders}
+    return {name: found for name, found in named.items() if found}
+
+
+def _numbered(folder: Path) -> dict[int, Path]:
     """The file of each step; a still picture wins over the video beside it."""
     files: dict[int, Path] = {}
     for suffix in ("mp4", "png"):
-        for path in sorted((step.folder / "samples").glob(f"step-*.{suffix}")):
+        for path in sorted(folder.glob(f"step-*.{suffix}")):
             if match := re.fullmatch(r"step-(\d{1,12})", path.stem):
                 files[int(match[1])] = path
     return files

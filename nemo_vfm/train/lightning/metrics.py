@@ -11,19 +11,28 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
 
 from nemo_vfm.core import preemption, progress, ranks
+from nemo_vfm.core.metric_names import NOT_FINITE
 from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.callbacks.metrics_log import truncate
+from nemo_vfm.train.lightning.run_experiment import RunExperiment
 
 FILE = "metrics.jsonl"
 
 
 def numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Those that are single and finite; JSON has no other."""
-    found = {name: float(value) for name, value in metrics.items() if getattr(value, "numel", lambda: 1)() == 1}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+    return {name: value for name, value in _single(metrics).items() if math.isfinite(value)}
+
+
+def _single(metrics: Mapping[str, Any]) -> dict[str, float]:
+    plain = {name: value.detach() if isinstance(value, Tensor) else value for name, value in metrics.items()}
+    return {name: float(value) for name, value in plain.items() if getattr(value, "numel", lambda: 1)() == 1}
 
 
 class _Lines:
@@ -33,8 +42,11 @@ class _Lines:
         self.path, self._began = folder / FILE, time.monotonic()
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        if (found := conceal_names(numbers(metrics))) and ranks.is_first():
-            line = {"step": step, "time_s": round(time.monotonic() - self._began, 4), **found}
+        if (single := conceal_names(_single(metrics))) and ranks.is_first():
+            found: dict[str, Json] = numbers(single)
+            if lost := sorted(single.keys() - found.keys()):
+                found[NOT_FINITE] = lost
+            line = {**found, "step": step, "time_s": round(time.monotonic() - self._began, 4)}
             with self.path.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
@@ -48,12 +60,28 @@ class RunMetrics(Logger):
 
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
-        self._lines = _Lines(folder)
+        self._lines, self._folder = _Lines(folder), folder
+        self._experiment = RunExperiment(folder, self._now) if ranks.is_first() else DummyLogger().experiment
 
     @property
     def name(self) -> str:
         """As little as a logger may say."""
         return "nemo_vfm"
+
+    @property
+    def experiment(self) -> Any:
+        """What takes pictures; on other ranks than the first, what takes any call and does nothing."""
+        return self._experiment
+
+    @property
+    def save_dir(self) -> str:
+        """The run folder; it is `trainer.log_dir`, too."""
+        return str(self._folder)
+
+    @property
+    def log_dir(self) -> str:
+        """The same, as modules ask TensorBoard's logger for it."""
+        return self.save_dir
 
     @property
     def version(self) -> None:
@@ -63,8 +91,33 @@ class RunMetrics(Logger):
         """A line. Lightning counts the step that is being taken from 0, and metrics.jsonl from 1."""
         self._lines.add((step or 0) + 1, metrics)
 
+    def _now(self, metrics: Mapping[str, Any]) -> None:
+        self._lines.add(max(1, progress.current().get("step", 0)), metrics)
+
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: the recipe is in the folder."""
+
+
+class OtherRanksLogger(DummyLogger):
+    """Stands in the place of a logger that only the first rank has, and knows its folder.
+
+    Args:
+        log_dir: of the first rank's logger; None where it has none.
+    """
+
+    def __init__(self, log_dir: str | None) -> None:
+        super().__init__()
+        self._log_dir = log_dir
+
+    @property
+    def log_dir(self) -> str | None:
+        """A module may make a path of it."""
+        return self._log_dir
+
+    @property
+    def save_dir(self) -> str | None:
+        """The same."""
+        return self._log_dir
 
 
 class RecordLoss(Callback):

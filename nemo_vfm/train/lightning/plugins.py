@@ -10,10 +10,10 @@ from typing import Any
 
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
-from lightning.fabric.utilities.cloud_io import _load
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.train.lightning.checkpoint_values import first_unreadable, foreign_classes, read
 
 
 def quiet() -> None:
@@ -83,7 +83,7 @@ class RunEnvironment(ClusterEnvironment):
 
 
 class OwnCheckpoints(TorchCheckpointIO):
-    """Reads checkpoints of one run folder, and of these tensors and plain values alone.
+    """Reads checkpoints of one run folder, and of these tensors and plain values alone; the first that is written, too.
 
     Args:
         folder: the run folder.
@@ -91,7 +91,29 @@ class OwnCheckpoints(TorchCheckpointIO):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self.folder = folder
+        self.folder, self._was_read_back = folder, False
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        """Write one. The first is read back: one that cannot be read should be found now, not when it is needed.
+
+        Raises:
+            UserError: it holds objects of other classes; it is gone again.
+        """
+        try:
+            super().save_checkpoint(checkpoint, path, storage_options)
+            if not self._was_read_back:  # in no more memory than Lightning has taken to write it
+                read(Path(path))
+            self._was_read_back = True
+        except OSError:
+            raise
+        except Exception as error:
+            if (found := first_unreadable(checkpoint)) is None:
+                raise
+            Path(path).unlink(missing_ok=True)
+            raise UserError(
+                f"the checkpoint would hold {found}, which cannot be read back: checkpoints hold tensors, numbers, "
+                f"texts, and lists and mappings of these; see who gives it, by on_save_checkpoint or state_dict"
+            ) from error
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Read one.
@@ -102,12 +124,11 @@ class OwnCheckpoints(TorchCheckpointIO):
         if not Path(path).resolve().is_relative_to(self.folder.resolve()):
             raise UserError(f"{path} is outside of {self.folder}: only checkpoints of the run's own folder are read")
         try:
-            found: dict[str, Any] = _load(path, map_location=lambda storage, _: storage, weights_only=True)
+            found: dict[str, Any] = read(Path(path))
         except Exception as error:
             if type(error).__name__ != "UnpicklingError":
                 raise
-            raise UserError(
-                f"{path} holds more than tensors and plain values, so it is not read ({str(error).splitlines()[0]}). "
-                f"Let the module keep such values out, as with save_hyperparameters(ignore=[...])"
-            ) from error
+            names = ", ".join(foreign_classes(Path(path))[:5])
+            raise UserError(f"{path} holds more than tensors and plain values ({names}), so it is not read; start in "
+                            f"another folder, or from a checkpoint before it") from error  # fmt: skip
         return found

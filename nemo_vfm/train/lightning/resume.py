@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
 
 from nemo_vfm.core import log, preemption, ranks
@@ -110,8 +111,11 @@ def _keeps_its_place(trainer: Trainer) -> bool:
     return loader is not None and any(hasattr(one, "load_state_dict") for one in loader.flattened)
 
 
-class SaveAndStop(Callback):
+class SaveAndStop(Checkpoint):
     """Writes `checkpoints/step-<n>.ckpt`, and ends the run after one where a signal asks for it.
+
+    It is a `Checkpoint` so that Lightning calls it behind all others, and at an epoch's end behind the module itself.
+    `trainer.checkpoint_callback` is this one unless the recipe names another.
 
     Args:
         folder: the run folder.
@@ -124,6 +128,26 @@ class SaveAndStop(Callback):
         self.folder, self.every_steps, self.keep_last = folder, every_steps, keep_last
         self.best = BestSoFar(folder / "checkpoints", keep_best)
         self._saved, self._urgency, self._waits = -1, 0.0, False
+
+    @property
+    def dirpath(self) -> str:
+        """As of Lightning's `ModelCheckpoint`."""
+        return str(self.folder / "checkpoints")
+
+    @property
+    def last_model_path(self) -> str:
+        """The newest; empty before the first."""
+        return str(["", *existing(self.folder)][-1])
+
+    @property
+    def best_model_path(self) -> str:
+        """The best; where nothing decides which that is, the newest."""
+        return self.last_model_path if self.best.keep is None else str(self.best.path or "")
+
+    @property
+    def best_model_score(self) -> torch.Tensor | None:
+        """The metric's value then; None where there is none."""
+        return None if self.best.step < 0 else torch.tensor(self.best.score)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing new to save yet."""

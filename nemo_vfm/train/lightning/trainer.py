@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Carries a `LightningFit` out: makes its parts, sets Lightning's Trainer up in the run folder, and trains."""
 
-from collections.abc import Iterable, Mapping
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from inspect import signature
 from pathlib import Path
 from types import MethodType
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 
 import lightning
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ProgressBar
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import Strategy
 from torch.nn import Parameter
@@ -19,11 +20,18 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.metric_names import NOT_FINITE, not_finite_since, not_finite_text
 from nemo_vfm.core.seed import derive
+from nemo_vfm.core.storage.files import last_records
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.train.lightning.bar import LightningBar
-from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
+from nemo_vfm.train.lightning.ended_by import RememberingTrainer
+from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
+from nemo_vfm.train.lightning.not_finite import StopAtNaN
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
 from nemo_vfm.train.lightning.resume import PROMISE, ExactResume, SaveAndStop, newest, seed_all
 from nemo_vfm.train.lightning.start_weights import begin_with
@@ -43,7 +51,8 @@ def train(job: LightningFit, run: Run) -> Outcome:
     if job.optimizer is not None:
         _replace_optimizer(module, job.optimizer, job.lr_scheduler)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
-    trainer = _trainer(job, run)
+    callbacks = {name: _made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
+    trainer = _trainer(job, run, list(callbacks.values()))
     if (found := newest(run.folder)) is not None:
         log.info(f"resuming from {found}")
     elif job.start_from is not None:
@@ -51,8 +60,17 @@ def train(job: LightningFit, run: Run) -> Outcome:
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
     steps = trainer.global_step
-    figures = {**numbers(trainer.callback_metrics), "steps": float(steps)}
-    return Outcome(f"trained {steps} steps; checkpoints in {run.folder / 'checkpoints'}", figures)
+    written = list(last_records(run.folder / FILE))
+    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(steps)}
+    lost = not_finite_text(not_finite_since(written))
+    return Outcome(f"trained {steps} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
+                   f"checkpoints in {run.folder / 'checkpoints'}", figures)  # fmt: skip
+
+
+def _last_loss(records: Sequence[Mapping[str, Json]]) -> dict[str, float]:
+    """Of the last step that has one; none where it is not finite."""
+    last = next((one for one in records if "loss" in one or "loss" in (one.get(NOT_FINITE) or ())), {})
+    return numbers({"loss": last["loss"]}) if "loss" in last else {}
 
 
 def _replace_optimizer(
@@ -79,22 +97,21 @@ def _made(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: LightningFit, run: Run) -> Trainer:
-    callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
+def _trainer(job: LightningFit, run: Run, callbacks: list[Callback]) -> RememberingTrainer:
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder),
-            SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best)]  # fmt: skip
+    ours = [ExactResume(run.seed), RecordLoss(run.folder), PlainHyperparameters(),
+            SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best),
+            *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else [])]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
-    return Trainer(
+    return RememberingTrainer(
         **options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
         num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy),
         callbacks=[*callbacks, *ours, *_bar(job.trainer, has_bar)],
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(run.folder)],
-        enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks),
     )  # fmt: skip
 
 
@@ -117,5 +134,9 @@ def strategy_of(strategy: str | Factory[[], LightningStrategy]) -> str | Strateg
 
 
 def _loggers(sources: Mapping[str, LoggerSource | LightningLogger], folder: Path) -> list[Logger]:
+    """Those of the recipe and ours, in the same places on every rank; only the first rank opens those of the recipe."""
     theirs = [logger_of(name, one, folder) for name, one in sources.items()] if ranks.is_first() else []
-    return [*theirs, RunMetrics(folder)]
+    folders = [getattr(one, "log_dir", None) or one.save_dir for one in theirs]
+    folders = json.loads(first_says(json.dumps(folders, default=str)))
+    others = [] if ranks.is_first() else [OtherRanksLogger(one) for one in folders]
+    return [*theirs, *others, RunMetrics(folder)]

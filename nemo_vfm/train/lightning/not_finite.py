@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a Lightning run whose loss stays NaN or infinite."""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
+from nemo_vfm.core.storage.files import last_records
+from nemo_vfm.parallel.ranks.consensus import greatest
+
+IN_A_ROW = 8  # batches: one alone may be the data's fault, and mixed precision skips some updates
+
+
+class StopAtNaN(Callback):
+    """Counts batches without a finite loss, and ends the run, on all ranks, after so many in a row.
+
+    Args:
+        metrics: the run's metrics.jsonl, which says since which step.
+    """
+
+    def __init__(self, metrics: Path) -> None:
+        self._metrics, self._batches, self._in_a_row = metrics, 0, 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Count one; ranks agree every few batches, since each agreement takes time."""
+        self._in_a_row = 0 if all(map(math.isfinite, _losses(trainer, outputs))) else self._in_a_row + 1
+        self._batches += 1
+        if self._batches % IN_A_ROW == 0 and greatest(float(self._in_a_row)) >= (IN_A_ROW,):
+            since = not_finite_text(not_finite_since(last_records(self._metrics)))
+            found = f" ({since})" if since else ""
+            raise UserError(f"the loss stays NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
+                            f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
+                            f"goes on")  # fmt: skip
+
+
+def _losses(trainer: Trainer, outputs: Any) -> list[float]:
+    """What the step returns; of a module that optimizes by itself, which returns none, what it logs by such a name."""
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    if loss is not None:
+        return [float(loss)]
+    logged = trainer.callback_metrics.items()
+    return [float(value) for name, value in logged if "loss" in name and not name.startswith(("val", "test"))]

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that what a checkpoint holds can be read back, or is left out, or is refused when the first is written."""
+
+from argparse import Namespace
+from collections import OrderedDict
+from enum import Enum, IntFlag
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lightning.pytorch.demos.boring_classes import BoringModel
+from omegaconf import OmegaConf
+
+from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.lightning.plugins import OwnCheckpoints
+from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+
+
+class Colour(Enum):
+    """Somebody's choice."""
+
+    RED = "red"
+
+
+class Bits(IntFlag):
+    """Several at once."""
+
+    A, B = 1, 2
+
+
+class Thing:
+    """Nobody's value."""
+
+
+KEPT: dict[str, Any] = {
+    "rate": np.float32(0.1), "size": np.int64(3), "stamp": np.datetime64("2026-01-01"), "weights": np.arange(6.0),
+    "none": np.zeros((2, 0)), "names": np.array(["a", "b"]), "data_dir": Path("/data/x"), "args": Namespace(a=1, b=[2]),
+    "order": OrderedDict(b=1, a=2), "colour": Colour.RED, "bits": Bits.A | Bits.B, "places": frozenset({1, 2}),
+    "text": "x", "nothing": None, "pair": (1, 2.5), "tensor": torch.arange(3),
+}  # fmt: skip
+LEFT_OUT: dict[str, Any] = {
+    "net": torch.nn.Linear(2, 2), "optimizer": partial(torch.optim.Adam, lr=0.1), "call": lambda x: x,
+    "thing": Thing(), "inside": {"deep": [Thing()]},
+}  # fmt: skip
+
+
+class Net(BoringModel):
+    """Keeps its arguments as most people write it, and adds something to its checkpoints."""
+
+    def __init__(self, added: object = None, rate: Any = 0.1, **options: Any) -> None:
+        super().__init__()
+        self.save_hyperparameters()
+        self.added = added
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.layer.parameters(), lr=self.hparams["rate"], momentum=0.5)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        if self.added is not None:
+            checkpoint["mine"] = {"first": 1, "list": [0, self.added]}
+
+
+def train(folder: Path, **arguments: Any) -> float:
+    """Two epochs of four steps, with a checkpoint after each step."""
+    options = TrainerOptions(max_epochs=2, limit_train_batches=4, limit_val_batches=0)
+    job = LightningFit(module=partial(Net, **arguments), accelerator="cpu", trainer=options, every_steps=1)
+    return job.run(Run(folder)).figures["steps"]
+
+
+def newest(folder: Path) -> dict[str, Any]:
+    return OwnCheckpoints(folder).load_checkpoint(max((folder / "checkpoints").glob("step-*.ckpt")))
+
+
+def test_hyperparameters_come_back_as_they_were_and_those_that_could_not_are_left_out_in_one_line(
+    tmp_path: Path, capfd
+) -> None:
+    config = OmegaConf.create({"depth": 2, "widths": [1, "${depth}"], "inner": {"a": None}})
+    assert train(tmp_path, config=config, **KEPT, **LEFT_OUT) == 8
+    found = newest(tmp_path)["hyper_parameters"]
+    assert found.keys() == {"added", "config", *KEPT} and found["config"] == {
+        "depth": 2,
+        "widths": [1, 2],
+        "inner": {"a": None},
+    }
+    for name, value in KEPT.items():
+        assert type(found[name]) is type(value) and np.array_equal(found[name], value), name
+    said = [line for line in capfd.readouterr().err.splitlines() if "left out of checkpoints" in line]
+    (line,) = said
+    left_out = LEFT_OUT.keys() - {"call"}  # which Lightning itself leaves out
+    assert all(f"Net.{name}" in line for name in left_out) and "Net.rate" not in line
+    max((tmp_path / "checkpoints").glob("step-*.ckpt")).unlink()
+    assert train(tmp_path, config=config, **KEPT, **LEFT_OUT) == 8, "and it resumes"
+
+
+@pytest.mark.parametrize(
+    "added", [Thing(), torch.nn.Linear(1, 1), lambda x: x, Thing], ids=["object", "network", "lambda", "class"]
+)
+def test_what_cannot_be_read_back_is_refused_at_the_first_save_with_its_key_and_class(tmp_path, added: object) -> None:
+    with pytest.raises(UserError, match=r"would hold mine\.list\.1 \(a \w+(\.\w+)*\), which cannot be read") as raised:
+        train(tmp_path, added=added)
+    assert "\x1b" not in str(raised.value) and not list((tmp_path / "checkpoints").iterdir())
+
+
+def test_what_numpy_and_others_put_into_a_checkpoint_comes_back(tmp_path: Path) -> None:
+    train(tmp_path, added=dict(KEPT))
+    found = newest(tmp_path)["mine"]["list"][1]
+    assert all(np.array_equal(found[name], value) for name, value in KEPT.items())
+
+
+def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) -> None:
+    train(tmp_path)
+    path = max((tmp_path / "checkpoints").glob("step-*.ckpt"))
+    torch.save({**newest(tmp_path), "own": Thing(), **KEPT}, path)
+    with pytest.raises(UserError, match=r"holds more than tensors and plain values \([\w.]+Thing\), so") as raised:
+        train(tmp_path)
+    assert "\x1b" not in str(raised.value)
