@@ -16,6 +16,7 @@ from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.metrics import RecordLoss, RunMetrics, numbers
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints, RunEnvironment, quiet
@@ -34,14 +35,14 @@ def train(job: LightningFit, run: Run) -> Outcome:
     seed_all(derive(run.seed, "initial weights"))
     module = _made("module", job.module(), LightningModule)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
-    trainer = _trainer(job, run)
-    if (found := newest(run.folder)) is not None:
+    found = newest(run.folder)
+    trainer = _trainer(job, run, resumes=found is not None)
+    if found is not None:
         log.info(f"resuming from {found}")
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
-    steps = trainer.global_step
-    figures = {**numbers(trainer.callback_metrics), "steps": float(steps)}
-    return Outcome(f"trained {steps} steps; checkpoints in {run.folder / 'checkpoints'}", figures)
+    figures = {**numbers(trainer.callback_metrics), "steps": float(steps.done(trainer))}
+    return Outcome(f"trained {steps.done(trainer)} steps; checkpoints in {run.folder / 'checkpoints'}", figures)
 
 
 def _made(name: str, made: object, kind: type[T]) -> T:
@@ -51,17 +52,19 @@ def _made(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: LightningFit, run: Run) -> Trainer:
+def _trainer(job: LightningFit, run: Run, *, resumes: bool) -> Trainer:
     callbacks = [_made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()]
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder), SaveAndStop(run.folder, job.every_steps, job.keep_last)]
+    exact = ExactResume(run.seed, resumes=resumes)
+    save = SaveAndStop(run.folder, job.every_steps, job.keep_last, exact)
+    all_callbacks = [exact, RecordLoss(run.folder), *callbacks, save, *_bar(has_bar)]
     on_gpu = job.accelerator == "gpu" or (job.accelerator == "auto" and device().type == "cuda")
     return Trainer(
         **job.trainer.given(), accelerator="gpu" if on_gpu else "cpu", devices=_devices(job, on_gpu=on_gpu),
-        num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=[*callbacks, *ours, *_bar(has_bar)],
+        num_nodes=job.num_nodes, strategy=_strategy(job), callbacks=all_callbacks,
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.devices), OwnCheckpoints(run.folder)], enable_model_summary=False,
         enable_checkpointing=any(isinstance(one, Checkpoint) for one in callbacks), enable_progress_bar=has_bar,
