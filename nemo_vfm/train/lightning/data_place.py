@@ -15,8 +15,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from lightning.fabric.utilities.data import _set_sampler_epoch
 from lightning.pytorch import Trainer
 from lightning.pytorch.loops.fetchers import _DataFetcher, _PrefetchDataFetcher
+from lightning.pytorch.utilities.combined_loader import _shutdown_workers_and_reset_iterator
 from lightning.pytorch.utilities.seed import isolate_rng
 
 from nemo_vfm.core import log
@@ -61,7 +63,7 @@ class DataPlace:
             "in_epoch": in_epoch, "epoch": self.trainer.current_epoch, "is_stateful": is_stateful,
             "reads": fetcher.fetched - ahead if in_epoch else 0,
             "iterator": {name: value for name, value in vars(mode).items() if name in ("_consumed", "_idx")},
-            "reloaded": self._reloaded(),
+            "reloaded": self._reloaded(), "validation": [_generator_states(one) for one in self._val_loaders()],
         }  # fmt: skip
 
     def begin_epoch(self) -> None:
@@ -72,7 +74,11 @@ class DataPlace:
             self._load_states()
             for one, generators in zip(loaders, self.kept["generators"], strict=True):
                 _set_generator_states(one, generators)
+                _set_sampler_epoch(one, epoch)
         self._at_start = self._now()
+        for one in loaders:
+            if getattr(one, "persistent_workers", False):
+                _shutdown_workers_and_reset_iterator(one)  # else they draw on from where they are
         self.seed("epoch", epoch, own=False)
 
     def find_loaders(self) -> None:
@@ -83,6 +89,12 @@ class DataPlace:
             fit._combined_loader = None
             fit.setup_data()
         fit._last_train_dl_reload_epoch, fit.epoch_loop.val_loop._last_val_dl_reload_epoch = self.kept["reloaded"]
+        if any(self.kept["validation"]):
+            self.trainer.validating = True  # as Lightning does where it makes these loaders before the training
+            fit.epoch_loop.val_loop.setup_data()
+            self.trainer.training = True
+            for one, states in zip(self._val_loaders(), self.kept["validation"], strict=True):
+                _set_generator_states(one, states)
 
     def find(self) -> None:
         """Go to the batch that comes next, in an epoch that Lightning has begun to read, from its start."""
@@ -125,6 +137,10 @@ class DataPlace:
 
     def _loaders(self) -> list[Any]:
         loader = self.trainer.fit_loop._combined_loader
+        return [] if loader is None else loader.flattened
+
+    def _val_loaders(self) -> list[Any]:
+        loader = self.trainer.fit_loop.epoch_loop.val_loop._combined_loader
         return [] if loader is None else loader.flattened
 
     def _before_read(self) -> None:

@@ -3,6 +3,7 @@
 """Tells when Lightning's finders of a learning rate or a batch size search, and what they have found."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer
@@ -35,3 +36,10 @@ def set_found(trainer: Trainer, values: Mapping[str, Any]) -> None:
     """As they were."""
     for name, value in values.items():
         lightning_setattr(trainer.lightning_module, name, value)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """The weights that a search puts aside, where it was killed."""
+    for pattern in (".lr_find_*.ckpt", ".scale_batch_size_*.ckpt"):
+        for path in folder.glob(pattern):
+            path.unlink()

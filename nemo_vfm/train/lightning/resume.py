@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import UserError
@@ -30,7 +31,7 @@ from nemo_vfm.parallel.ranks.consensus import everyone_sends, first_says, greate
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.data_place import DataPlace
-from nemo_vfm.train.lightning.finders import finders, found, is_search, set_found
+from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
 from nemo_vfm.train.lightning.running_state import running_state, set_running_state
 
 KEPT = "nemo_vfm"
@@ -100,6 +101,8 @@ class ExactResume(Callback):
 
     def _find(self, trainer: Trainer, module: LightningModule, search: Callable[..., None], *_: Any) -> None:
         """A second search would be on weights that are trained already."""
+        if ranks.is_first():
+            remove_leftovers(Path(trainer.default_root_dir))
         if not self.resumes:
             search(trainer, module)
         elif self._kept is not None:
@@ -118,7 +121,9 @@ class ExactResume(Callback):
             return
         set_found(trainer, self._kept["found"])
         self.place.find_loaders()
-        if not self._kept["in_epoch"]:
+        if self._kept["in_epoch"]:
+            _skip_start_of_epoch(trainer, module)
+        else:
             set_running_state(trainer, module, self._kept)
             _forget_restart(trainer)
 
@@ -156,6 +161,26 @@ def _of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
     torch.save(state, buffer)  # noqa: TID251
     sent = everyone_sends(buffer.getvalue())
     return [torch.load(BytesIO(one), map_location="cpu", weights_only=True) for one in sent]  # noqa: TID251
+
+
+def _skip_start_of_epoch(trainer: Trainer, module: LightningModule) -> None:
+    """It has been: Lightning 2.4 would call its hooks again. Two callbacks of Lightning set the Trainer up in them."""
+    loop = trainer.fit_loop
+    start = loop.on_advance_start
+
+    def skip() -> None:
+        loop.on_advance_start = start  # type: ignore[method-assign]
+        epoch = loop.epoch_progress.current
+        epoch.ready = epoch.started = epoch.completed + 1  # type: ignore[attr-defined]
+        groups = [group for one in trainer.optimizers for group in one.param_groups]
+        rates = [group["lr"] for group in groups]
+        for one in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(one, StochasticWeightAveraging | GradientAccumulationScheduler):
+                one.on_train_epoch_start(trainer, module)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate  # a scheduler that is made sets its first
+
+    loop.on_advance_start = skip  # type: ignore[method-assign]
 
 
 def _forget_restart(trainer: Trainer) -> None:

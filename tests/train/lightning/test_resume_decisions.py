@@ -4,18 +4,28 @@
 
 import json
 import os
+import random
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import BatchSizeFinder, EarlyStopping, LearningRateFinder, LearningRateMonitor
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    LearningRateMonitor,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 from torchmetrics import MaxMetric, MeanMetric, MetricCollection, MetricTracker, MinMaxMetric
@@ -25,6 +35,7 @@ from nemo_vfm.core import progress
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support import preloaded
+from tests.support.repository import ROOT
 
 HERE = "tests.train.lightning.test_resume_decisions"
 
@@ -214,11 +225,11 @@ class StatefulAlone(Net):
 
 
 class Generators(Net):
-    """Shuffles by generators of its own, which live as long as the run."""
+    """Shuffles by generators of its own, which live as long as the run, and validates on what it draws for that."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.two = torch.Generator().manual_seed(5), torch.Generator().manual_seed(6)
+        self.one, self.two, self.three = (torch.Generator().manual_seed(seed) for seed in (5, 6, 7))
 
     def training_step(self, batch: list[torch.Tensor], batch_idx: int) -> torch.Tensor:
         return super().training_step(torch.cat(batch), batch_idx)
@@ -229,7 +240,7 @@ class Generators(Net):
                 DataLoader(Draws(), batch_size=2, sampler=sampler)]  # fmt: skip
 
     def val_dataloader(self) -> Any:
-        return DataLoader(torch.rand(8, 4), batch_size=4)  # drawn where it is made
+        return DataLoader(torch.rand(8, 4), batch_size=4, shuffle=True, generator=self.three)
 
 
 class OfOtherEpochs(Net):
@@ -237,6 +248,37 @@ class OfOtherEpochs(Net):
 
     def train_dataloader(self) -> Any:
         return DataLoader(torch.rand(12, 4), batch_size=2, shuffle=True)
+
+
+class Numbers(Dataset[torch.Tensor]):
+    """Draws from generators of numpy's and Python's."""
+
+    def __init__(self) -> None:
+        self.new, self.old, self.plain = np.random.default_rng(1), np.random.RandomState(2), random.Random(3)
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.tensor([index / 12, self.new.random(), self.old.random(), self.plain.random()]).float()
+
+
+class OfNumbers(Net):
+    """Reads them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = Numbers()
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(self.numbers, batch_size=2, shuffle=True)
+
+
+class Workers(Net):
+    """Reads by a process that lives as long as the run."""
+
+    def train_dataloader(self) -> Any:
+        return DataLoader(Draws(), batch_size=2, shuffle=True, num_workers=1, persistent_workers=True)
 
 
 class Kept(Callback):
@@ -265,6 +307,8 @@ class Killed(Callback):
 stop_early = partial(EarlyStopping, "train_loss_epoch", patience=0, min_delta=0.005)
 find_rate = partial(LearningRateFinder, min_lr=1e-4, max_lr=0.3, num_training_steps=24, early_stop_threshold=None)
 find_size = partial(BatchSizeFinder, max_trials=2, steps_per_trial=2)
+average = partial(StochasticWeightAveraging, swa_lrs=1e-2, swa_epoch_start=1, annealing_epochs=3)
+accumulate = partial(GradientAccumulationScheduler, {0: 2, 1: 3, 2: 1})
 #: What runs, with what: module, options of the Trainer, callbacks.
 CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a plateau by an epoch's mean": (Plateau, {}, {}),
@@ -281,7 +325,11 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "a loader with a state": (StatefulAlone, {}, {}),
     "a loader with a state and one without": (partial(Pairs, Stateful), {}, {}),
     "a loader with a state, a length, and one without": (partial(Pairs, Sized), {"val_check_interval": 2}, {}),
-    "generators": (Generators, {}, {}),
+    "generators": (Generators, {"limit_val_batches": 1}, {}),
+    "generators of a dataset": (OfNumbers, {}, {}),
+    "a worker": (Workers, {}, {}),
+    "averaged weights": (Plateau, {"max_epochs": 4}, {"average": average}),
+    "an accumulation by epochs": (Net, {"accumulate_grad_batches": 1}, {"accumulate": accumulate}),
     "loaders that are made again": (OfOtherEpochs, {"reload_dataloaders_every_n_epochs": 2}, {}),
 }
 
@@ -446,3 +494,30 @@ def test_what_is_logged_before_the_training_stands_once_in_its_first_step(tmp_pa
     train()
     read = [json.loads(line) for line in lines(tmp_path)]
     assert [line["step"] for line in read if "parameters" in line] == [1]
+
+
+def test_a_resume_removes_what_a_killed_search_put_aside(tmp_path: Path) -> None:
+    for name in (".lr_find_1.ckpt", ".scale_batch_size_1.ckpt"):
+        (tmp_path / name).write_bytes(b"half")
+    job("a size that was searched").run(Run(tmp_path, seed=3))
+    assert not [*tmp_path.glob(".*.ckpt")]
+
+
+@pytest.mark.cluster
+def test_each_of_two_ranks_goes_on_with_its_own_metrics_means_and_place(tmp_path: Path) -> None:
+    def run(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+        words = [str(ROOT / "recipes/lightning/own_module.yaml"), "--trust", "tests", f"run_dir={folder}", "devices=2",
+                 f"module._target_={HERE}.Measured", "accelerator=cpu", "data=null", "trainer.max_epochs=3",
+                 "trainer.log_every_n_steps=1", "every_steps=2", *more]  # fmt: skip
+        command = [sys.executable, "-m", "nemo_vfm", "run", *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+
+    assert run(tmp_path / "whole").returncode == 0
+    killed = run(tmp_path / "run", f"callbacks.end={{_target_: {HERE}.Killed, batch: 6}}")
+    assert killed.returncode != 0 and newest(tmp_path / "run")["global_step"] == 4
+    resumed = run(tmp_path / "run", "--allow", "callbacks.end._target_", "--allow", "callbacks.end.batch")
+    assert resumed.returncode == 0 and "resuming from" in resumed.stderr, resumed.stderr
+    ranks = newest(tmp_path / "whole")["nemo_vfm"]
+    assert len(ranks) == 2 and ranks[0]["metrics"]["best"] != ranks[1]["metrics"]["best"]
+    require_same(newest(tmp_path / "run"), newest(tmp_path / "whole"))
+    assert lines(tmp_path / "run") == lines(tmp_path / "whole")
