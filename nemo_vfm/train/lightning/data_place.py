@@ -126,7 +126,7 @@ class DataPlace:
     def _reloaded(self) -> tuple[float, float]:
         """The epochs for which training and validation loaders were made, where that matters."""
         fit = self.trainer.fit_loop
-        if not self.trainer.reload_dataloaders_every_n_epochs:
+        if not self.trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
             return 0, 0
         return fit._last_train_dl_reload_epoch, fit.epoch_loop.val_loop._last_val_dl_reload_epoch
 

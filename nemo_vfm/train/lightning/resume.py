@@ -83,7 +83,7 @@ class ExactResume(Callback):
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Take what Lightning does not know; those that its finders read for themselves have none of it."""
-        if KEPT in checkpoint:
+        if checkpoint.get(KEPT):
             self.place.kept = self._kept = _of_this_rank(checkpoint[KEPT])
             checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 

@@ -32,6 +32,7 @@ from torchmetrics import MaxMetric, MeanMetric, MetricCollection, MetricTracker,
 from torchmetrics.classification import BinaryAUROC, BinaryF1Score, BinaryPrecision
 
 from nemo_vfm.core import progress
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support import preloaded
@@ -333,6 +334,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
     "loaders that are made again": (OfOtherEpochs, {"reload_dataloaders_every_n_epochs": 2}, {}),
 }
 
+#: The others are variants of these.
+QUICK = {
+    "a plateau by an epoch's mean", "the end by an epoch's mean", "metrics over epochs", "two optimizers",
+    "two batches a step", "a rate that was searched", "a size that was searched", "a module that reads by itself",
+    "a stream", "a loader with a state", "a loader with a state and one without", "generators",
+}  # fmt: skip
+
 
 def job(case: str, **callbacks: Any) -> LightningFit:
     """Three epochs of six batches, with a checkpoint every second step."""
@@ -385,7 +393,9 @@ def rates(folder: Path) -> list[float]:
     return [value for line in lines(folder) for name, value in json.loads(line).items() if name.startswith("lr-")]
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=() if case in QUICK else pytest.mark.slow, id=case) for case in CASES]
+)
 def test_a_run_that_is_killed_anywhere_ends_as_if_nothing_had_happened(case: str, tmp_path: Path) -> None:
     copies = {batch: tmp_path / f"killed-{batch}" for batch in (5, 7, 10)}
     batches = list[int]()
@@ -521,3 +531,12 @@ def test_each_of_two_ranks_goes_on_with_its_own_metrics_means_and_place(tmp_path
     assert len(ranks) == 2 and ranks[0]["metrics"]["best"] != ranks[1]["metrics"]["best"]
     require_same(newest(tmp_path / "run"), newest(tmp_path / "whole"))
     assert lines(tmp_path / "run") == lines(tmp_path / "whole")
+
+
+def test_a_checkpoint_without_what_a_resume_needs_is_refused(tmp_path: Path) -> None:
+    job("a stream").run(Run(tmp_path, seed=3))
+    (path,) = (tmp_path / "checkpoints").glob("step-*16.ckpt")
+    (tmp_path / "checkpoints/step-00000018.ckpt").unlink()
+    torch.save(torch.load(path, weights_only=True) | {"callbacks": {}, "nemo_vfm": []}, path)
+    with pytest.raises(UserError, match="was not written by this version of LightningFit"):
+        job("a stream").run(Run(tmp_path, seed=3, resume=True))
