@@ -12,7 +12,6 @@ import random
 import shutil
 from collections.abc import Callable
 from functools import partial
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,12 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.parallel.ranks.consensus import everyone_sends, first_says, greatest
+from nemo_vfm.parallel.ranks.consensus import first_says, greatest
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.data_place import DataPlace
 from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
-from nemo_vfm.train.lightning.running_state import running_state, set_running_state
+from nemo_vfm.train.lightning.running_state import of_all_ranks, running_state, set_running_state
 
 KEPT = "nemo_vfm"
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -154,15 +153,6 @@ def _of_this_rank(kept: list[dict[str, Any]]) -> dict[str, Any]:
     return kept[min(ranks.rank(), len(kept) - 1)]
 
 
-def _of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
-    if ranks.count() == 1:
-        return [state]
-    buffer = BytesIO()  # pickles, as the checkpoint is one
-    torch.save(state, buffer)  # noqa: TID251
-    sent = everyone_sends(buffer.getvalue())
-    return [torch.load(BytesIO(one), map_location="cpu", weights_only=True) for one in sent]  # noqa: TID251
-
-
 def _skip_start_of_epoch(trainer: Trainer, module: LightningModule) -> None:
     """It has been: Lightning 2.4 would call its hooks again. Two callbacks of Lightning set the Trainer up in them."""
     loop = trainer.fit_loop
@@ -243,7 +233,7 @@ class SaveAndStop(Callback):
     def _save(self, trainer: Trainer) -> None:
         path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"
         unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
-        self._kept = _of_all_ranks(self.exact.state(trainer))
+        self._kept = of_all_ranks(self.exact.state(trainer))
         try:
             trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
         except OSError:  # a full disk needs its room for what is said of it

@@ -5,16 +5,19 @@
 import builtins
 from collections.abc import Mapping
 from dataclasses import fields
+from io import BytesIO
 from typing import Any
 
 import torch
+from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torch import Tensor
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
-from nemo_vfm.core import log
+from nemo_vfm.core import log, ranks
+from nemo_vfm.parallel.ranks.consensus import everyone_sends
 
 #: Of `_ResultMetric`, which accumulates what a module logs.
 _RESULT = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count")
@@ -52,6 +55,16 @@ def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[s
         setattr(connector, name, _moved(kept["logged"][name], module.device))
     connector._current_fx, connector._first_loop_iter = kept["hook"], kept["is_first_batch"]
     trainer.should_stop = kept["should_stop"]
+
+
+def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every rank's, by rank."""
+    if ranks.count() == 1:
+        return [state]
+    buffer = BytesIO()
+    torch.save(state, buffer)  # noqa: TID251 - as Lightning will write it
+    sent = everyone_sends(buffer.getvalue())
+    return [_load(BytesIO(one), map_location=lambda storage, _: storage, weights_only=True) for one in sent]
 
 
 def _result(one: _ResultMetric) -> dict[str, Any]:
