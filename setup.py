@@ -17,6 +17,7 @@ SHIPPED = {"conf": "nemo_vfm/_conf", "recipes": "nemo_vfm/_recipes"}
 RUNTIME = [
     "torch>=2.11,<2.14",
     "lightning>=2.4,<2.7",
+    "torchmetrics>=1.0",  # what Lightning takes; its metrics are kept in checkpoints
     "pydantic>=2.7,<3",
     "PyYAML>=6,<7",
     "numpy>=1.26,<3",

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shows how far a Lightning module's training is, as our own trainings do."""
 
-import math
 from contextlib import ExitStack
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from nemo_vfm.core import log
+from nemo_vfm.train.lightning import steps
 
 
 class LightningBar(Callback):
@@ -19,16 +19,16 @@ class LightningBar(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Put the bar up."""
-        total = float(trainer.estimated_stepping_batches)
-        self._shown = trainer.global_step
-        length = round(total) if math.isfinite(total) and total >= 0 else None
-        self._bar = self._stack.enter_context(log.bar("training", length, completed=self._shown, unit="steps"))
+        self._shown = steps.done(trainer)
+        total = steps.total(trainer, self._shown)
+        self._bar = self._stack.enter_context(log.bar("training", total, completed=self._shown, unit="steps"))
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
         """Move it on."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else None
-        self._bar.advance(trainer.global_step - self._shown, "" if loss is None else f"loss {float(loss):.4f}")
-        self._shown = trainer.global_step
+        reached = steps.reached(trainer)
+        self._bar.advance(reached - self._shown, "" if loss is None else f"loss {float(loss):.4f}")
+        self._shown = reached
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take it down."""

@@ -20,6 +20,7 @@ from nemo_vfm.core.network.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.callbacks.metrics_log import truncate
+from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.run_experiment import RunExperiment
 
 FILE = "metrics.jsonl"
@@ -61,7 +62,9 @@ class RunMetrics(Logger):
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
         self._lines, self._folder = _Lines(folder), folder
-        self._experiment = RunExperiment(folder, self._now) if ranks.is_first() else DummyLogger().experiment
+        self._experiment = RunExperiment(folder, self.log_metrics) if ranks.is_first() else DummyLogger().experiment
+        self._step: int | None = None
+        self._early: list[Mapping[str, float]] = []
 
     @property
     def name(self) -> str:
@@ -88,11 +91,21 @@ class RunMetrics(Logger):
         """Runs are told apart by their folders."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """A line. Lightning counts the step that is being taken from 0, and metrics.jsonl from 1."""
-        self._lines.add((step or 0) + 1, metrics)
+        """A line of the step that is being taken, whatever number comes with it: some are of epochs or validations."""
+        if self._step is None:
+            self._early.append(metrics)
+        else:
+            self._lines.add(self._step, metrics)
 
-    def _now(self, metrics: Mapping[str, Any]) -> None:
-        self._lines.add(max(1, progress.current().get("step", 0)), metrics)
+    def begin_step(self, number: int) -> None:
+        """Lines are of this one, counted from 1, until the next begins."""
+        self._step = number
+
+    def begin(self) -> None:
+        """The run begins: write what was logged before. Where it resumes, its first process has."""
+        self.begin_step(1)
+        for metrics in self._early:
+            self._lines.add(1, metrics)
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: the recipe is in the folder."""
@@ -123,13 +136,15 @@ class OtherRanksLogger(DummyLogger):
 class RecordLoss(Callback):
     """Writes the loss of every step, which a module need not log, and tells how far the run is.
 
+    It stands before all other callbacks, which may log.
+
     Args:
         folder: the run folder.
     """
 
     def __init__(self, folder: WritePath) -> None:
         self._lines = _Lines(folder)
-        self._total: int | None = None
+        self._losses: list[float] = []
 
     def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Lightning has put handlers of its own over ours, which end a run at once."""
@@ -139,15 +154,33 @@ class RecordLoss(Callback):
         """Forget the lines of steps that will be taken again."""
         preemption.listen_again()
         if ranks.is_first():
-            truncate(self._lines.path, trainer.global_step)
-        total = float(trainer.estimated_stepping_batches)
-        self._total = int(total) if math.isfinite(total) and total >= 0 else None
+            truncate(self._lines.path, steps.done(trainer))
+        for one in _of_run(trainer) if steps.done(trainer) == 0 else ():
+            one.begin()
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """What is logged from here on comes behind the checkpoint."""
+        for one in _of_run(trainer):
+            one.begin_step(steps.done(trainer) + 1)
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """The same."""
+        self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Add a line."""
+        """Add a line where the batch ends a step; Lightning has divided the loss by the number of batches of one."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-        if loss is not None:
-            self._lines.add(max(1, trainer.global_step), {"loss": loss})
-        progress.step(trainer.global_step, self._total)
+        self._losses += [] if loss is None else [float(loss) * trainer.accumulate_grad_batches]
+        if trainer.fit_loop._should_accumulate():
+            return
+        step = steps.reached(trainer)
+        if self._losses:
+            self._lines.add(step, {"loss": sum(self._losses) / len(self._losses)})
+        self._losses.clear()
+        progress.step(step, steps.total(trainer, step))
+
+
+def _of_run(trainer: Trainer) -> list[RunMetrics]:
+    return [one for one in trainer.loggers if isinstance(one, RunMetrics)]

@@ -2,30 +2,39 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lets any Lightning training be killed and resumed as if nothing had happened.
 
-Lightning's checkpoint has weights, optimizers and counts of steps. It has neither the place in the data nor the state
-of random numbers. So all of these are functions of the seed, the epoch and the step. The order of an epoch is drawn
-from its number. A resume reads its first batches again and drops them. Each step draws its own random numbers.
+Lightning's checkpoint has weights, optimizers and counts of steps. Random numbers are functions of the seed, the epoch
+and the step. The rest stands in the checkpoint under `KEPT`, for each rank: the place in the data, the metrics and the
+means of the running epoch, what was logged last, and what a finder found. It is written between two steps, when all of
+a step is done: its validation, its lines, its schedulers.
 """
 
 import random
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loops.fetchers import _DataLoaderIterDataFetcher
+from lightning.pytorch.callbacks import Checkpoint, GradientAccumulationScheduler, StochasticWeightAveraging
 
 from nemo_vfm.core import log, preemption, ranks
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage import checkpoint_names
 from nemo_vfm.core.storage.files import sync
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
+from nemo_vfm.train.lightning import steps
+from nemo_vfm.train.lightning.around import around
 from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, existing
+from nemo_vfm.train.lightning.data_place import DataPlace
+from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
+from nemo_vfm.train.lightning.running_state import of_all_ranks, running_state, set_running_state
 
+KEPT = "nemo_vfm"
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
 
 
@@ -43,72 +52,128 @@ def newest(folder: Path) -> Path | None:
 
 
 class ExactResume(Callback):
-    """Gives each epoch and each step random numbers of its own, and finds the place in the data again.
+    """Gives each epoch, read and step random numbers of its own, and goes on where a checkpoint of `SaveAndStop` was.
+
+    It stands before all other callbacks, which may draw.
 
     Args:
         seed: the run's.
+        resumes: a checkpoint will be read.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.seed, self._in_epoch = seed, False
+    def __init__(self, seed: int, *, resumes: bool) -> None:
+        self.seed, self.resumes = seed, resumes
+        self._kept: dict[str, Any] | None = None
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Lightning has begun to read already; begin anew, and go to the batch that comes next."""
-        fetcher = trainer.fit_loop._data_fetcher
-        assert fetcher is not None
-        done = _batches_done(trainer)
-        if isinstance(fetcher, _DataLoaderIterDataFetcher) or _keeps_its_place(trainer):
-            return  # the module reads by itself, or Lightning has put the loader where it was
-        self._seed("epoch", trainer.current_epoch, own=False)
-        iter(fetcher)
-        self._in_epoch = done > 0  # Lightning says no more that an epoch starts, where it resumes in the middle of one
-        for number in range(done):
-            next(fetcher)
-            self._before(number + 1, trainer.current_epoch)
-        fetcher.fetched -= done  # Lightning adds them
-        if done:
-            log.info(f"{done} batches of epoch {trainer.current_epoch} were read again, to resume at the next")
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Lightning has no hooks for callbacks between what follows."""
+        loop = trainer.fit_loop
+        self.place = DataPlace(trainer, self._seed)
+        around(loop, "on_run_start", then=lambda: self._go_on(trainer, pl_module))
+        begin, go_on = partial(self._begin_epoch, trainer), partial(self._go_on_in_epoch, trainer, pl_module)
+        around(loop.epoch_loop, "on_run_start", first=begin, then=go_on)
+        for finder in finders(trainer):
+            search = partial(self._find, trainer, pl_module, finder.on_fit_start)
+            finder.on_fit_start = search  # type: ignore[method-assign]
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Take what Lightning does not know; those that its finders read for themselves have none of it."""
+        if checkpoint.get(KEPT):
+            self.place.kept = self._kept = _of_this_rank(checkpoint[KEPT])
+            checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The order of the epoch, which is drawn with its first batch; that of the first epoch was seeded before."""
-        if self._in_epoch:
-            self._seed("epoch", trainer.current_epoch, own=False)
-        self._in_epoch = True
+        """Numbers of the hooks that follow; `DataPlace` seeds the order again."""
+        self._seed("epoch", trainer.current_epoch, own=False)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Numbers of the step."""
-        self._seed("step", trainer.current_epoch, batch_idx)
+        """Numbers of the step; `batch_idx` lags behind where the module reads by itself."""
+        self._seed("step", trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx)
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Numbers of reading the next batch."""
-        self._before(batch_idx + 1, trainer.current_epoch)
+    def state(self, trainer: Trainer) -> dict[str, Any]:
+        """What `_go_on` needs of this rank."""
+        return running_state(trainer, trainer.lightning_module) | self.place.state() | {"found": found(trainer)}
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """The same, where a validation has drawn some."""
-        if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._before(trainer.fit_loop.epoch_loop.batch_idx + 1, trainer.current_epoch)
+    def _find(self, trainer: Trainer, module: LightningModule, search: Callable[..., None], *_: Any) -> None:
+        """A second search would be on weights that are trained already."""
+        if ranks.is_first():
+            remove_leftovers(Path(trainer.default_root_dir))
+        if not self.resumes:
+            search(trainer, module)
+        elif self._kept is not None:
+            set_found(trainer, self._kept["found"])
+            trainer.fit_loop._combined_loader = None  # `configure_optimizers` may have asked for smaller batches
 
-    def _before(self, batch: int, epoch: int) -> None:
-        self._seed("read", epoch, batch)
+    def _go_on(self, trainer: Trainer, module: LightningModule) -> None:
+        """The training starts: modules have reset in `on_train_start` what they like."""
+        if is_search(trainer, self):
+            return
+        if self._kept is None:
+            if self.resumes:
+                raise UserError(f"{trainer.ckpt_path} was not written by this version of LightningFit, so the run "
+                                f"cannot go on as if nothing had happened; begin it in a new run folder")  # fmt: skip
+            _forget_restart(trainer)
+            return
+        set_found(trainer, self._kept["found"])
+        self.place.find_loaders()
+        if self._kept["in_epoch"]:
+            _skip_start_of_epoch(trainer, module)
+        else:
+            set_running_state(trainer, module, self._kept)
+            _forget_restart(trainer)
+
+    def _begin_epoch(self, trainer: Trainer) -> None:
+        """Lightning reads the first epoch of a process from where it was set up."""
+        is_first = trainer.current_epoch == 0 or (self._kept is not None and self._kept["in_epoch"])
+        if not is_first and not is_search(trainer, self):
+            self.place.begin_epoch()
+
+    def _go_on_in_epoch(self, trainer: Trainer, module: LightningModule) -> None:
+        if self._kept is None or is_search(trainer, self):
+            return
+        if self._kept["in_epoch"]:
+            set_running_state(trainer, module, self._kept)
+            self.place.find()
+            _forget_restart(trainer)
+        self.place.kept = self._kept = None
 
     def _seed(self, *names: str | int, own: bool = True) -> None:
         """Ranks draw numbers of their own, but for the order of the data, of which each takes its share."""
         seed_all(derive(self.seed, *names, ranks.rank() if own else 0))
 
 
-def _batches_done(trainer: Trainer) -> int:
-    """Of the present epoch, before a resume; Lightning counts them anew only after its callbacks were told to start."""
-    done: int = trainer.fit_loop.epoch_loop.batch_progress.current.ready
+def _of_this_rank(kept: list[dict[str, Any]]) -> dict[str, Any]:
+    if len(kept) != ranks.count():
+        log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: means of the present "
+                 f"epoch, metrics and the place in the data are not exact until the next epoch")  # fmt: skip
+    return kept[min(ranks.rank(), len(kept) - 1)]
+
+
+def _skip_start_of_epoch(trainer: Trainer, module: LightningModule) -> None:
+    """It has been: Lightning 2.4 would call its hooks again. Two callbacks of Lightning set the Trainer up in them."""
     loop = trainer.fit_loop
-    is_between = loop.restarted_on_epoch_end or loop.resumed_on_epoch_end or done >= trainer.num_training_batches
-    return 0 if is_between or not trainer.ckpt_path else done
+    start = loop.on_advance_start
+
+    def skip() -> None:
+        loop.on_advance_start = start  # type: ignore[method-assign]
+        epoch = loop.epoch_progress.current
+        epoch.ready = epoch.started = epoch.completed + 1  # type: ignore[attr-defined]
+        groups = [group for one in trainer.optimizers for group in one.param_groups]
+        rates = [group["lr"] for group in groups]
+        for one in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(one, StochasticWeightAveraging | GradientAccumulationScheduler):
+                one.on_train_epoch_start(trainer, module)
+        for group, rate in zip(groups, rates, strict=True):
+            group["lr"] = rate  # a scheduler that is made sets its first
+
+    loop.on_advance_start = skip  # type: ignore[method-assign]
 
 
-def _keeps_its_place(trainer: Trainer) -> bool:
-    loader = trainer.fit_loop._combined_loader
-    return loader is not None and any(hasattr(one, "load_state_dict") for one in loader.flattened)
+def _forget_restart(trainer: Trainer) -> None:
+    """Checkpoints lie between steps. Lightning, which has others, would now leave out validations and schedulers."""
+    loop = trainer.fit_loop
+    for one in (loop, loop.epoch_loop, loop.epoch_loop.val_loop):
+        one._restarting = one._resuming_from_checkpoint = False
 
 
 class SaveAndStop(Checkpoint):
@@ -121,13 +186,17 @@ class SaveAndStop(Checkpoint):
         folder: the run folder.
         every_steps: optimizer steps between two; there is always one at the end of an epoch.
         keep_last: how many of the newest stay.
+        exact: knows what a resume needs.
         keep_best: by what one more stays, the best; None keeps none.
     """
 
-    def __init__(self, folder: WritePath, every_steps: int, keep_last: int, keep_best: KeepBest | None = None) -> None:
-        self.folder, self.every_steps, self.keep_last = folder, every_steps, keep_last
+    def __init__(
+        self, folder: WritePath, every_steps: int, keep_last: int, exact: ExactResume, keep_best: KeepBest | None = None
+    ) -> None:  # fmt: skip
+        self.folder, self.every_steps, self.keep_last, self.exact = folder, every_steps, keep_last, exact
         self.best = BestSoFar(folder / "checkpoints", keep_best)
-        self._saved, self._urgency, self._waits = -1, 0.0, False
+        self._saved, self._urgency, self._validated = -1, 0.0, False
+        self._kept: list[dict[str, Any]] | None = None
 
     @property
     def dirpath(self) -> str:
@@ -150,38 +219,42 @@ class SaveAndStop(Checkpoint):
         return None if self.best.step < 0 else torch.tensor(self.best.score)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Nothing new to save yet."""
-        self._saved = trainer.global_step
+        """Nothing new to save yet. Behind the last hook of a step Lightning still logs and moves schedulers."""
+        self._saved = steps.done(trainer)
         self.best.link()  # a kill may have come between the checkpoint and the link
+        around(trainer.fit_loop.epoch_loop, "on_advance_end", then=partial(self._after_step, trainer))
+        around(trainer.fit_loop, "on_advance_end", then=partial(self._after_epoch, trainer))
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Save where due; a validation that belongs to this step, and the end of an epoch, come before."""
-        (self._urgency,) = greatest(max(self._urgency, preemption.urgency()))
-        loop, step = trainer.fit_loop.epoch_loop, trainer.global_step
-        due = self._urgency > 0 or step // self.every_steps > self._saved // self.every_steps
-        if not due or loop._should_accumulate() or loop.batch_progress.is_last_batch:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Add what Lightning leaves out."""
+        if self._kept is not None:
+            checkpoint[KEPT] = self._kept
+
+    def _after_step(self, trainer: Trainer) -> None:
+        """Save where due, and stop where asked; a step that ends its epoch is saved behind the epoch's end."""
+        if is_search(trainer, self):
             return
-        assert trainer.fit_loop._data_fetcher is not None
-        self._waits = trainer.enable_validation and loop._should_check_val_fx(trainer.fit_loop._data_fetcher)
-        if not self._waits:
+        (self._urgency,) = greatest(max(self._urgency, preemption.urgency()))
+        loop, validated = trainer.fit_loop.epoch_loop, self._validated
+        self._validated = False
+        if loop._should_accumulate() or loop.done:
+            return
+        is_best = validated and self.best.improves(trainer.callback_metrics, steps.done(trainer))
+        if is_best or self._urgency or steps.done(trainer) // self.every_steps > self._saved // self.every_steps:
             self._save(trainer)
+            self._stop_if_asked()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save where a step has waited for it, or is the best; at the end of an epoch, that comes first."""
-        if trainer.state.fn != "fit" or trainer.sanity_checking:
-            return
-        is_best = self.best.improves(trainer.callback_metrics, trainer.global_step)
-        if self._waits or (is_best and not trainer.fit_loop.epoch_loop.batch_progress.is_last_batch):
-            self._waits = False
-            self._save(trainer)
+        """The step that it belongs to may be the best."""
+        self._validated = trainer.state.fn == "fit" and not trainer.sanity_checking
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save."""
-        is_best = self.best.improves(trainer.callback_metrics, trainer.global_step)
-        if is_best or trainer.global_step > self._saved:
+    def _after_epoch(self, trainer: Trainer) -> None:
+        if is_search(trainer, self):
+            return
+        if self.best.improves(trainer.callback_metrics, steps.done(trainer)) or steps.done(trainer) > self._saved:
             self._save(trainer)
+        if not trainer.fit_loop.done:
+            self._stop_if_asked()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say where none could be chosen."""
@@ -198,25 +271,23 @@ class SaveAndStop(Checkpoint):
         """The inverse."""
         self.best.load_state_dict(state_dict)
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """End, where an end was asked for: by now all that was logged before is written."""
-        if self._urgency and self._saved == trainer.global_step:
+    def _stop_if_asked(self) -> None:
+        if self._urgency:
             where = self.folder / "checkpoints"
             raise preemption.stopped(self._urgency, f"at step {self._saved}, whose checkpoint is in {where}")
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """The same."""
-        self.on_train_epoch_start(trainer, pl_module)
-
     def _save(self, trainer: Trainer) -> None:
-        path = self.folder / "checkpoints" / f"{checkpoint_names.name(trainer.global_step)}{checkpoint_names.LIGHTNING}"
+        path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"
         unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
+        self._kept = of_all_ranks(self.exact.state(trainer))
         try:
             trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
         except OSError:  # a full disk needs its room for what is said of it
             if ranks.is_first():
                 _remove(unfinished)
             raise
+        finally:
+            self._kept = None
         if ranks.is_first():
             _replace(unfinished, path)
             self.best.link()
@@ -224,7 +295,7 @@ class SaveAndStop(Checkpoint):
                 if old != self.best.path:
                     _remove(old)
         greatest(0.0)
-        self._saved = trainer.global_step
+        self._saved = steps.done(trainer)
 
 
 def _replace(unfinished: Path, path: Path) -> None:

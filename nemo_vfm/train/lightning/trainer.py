@@ -27,6 +27,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.consensus import first_says
+from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
 from nemo_vfm.train.lightning.ended_by import RememberingTrainer
@@ -52,18 +53,19 @@ def train(job: LightningFit, run: Run) -> Outcome:
         _replace_optimizer(module, job.optimizer, job.lr_scheduler)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)
     callbacks = {name: _made(f"callbacks.{name}", make(), Callback) for name, make in job.callbacks.items()}
-    trainer = _trainer(job, run, list(callbacks.values()))
-    if (found := newest(run.folder)) is not None:
+    found = newest(run.folder)
+    trainer = _trainer(job, run, list(callbacks.values()), resumes=found is not None)
+    if found is not None:
         log.info(f"resuming from {found}")
     elif job.start_from is not None:
         begin_with(job.start_from, module)
     with preemption.heeded(PROMISE):
         trainer.fit(module, datamodule=data, ckpt_path=None if found is None else str(found))
-    steps = trainer.global_step
+    done = steps.done(trainer)
     written = list(last_records(run.folder / FILE))
-    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(steps)}
+    figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(done)}
     lost = not_finite_text(not_finite_since(written))
-    return Outcome(f"trained {steps} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
+    return Outcome(f"trained {done} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
                    f"checkpoints in {run.folder / 'checkpoints'}", figures)  # fmt: skip
 
 
@@ -97,19 +99,21 @@ def _made(name: str, made: object, kind: type[T]) -> T:
     return made
 
 
-def _trainer(job: LightningFit, run: Run, callbacks: list[Callback]) -> RememberingTrainer:
+def _trainer(job: LightningFit, run: Run, callbacks: list[Callback], *, resumes: bool) -> RememberingTrainer:
     for one in callbacks:
         if isinstance(one, ModelCheckpoint) and one.dirpath is None:  # else a folder below that of a logger
             one.dirpath = str(run.folder / "checkpoints")
     has_bar = any(isinstance(one, ProgressBar) for one in callbacks)
-    ours = [ExactResume(run.seed), RecordLoss(run.folder), PlainHyperparameters(),
-            SaveAndStop(run.folder, job.every_steps, job.keep_last, job.keep_best),
-            *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else [])]  # fmt: skip
+    exact = ExactResume(run.seed, resumes=resumes)
+    all_callbacks = [
+        exact, RecordLoss(run.folder), *callbacks, PlainHyperparameters(),
+        *([StopAtNaN(run.folder / FILE)] if job.on_nan == "stop" else []),
+        SaveAndStop(run.folder, job.every_steps, job.keep_last, exact, job.keep_best), *_bar(job.trainer, has_bar),
+    ]  # fmt: skip
     accelerator, devices = job.placement.for_trainer()
     return RememberingTrainer(
         **options(job.trainer, has_bar=has_bar), accelerator=accelerator, devices=devices,
-        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy),
-        callbacks=[*callbacks, *ours, *_bar(job.trainer, has_bar)],
+        num_nodes=job.placement.num_nodes, strategy=strategy_of(job.strategy), callbacks=all_callbacks,
         logger=_loggers(job.loggers, run.folder), default_root_dir=run.folder,
         plugins=[RunEnvironment(job.placement.per_node()), OwnCheckpoints(run.folder)],
     )  # fmt: skip

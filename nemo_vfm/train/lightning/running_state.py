@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps what Lightning's checkpoints lack of a running training: its epoch means, its metrics, what was logged last."""
+
+import builtins
+from collections.abc import Mapping
+from dataclasses import fields
+from io import BytesIO
+from typing import Any
+
+import torch
+from lightning.fabric.utilities.cloud_io import _load
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
+from torch import Tensor
+from torchmetrics import Metric, MetricCollection
+from torchmetrics.wrappers import MetricTracker
+
+from nemo_vfm.core import log, ranks
+from nemo_vfm.parallel.ranks.consensus import everyone_sends
+
+#: Of `_ResultMetric`, which accumulates what a module logs.
+_RESULT = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count")
+#: Plain attributes of a `Metric` that are no state.
+_SETTINGS = {
+    "training", "_defaults", "_persistent", "_cache", "_is_synced", "_to_sync", "_should_unsync", "_enable_grad",
+    "_dtype_convert", "compute_on_cpu", "dist_sync_on_step", "sync_on_compute", "compute_with_cache",
+}  # fmt: skip
+_LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+
+
+def running_state(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
+    """Of this rank, as plain values and tensors."""
+    connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
+    for one in module.modules():
+        if isinstance(one, MetricCollection):
+            one.items()  # of metrics that share a state it updates the first alone, until somebody asks
+    return {
+        "results": {key: _result(one) for key, one in results.items() if not one.has_reset and not one.meta.sync.group},
+        "metrics": {name: _metric(one) for name, one in module.named_modules() if isinstance(one, Metric)},
+        "trackers": {name: len(one) for name, one in module.named_modules() if isinstance(one, MetricTracker)},
+        "logged": {name: dict(getattr(connector, name)) for name in _LOGGED},
+        "hook": connector._current_fx, "is_first_batch": connector._first_loop_iter,
+        "should_stop": trainer.should_stop,
+    }  # fmt: skip
+
+
+def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[str, Any]) -> None:
+    """Go on from there."""
+    connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
+    _set_metrics(module, kept)
+    results.clear()
+    results.update({key: _restored(one, trainer, module) for key, one in kept["results"].items()})
+    for name in _LOGGED:
+        setattr(connector, name, _moved(kept["logged"][name], module.device))
+    connector._current_fx, connector._first_loop_iter = kept["hook"], kept["is_first_batch"]
+    trainer.should_stop = kept["should_stop"]
+
+
+def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every rank's, by rank."""
+    if ranks.count() == 1:
+        return [state]
+    buffer = BytesIO()
+    torch.save(state, buffer)  # noqa: TID251 - as Lightning will write it
+    sent = everyone_sends(buffer.getvalue())
+    return [_load(BytesIO(one), map_location=lambda storage, _: storage, weights_only=True) for one in sent]
+
+
+def _result(one: _ResultMetric) -> dict[str, Any]:
+    meta = one.meta
+    plain = {each.name: getattr(meta, each.name) for each in fields(meta) if each.name not in ("reduce_fx", "_sync")}
+    reduce = meta.reduce_fx
+    is_builtin = reduce is getattr(builtins, reduce.__name__, None)  # Lightning compares functions
+    return {
+        "meta": plain, "reduce": reduce.__name__, "is_builtin": is_builtin, "is_tensor": one.is_tensor,
+        "is_synced": meta.sync.should, "of_first_rank": meta.sync.rank_zero_only,
+        "state": {name: vars(one)[name] for name in _RESULT if name in vars(one) and _is_plain(vars(one)[name])},
+    }  # fmt: skip
+
+
+def _restored(kept: Mapping[str, Any], trainer: Trainer, module: LightningModule) -> _ResultMetric:
+    meta = _Metadata(**kept["meta"], reduce_fx=getattr(builtins if kept["is_builtin"] else torch, kept["reduce"]))
+    meta.sync = _Sync(trainer.strategy.reduce, kept["is_synced"], kept["of_first_rank"])
+    one = _ResultMetric(meta, kept["is_tensor"])
+    for name, value in _moved(kept["state"], module.device).items():
+        setattr(one, name, value)
+    if not one.is_tensor:
+        one.value = module.get_submodule(meta.metric_attribute or "")
+    return one
+
+
+def _metric(one: Metric) -> dict[str, Any]:
+    return {name: value for name, value in vars(one).items() if name not in _SETTINGS and _is_plain(value)}
+
+
+def _set_metrics(module: LightningModule, kept: Mapping[str, Any]) -> None:
+    for name, length in kept["trackers"].items():
+        tracker = module.get_submodule(name)
+        while len(tracker) < length:  # type: ignore[arg-type]
+            tracker.increment()  # type: ignore[operator]
+    metrics = {name: one for name, one in module.named_modules() if isinstance(one, Metric)}
+    if missing := kept["metrics"].keys() - metrics.keys():
+        log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module has no longer")
+    for name, state in kept["metrics"].items():
+        for attribute, value in _moved(state, module.device).items() if name in metrics else ():
+            setattr(metrics[name], attribute, value)
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    """Copies on a device: two metrics must not share what one of them changes in place."""
+    if isinstance(value, Tensor):
+        return value.to(device, copy=True)
+    if isinstance(value, dict):
+        return {name: _moved(one, device) for name, one in value.items()}
+    return type(value)(_moved(one, device) for one in value) if isinstance(value, list | tuple) else value
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(map(_is_plain, [*value.keys(), *value.values()]))
+    return type(value) in (type(None), bool, int, float, str, Tensor)

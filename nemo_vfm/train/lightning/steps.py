@@ -1,0 +1,35 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Counts the steps of a Lightning training, for its lines, curves, checkpoints and progress alike.
+
+A step ends with a batch after which optimizers step. `trainer.global_step` counts each optimizer of such a batch.
+"""
+
+import math
+
+from lightning.pytorch import Trainer
+
+
+def done(trainer: Trainer) -> int:
+    """So many are behind the run."""
+    return trainer.fit_loop.epoch_loop._batches_that_stepped
+
+
+def reached(trainer: Trainer) -> int:
+    """The same at a batch's end, before Lightning counts it."""
+    return done(trainer) + (not trainer.fit_loop._should_accumulate())
+
+
+def total(trainer: Trainer, reached: int) -> int | None:
+    """Of the whole run; None where nobody knows. `max_steps` is of `global_step`, which may count several in a step.
+
+    Args:
+        reached: steps that `global_step` has counted.
+    """
+    batches, epochs, ends = trainer.num_training_batches, trainer.max_epochs, list[int]()
+    if epochs is not None and epochs >= 0 and math.isfinite(batches):
+        ends.append(math.ceil(batches / trainer.accumulate_grad_batches) * epochs)
+    each = trainer.global_step / reached if reached else 1 if len(trainer.optimizers) == 1 else 0
+    if trainer.max_steps >= 0 and each:
+        ends.append(reached + math.ceil(max(0, trainer.max_steps - trainer.global_step) / each))
+    return min(ends, default=None)
