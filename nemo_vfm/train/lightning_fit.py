@@ -259,6 +259,6 @@ class LightningFit:
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from the newest checkpoint where the folder has one."""
-        from nemo_vfm.train.lightning.trainer import train
+        from nemo_vfm.train.lightning.fit import train
 
         return train(self, run)

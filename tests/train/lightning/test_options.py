@@ -17,7 +17,7 @@ from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.devices import Placement
-from nemo_vfm.train.lightning.trainer import options
+from nemo_vfm.train.lightning.fit import options
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from tests.support.repository import ROOT
 
