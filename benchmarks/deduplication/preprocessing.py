@@ -67,9 +67,10 @@ def measured(plain: FeatureTable, unique: FeatureTable, batch_size: int, rounds:
     """
     found: dict[str, list[float]] = {"plain_s": [], "unique_s": [], "plain_bytes": [], "unique_bytes": []}
     for round_ in range(rounds + 1):
+        plain, unique = _reopened(plain), _reopened(unique)
         for number in range(len(plain.row_groups) - 1):
-            _measure("plain", plain_batches(_reopened(plain), number, batch_size), found)
-            _measure("unique", unique_batches(_reopened(unique), number, batch_size), found)
+            _measure("plain", plain_batches(plain, number, batch_size), found)
+            _measure("unique", unique_batches(unique, number, batch_size), found)
         if not round_:
             for figures in found.values():
                 figures.clear()
@@ -93,8 +94,10 @@ def batch_bytes(batch: FeatureBatch) -> int:
 
 
 def _reopened(table: FeatureTable) -> FeatureTable:
-    """With nothing decoded."""
-    return FeatureTable(table.folder)
+    """With its manifest read and nothing decoded."""
+    reopened = FeatureTable(table.folder)
+    assert reopened.manifest
+    return reopened
 
 
 def _transformed(features: Mapping[str, Jagged | WindowedRows]) -> dict[str, Jagged]:
