@@ -8,8 +8,7 @@ buffers of windows. Both take a row group at once and cut batches of it.
 """
 
 import time
-from collections.abc import Iterator, Mapping
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -27,25 +26,23 @@ KEPT, HASHED_INTO = 40, 1 << 20  # ids of a history of 48; rows of a table
 _AT_ONCE = 1 << 14  # values that are hashed while they are in the cache
 
 
-def plain_batches(table: FeatureTable, batch_size: int) -> Iterator[FeatureBatch]:
+def plain_batches(table: FeatureTable, number: int, batch_size: int) -> Iterator[FeatureBatch]:
     """A row a sample of every feature."""
-    for begin, end in pairwise(table.row_groups):
-        chunk = table.read(begin, end)
-        yield from _cut(as_batch(chunk, _transformed(chunk.features), {}), batch_size)
+    chunk = table.read(*table.row_groups[number : number + 2])
+    yield from _cut(as_batch(chunk, _transformed(chunk.features), {}), batch_size)
 
 
-def unique_batches(table: FeatureTable, batch_size: int) -> Iterator[FeatureBatch]:
+def unique_batches(table: FeatureTable, number: int, batch_size: int) -> Iterator[FeatureBatch]:
     """Groups as they are stored."""
-    for number in range(len(table.row_groups) - 1):
-        stored = table.stored(number)
-        unique = {name: rows for its in stored.unique.values() for name, rows in its.items()}
-        done = _transformed({**stored.samples.features, **unique})
-        groups = {
-            group: DedupedGroup({name: done[name] for name in its}, stored.inverses[group])
-            for group, its in stored.unique.items()
-        }
-        features = {name: done[name] for name in stored.samples.features}
-        yield from _cut(as_batch(stored.samples, features, groups), batch_size)
+    stored = table.stored(number)
+    unique = {name: rows for its in stored.unique.values() for name, rows in its.items()}
+    done = _transformed({**stored.samples.features, **unique})
+    groups = {
+        group: DedupedGroup({name: done[name] for name in its}, stored.inverses[group])
+        for group, its in stored.unique.items()
+    }
+    features = {name: done[name] for name in stored.samples.features}
+    yield from _cut(as_batch(stored.samples, features, groups), batch_size)
 
 
 def _cut(batch: FeatureBatch, batch_size: int) -> Iterator[FeatureBatch]:
@@ -64,17 +61,28 @@ def as_batch(
 
 
 def measured(plain: FeatureTable, unique: FeatureTable, batch_size: int, rounds: int) -> dict[str, list[float]]:
-    """CPU seconds of both sides by round, and bytes of all batches."""
+    """CPU seconds of both sides, and bytes of all batches, by row group; after an unmeasured round.
+
+    The sides take turns at each row group, so that other work on the machine slows both.
+    """
     found: dict[str, list[float]] = {"plain_s": [], "unique_s": [], "plain_bytes": [], "unique_bytes": []}
-    for _ in range(rounds):
-        for name, batches in (("plain", plain_batches(_reopened(plain), batch_size)),
-                              ("unique", unique_batches(_reopened(unique), batch_size))):  # fmt: skip
-            begin, size = time.process_time(), 0
-            for batch in batches:
-                size += batch_bytes(batch)
-            found[f"{name}_s"].append(time.process_time() - begin)
-            found[f"{name}_bytes"].append(size)
+    for round_ in range(rounds + 1):
+        plain, unique = _reopened(plain), _reopened(unique)
+        for number in range(len(plain.row_groups) - 1):
+            _measure("plain", plain_batches(plain, number, batch_size), found)
+            _measure("unique", unique_batches(unique, number, batch_size), found)
+        if not round_:
+            for figures in found.values():
+                figures.clear()
     return found
+
+
+def _measure(side: str, batches: Iterable[FeatureBatch], found: Mapping[str, list[float]]) -> None:
+    """A row group of a side, from the file to its last batch."""
+    begin = time.process_time()
+    size = sum(map(batch_bytes, batches))
+    found[f"{side}_s"].append(time.process_time() - begin)
+    found[f"{side}_bytes"].append(size)
 
 
 def batch_bytes(batch: FeatureBatch) -> int:
@@ -86,8 +94,10 @@ def batch_bytes(batch: FeatureBatch) -> int:
 
 
 def _reopened(table: FeatureTable) -> FeatureTable:
-    """With nothing decoded."""
-    return FeatureTable(table.folder)
+    """With its manifest read and nothing decoded."""
+    reopened = FeatureTable(table.folder)
+    assert reopened.manifest
+    return reopened
 
 
 def _transformed(features: Mapping[str, Jagged | WindowedRows]) -> dict[str, Jagged]:

@@ -15,7 +15,7 @@ from nemo_vfm.recsys.sessions.session_log import SessionLog
 from nemo_vfm.sparse.dedup_groups import change_statistics
 from nemo_vfm.sparse.log_chunk import LogChunk
 
-ROW_GROUPS, ZSTD = 40, 3
+ROW_GROUPS, ZSTD, _STRETCHES = 40, 3, 64
 SCHEMA = recd_log(num_samples=1).schema()
 GROUPS, HISTORIES = SCHEMA.groups, SCHEMA.windows
 
@@ -25,16 +25,18 @@ class LogShape:
     """What a log is like; see `recd_log`.
 
     Args:
-        rows_per_group: samples of a row group, of which there are 40.
+        rows_per_group: samples of a row group; the log has 40 of them.
         unchanged: d of all groups.
         session_share: of all ids, those in features of the session.
         rows: of each table, looked up by Zipf's law with exponent 1.05.
+        row_groups: how many of the log's are made and measured.
     """
 
     rows_per_group: int
     unchanged: float = 0.9
     session_share: float = 0.85
     rows: int = 100_000
+    row_groups: int = ROW_GROUPS
 
     def log(self, seed: int = 0) -> SessionLog:
         """The log."""
@@ -43,16 +45,22 @@ class LogShape:
             session_share=self.session_share, rows=self.rows, seed=seed,
         )  # fmt: skip
 
+    def samples(self) -> tuple[LogChunk, LogChunk]:
+        """What is measured: samples in random order, and as many of whole sessions, one session after another.
 
-def clustered(log: SessionLog) -> LogChunk:
-    """All samples, session by session, without the teacher's probabilities, which no log of users has."""
-    chunk = log.samples(0, log.num_samples, clustered=True)
+        Where these are not all of the log, the former are of stretches from all over it: as few of each session as if
+        the whole log were shuffled.
+        """
+        log, count = self.log(), self.rows_per_group * self.row_groups
+        begins = range(0, log.num_samples, log.num_samples // _STRETCHES)
+        spread = LogChunk.cat([log.samples(begin, begin + count // _STRETCHES) for begin in begins])
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(1))
+        return _of_users(spread.select(order)), _of_users(log.samples(0, count, clustered=True))
+
+
+def _of_users(chunk: LogChunk) -> LogChunk:
+    """Without the teacher's probabilities, which no log of users has."""
     return replace(chunk, labels={"click": chunk.labels["click"]})
-
-
-def shuffled(chunk: LogChunk) -> LogChunk:
-    """The same samples in random order."""
-    return chunk.select(torch.randperm(len(chunk), generator=torch.Generator().manual_seed(1)))
 
 
 def sharing(chunk: LogChunk) -> str:
@@ -72,13 +80,13 @@ def sharing(chunk: LogChunk) -> str:
 
 def written(chunk: LogChunk, folder: Path, shape: LogShape, *, groups: bool = True, windows: Sequence[str] = HISTORIES,
             in_order: bool = True) -> FeatureTable:  # fmt: skip
-    """A feature table of the chunk, in 40 row groups of one file."""
+    """A feature table of the chunk, in one file."""
     schema = replace(
         SCHEMA, labels=tuple(chunk.labels), features=tuple(chunk.features), groups=GROUPS if groups else {},
         windows=windows if groups else (),
     )  # fmt: skip
     writer = FeatureTableWriter(
-        folder, schema, rows_per_part=shape.rows_per_group * ROW_GROUPS,
+        folder, schema, rows_per_part=shape.rows_per_group * shape.row_groups,
         rows_per_group=shape.rows_per_group, zstd_level=ZSTD, clustered=in_order,
     )  # fmt: skip
     writer.add(chunk)

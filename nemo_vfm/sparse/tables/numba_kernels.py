@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sorts values by row and updates rows by row-wise AdaGrad, compiled by numba when first called.
 
-Shape letters: R rows of a block, N values, G bags, D width, U touched rows.
+Shape letters: R rows of a block, N values, G bags, D width, Q a quarter of it, U touched rows.
 """
 
 import math
@@ -93,7 +93,8 @@ def _calls(rows_RD: Tensor, sum_R: Tensor, block: Block, settings: Tensor, parts
     arrays, kernel = [one.detach().numpy() for one in tensors], _compiled("update")
     bounds = [len(rows_U) * part // parts for part in range(parts + 1)]
     for begin, end in pairwise(bounds):
-        yield partial(kernel, *arrays, torch.empty(rows_RD.shape[1]).numpy(), begin, end)
+        spare = (torch.empty(numbers).numpy() for numbers in (rows_RD.shape[1], rows_RD.shape[1] // 4))
+        yield partial(kernel, *arrays, *spare, begin, end)
 
 
 @cache
@@ -189,16 +190,19 @@ def _sort(
 
 def _update(
     rows_RD: Any, sum_R: Any, rows_U: Any, offsets: Any, bags_N: Any, weights_N: Any, grads_GD: Any,
-    settings: Any, grad_D: Any, begin: int, end: int,
+    settings: Any, grad_D: Any, squares_Q: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     """Values two by two, in their order: half as many passes over the sum.
+
+    Squares are first added over quarters of the row: a loop that adds to a single number is not vectorised, since that
+    would change the order.
 
     The constants 1 and D come as fp32 in `settings`: literals would raise the arithmetic to fp64. Elements are read by
     two indices: a view of a row would cost a count of references each.
     """
     scale, lr, eps, one, width = settings[0], settings[1], settings[2], settings[3], settings[4]
     first_weight = second_weight = one
-    whole = len(grad_D) - len(grad_D) % 4
+    quarter = len(squares_Q)
     for u in range(begin, end):
         n = offsets[u]
         first = bags_N[n]
@@ -219,16 +223,16 @@ def _update(
                 grad_D[k] = grad_D[k] + first_weight * grads_GD[first, k] + second_weight * grads_GD[second, k]
         for k in range(len(grad_D)):
             grad_D[k] *= scale
-        a = b = c = d = one - one
-        for k in range(0, whole, 4):
-            a += grad_D[k] * grad_D[k]
-            b += grad_D[k + 1] * grad_D[k + 1]
-            c += grad_D[k + 2] * grad_D[k + 2]
-            d += grad_D[k + 3] * grad_D[k + 3]
-        for k in range(whole, len(grad_D)):
-            a += grad_D[k] * grad_D[k]
+        for k in range(quarter):
+            a, b, c, d = grad_D[k], grad_D[k + quarter], grad_D[k + 2 * quarter], grad_D[k + 3 * quarter]
+            squares_Q[k] = (a * a + b * b) + (c * c + d * d)
+        squares = one - one
+        for k in range(quarter):
+            squares += squares_Q[k]
+        for k in range(4 * quarter, len(grad_D)):
+            squares += grad_D[k] * grad_D[k]
         row = rows_U[u]
-        sum_R[row] += (a + b + c + d) / width
+        sum_R[row] += squares / width
         factor = one / (math.sqrt(sum_R[row]) + eps) * lr
         for k in range(len(grad_D)):
             rows_RD[row, k] -= grad_D[k] * factor

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that torch alone gives a ranker's scores from its program, for any number of samples and ids."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import torch
 import yaml
 from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
@@ -25,7 +27,11 @@ from nemo_vfm.models.recommenders.hstu import HSTU
 from nemo_vfm.models.recommenders.ranker_program import PROGRAM, features_read, write_ranker
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
+from nemo_vfm.recsys.sessions.id_feature import IdFeature
+from nemo_vfm.recsys.sessions.session_log import SessionGroup, SessionLog
+from nemo_vfm.recsys.sessions.teacher import Teacher
 from nemo_vfm.sparse.feature_batch import FeatureBatch
+from nemo_vfm.sparse.tables.row_optimizer import RowWiseAdaGrad
 from tests.support.combinations import cases
 from tests.support.session_batches import session_batch
 from tests.support.session_chunk import SCHEMA, session_chunk
@@ -73,6 +79,53 @@ def test_a_program_gives_the_models_scores_whatever_the_number_of_samples_and_id
             torch.testing.assert_close(called(program, batch, names), scores, rtol=0, atol=atol)
     with pytest.raises(UserError, match="Linear has no embedding tables"):
         write_ranker(nn.Linear(2, 2), tmp_path, "fp32")
+
+
+LEARNED, HELD_OUT, ROWS = 80 * 512, 20_000, {"item": 200, "category": 50, "history": 200}
+LOG = SessionLog(
+    num_samples=LEARNED + HELD_OUT, samples_per_session=4, dense=["d1", "d2", "d3"],
+    features={name: IdFeature(rows=ROWS[name]) for name in ("item", "category")},
+    groups={"clicks": SessionGroup(unchanged=0.5, features={"history": IdFeature(rows=200, length=6, history=True)})},
+    teacher=Teacher(auc=0.85, rate=0.3, single=["item", "category", "history"], pairs=[["item", "category"]],
+                    dense=["d1"], pairs_share=0.2),
+)  # fmt: skip
+SIZES = {"width": 16, "num_labels": 1, "table_optimizer": RowWiseAdaGrad(lr=0.3)}
+HISTORY = {"history": {"history": "item"}, "rows": {name: ROWS[name] for name in ("item", "category")}, **SIZES}
+POOLED = {"bottom": [32, 16], "rows": ROWS, **SIZES}
+RANKERS = {DLRM: POOLED, DCNv2: POOLED, DIN: HISTORY, HSTU: {"longest": 6, "times": None, **HISTORY}}
+
+
+def logged(begin: int, end: int) -> FeatureBatch:
+    chunk = LOG.samples(begin, end)
+    return FeatureBatch(0, chunk.ids_B, torch.ones(len(chunk)), chunk.dense_BF, chunk.labels, chunk.features)
+
+
+def learned(kind: type[nn.Module]) -> nn.Module:
+    """A ranker after one pass over the log of the teacher."""
+    torch.manual_seed(0)
+    model = small(kind, **RANKERS[kind])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    for begin in range(0, LEARNED, 512):
+        batch = logged(begin, begin + 512)
+        optimizer.zero_grad()
+        binary_cross_entropy_with_logits(model(batch)[:, 0], batch.labels["click"]).backward()
+        model.tables.update(1.0)
+        optimizer.step()
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", cases([DLRM, DCNv2, DIN, HSTU], [DLRM, HSTU]))
+def test_rows_of_a_byte_a_number_rank_what_a_teacher_taught_as_those_of_fp32_do(kind, tmp_path):
+    model, batch, found = learned(kind), logged(LEARNED, LEARNED + HELD_OUT), {}
+    names, labels = features_read(model), batch.labels["click"]
+    for rows in ("fp32", "int8"):
+        write_ranker(copy.deepcopy(model), tmp_path, rows)
+        with torch.no_grad():
+            scores = called(torch.export.load(tmp_path / PROGRAM).module(), batch, names)
+        found[rows] = auc(scores[:, 0], labels)
+    assert found["fp32"] > 0.75, "it learned; the teacher itself has 0.85"
+    assert found["int8"] == pytest.approx(found["fp32"], abs=5e-4)
 
 
 def recipe(folder: Path) -> Path:

@@ -14,8 +14,8 @@ from tests.support.random_features import random_jagged
 pytest.importorskip("numba")
 
 
-def learned(optimizer, weighted=False, clip=None):
-    tables = FusedTables({"t": TableSpec(40, 9, ("f",)), "u": TableSpec(7, 9, ("g",))}, optimizer, seed=1)
+def learned(optimizer, weighted=False, clip=None, width=9):
+    tables = FusedTables({"t": TableSpec(40, width, ("f",)), "u": TableSpec(7, width, ("g",))}, optimizer, seed=1)
     for step in range(20):
         features = {"f": random_jagged(40, 16, step, 9, weighted), "g": random_jagged(7, 16, 50 + step, 9)}
         sum((out**2).sum() for out in tables.lookup(features).values()).backward()
@@ -29,11 +29,13 @@ def in_torch(monkeypatch, *args):
         return learned(*args)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("clip", [None, 0.25])
-def test_row_wise_adagrad_is_that_of_torch(monkeypatch, weighted, clip):
-    expected = in_torch(monkeypatch, RowWiseAdaGrad(0.1), weighted, clip)
-    for name, tensor in learned(RowWiseAdaGrad(0.1), weighted, clip).items():
+@pytest.mark.parametrize(
+    ("weighted", "clip", "width"),
+    [(False, None, 9), (True, None, 9), (False, 0.25, 9), (True, 0.25, 9), (False, None, 3), (True, 0.25, 64)],
+)
+def test_row_wise_adagrad_is_that_of_torch(monkeypatch, weighted, clip, width):
+    expected = in_torch(monkeypatch, RowWiseAdaGrad(0.1), weighted, clip, width)
+    for name, tensor in learned(RowWiseAdaGrad(0.1), weighted, clip, width).items():
         torch.testing.assert_close(tensor, expected[name], rtol=2e-5, atol=1e-6)
 
 
