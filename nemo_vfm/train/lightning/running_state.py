@@ -9,7 +9,6 @@ from io import BytesIO
 from typing import Any
 
 import torch
-from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
 from torch import Tensor
@@ -18,6 +17,7 @@ from torchmetrics.wrappers import MetricTracker
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.parallel.ranks.consensus import everyone_sends
+from nemo_vfm.train.lightning.checkpoint_values import read
 
 #: Of `_ResultMetric`, which accumulates what a module logs.
 _RESULT = ("value", "cumulated_batch_size", "_forward_cache", "_computed", "_update_count")
@@ -64,7 +64,7 @@ def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
     buffer = BytesIO()
     torch.save(state, buffer)  # noqa: TID251 - as Lightning will write it
     sent = everyone_sends(buffer.getvalue())
-    return [_load(BytesIO(one), map_location=lambda storage, _: storage, weights_only=True) for one in sent]
+    return [read(BytesIO(one)) for one in sent]
 
 
 def _result(one: _ResultMetric) -> dict[str, Any]:
