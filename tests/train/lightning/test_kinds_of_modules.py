@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlateau
 from torch.optim.swa_utils import AveragedModel
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset
 
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Run
@@ -90,6 +91,12 @@ def told_the_epoch(draws: bool) -> Any:
     """What Lightning makes of a loader that shuffles, where there are several ranks."""
     sampler: Any = DistributedSampler(Rows(draws), num_replicas=1, rank=0, shuffle=draws)
     return DataLoader(Rows(draws), batch_size=2, sampler=sampler)
+
+
+def made_anew(draws: bool) -> Any:
+    """For `reload_dataloaders_every_n_epochs`."""
+    order = torch.randperm(2 * BATCHES).tolist() if draws else range(2 * BATCHES)
+    return DataLoader(Subset(Rows(draws), order), batch_size=2)
 
 
 class Net(LightningModule):
@@ -186,6 +193,21 @@ class ByHand(Net):
     def configure_optimizers(self) -> Any:
         optimizers = [torch.optim.Adam(net.parameters(), lr=1e-2) for net in (self.net, self.other)]
         return optimizers, [ExponentialLR(one, 0.9) for one in optimizers]
+
+
+class AccumulatesByHand(Net):
+    """One step for three batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+
+    def training_step(self, batch: Tensor, batch_idx: int) -> None:
+        optimizer: Any = self.optimizers()
+        self.manual_backward(self.loss(batch) / 3)
+        if batch_idx % 3 == 2:
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 class Truncated(Net):
@@ -291,6 +313,52 @@ class StopsItself(Net):
             self.trainer.should_stop = True
 
 
+class EndsEpochsEarly(Net):
+    """Leaves out the rest of every epoch."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if batch_idx == BATCHES - 1 else None
+
+
+class Thaws(Net):
+    """A layer learns from the second epoch on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = nn.Linear(4, 4).requires_grad_(False)
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(self.frozen(batch))
+
+    def on_train_epoch_start(self) -> None:
+        if self.current_epoch == 1:
+            self.frozen.requires_grad_(True)
+
+
+class SetUpByEpoch(Net):
+    """Its loss has a weight of the epoch, made where the epoch starts."""
+
+    def on_train_epoch_start(self) -> None:
+        self.scale = 1.0 + self.current_epoch
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.scale * self.loss(batch)
+
+
+class ForgetfulBuffer(Net):
+    """A running mean that `state_dict` leaves out."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4), persistent=False)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * batch.mean(0)
+        return self.loss(batch - self.mean)
+
+
 class KeepsMore(Net):
     """Saves an attribute of its own."""
 
@@ -370,8 +438,32 @@ KINDS = {
     "the shorter of two loaders": Kind(loaders=shortest),
     "a stream": Kind(loaders=stream),
     "a sampler that is told the epoch": Kind(loaders=told_the_epoch),
+    "loaders made anew": Kind(loaders=made_anew, trainer={"reload_dataloaders_every_n_epochs": 1}),
+    "accumulated by hand": Kind(AccumulatesByHand),
+    "accumulated by a schedule": Kind(
+        callbacks={"schedule": partial(GradientAccumulationScheduler, {0: 1, 1: 2})},
+    ),
+    "averaged by a callback": Kind(
+        callbacks={"swa": partial(StochasticWeightAveraging, 1e-3, swa_epoch_start=1, annealing_epochs=3)},
+        trainer={"max_epochs": 4},
+    ),
+    "epochs that end early": Kind(EndsEpochsEarly, trainer={"limit_val_batches": 0}),
+    "thaws": Kind(Thaws),
+    "set up by epoch": Kind(SetUpByEpoch),
+    "a forgetful buffer": Kind(ForgetfulBuffer),
     "an end by steps alone": Kind(trainer={"max_epochs": -1, "max_steps": 16}),
 }  # fmt: skip
+
+
+#: What a resume does not keep yet.
+OPEN = {
+    "epochs that end early": "the early end is not counted as one",
+    "thaws": "requires_grad is in no checkpoint",
+    "set up by epoch": "Lightning does not call on_train_epoch_start in the middle of an epoch",
+    "a forgetful buffer": "a buffer that is not persistent is in no checkpoint",
+    "loaders made anew": "they are made of other random numbers",
+    "accumulated by hand": "gradients are in no checkpoint",
+}
 
 
 class Die(Callback):
@@ -477,7 +569,13 @@ def test_a_module_that_draws_nothing_gives_the_numbers_of_lightning_alone(tmp_pa
 
 
 @pytest.mark.slow  # killed three times, and resumed
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=OPEN[name])] if name in OPEN else [])
+        for name in KINDS
+    ],
+)
 def test_killed_at_three_places_of_an_epoch_it_resumes_to_the_same_weights_and_lines(tmp_path: Path, name: str) -> None:
     kind = KINDS[name]
     whole = train(kind, tmp_path / "whole", draws=True)
