@@ -38,7 +38,7 @@ def three(striped: np.ndarray, theta_deg: float) -> list[np.ndarray]:
     """Striped pictures as they are, with the wedge emptied, and recovered."""
     known = known_frequencies(*striped.shape[1:], theta_deg=theta_deg, wedge_deg=5, kmin=15)
     pictures = torch.from_numpy(np.asarray(striped, np.float32))
-    recovered = recover(pictures, known, theta_deg=theta_deg, kmin=15)
+    recovered = recover(pictures, known, theta_deg=theta_deg, kmin=15, black=0, white=255)
     return [striped, without_wedge(pictures, known).numpy(), recovered.numpy()]
 
 

@@ -162,9 +162,11 @@ class Recovery:
             for plane_HW in planes_HWC.transpose(2, 0, 1):
                 striped_HW = torch.from_numpy(plane_HW.astype(np.float32))
                 stripes_HW = stripes(
-                    striped_HW, self._known, theta_deg=self._theta_deg, kmin=self._settings.kmin, bands=self._bands
-                )
-                found.append((striped_HW - without(striped_HW, stripes_HW) if fill else stripes_HW).numpy())
+                    striped_HW, self._known, theta_deg=self._theta_deg, kmin=self._settings.kmin, bands=self._bands,
+                    black=0, white=255,
+                )  # fmt: skip
+                filled_HW = without(striped_HW, stripes_HW, black=0, white=255) if fill else None
+                found.append((stripes_HW if filled_HW is None else striped_HW - filled_HW).numpy())
         return np.stack(found, axis=-1)
 
 
