@@ -49,16 +49,14 @@ def known_frequencies(height: int, width: int, *, theta_deg: float, wedge_deg: f
         wedge_deg: the wedge's full opening angle.
         kmin: cycles per picture below which everything is kept: slow shading is picture, not stripes.
     """
-    y_H1 = torch.fft.fftfreq(height, dtype=torch.float64)[:, None]
-    x_1W = torch.fft.fftfreq(width, dtype=torch.float64)[None]
-    angle_HW = torch.rad2deg(torch.atan2(-y_H1, x_1W))
-    off_HW = ((angle_HW - theta_deg + 90) % 180 - 90).abs()
-    cycles_HW = torch.hypot(y_H1 * height, x_1W * width)
-    known_HW = (off_HW > wedge_deg / 2 + 1e-9) | (cycles_HW < kmin)
+    y_H, x_W = (torch.fft.fftfreq(length, dtype=torch.float64) for length in (height, width))
+    known_HK = torch.ones(height, width // 2 + 1, dtype=torch.bool)
     # The spectrum of a real picture is symmetric about the origin. At the highest frequency of an even size, which has
     # one sign only, the angles are not, and a mask that is not symmetric makes a picture that is not real.
-    known_HW &= known_HW.flip(0, 1).roll((1, 1), (0, 1))
-    known_HK: Tensor = known_HW[:, : width // 2 + 1]
+    for y, x in ((y_H, x_W), (y_H.flip(0).roll(1), x_W.flip(0).roll(1))):
+        y_H1, x_1K = y[:, None], x[None, : width // 2 + 1]
+        off_HK = torch.atan2(-y_H1, x_1K).rad2deg_().sub_(theta_deg - 90).remainder_(180).sub_(90).abs_()
+        known_HK &= (off_HK > wedge_deg / 2 + 1e-9) | (torch.hypot(y_H1 * height, x_1K * width) < kmin)
     return known_HK
 
 
