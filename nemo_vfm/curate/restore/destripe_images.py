@@ -37,7 +37,7 @@ from nemo_vfm.curate.restore.page_stripes import (
 
 _SUFFIXES = TIFF_SUFFIXES | {PNG_SUFFIX}
 _HALF = 0.5  # of fixed stripes: a page that holds less of them has none
-_SHOWN, _SHOWN_PX = 12, 480  # files in the report; the side of the part that is shown
+_SHOWN, _SHOWN_PX = 8, 384  # files in the report; the side of the part that is shown
 Record = dict[str, Any]
 
 
@@ -232,7 +232,7 @@ def _side_by_side(before_HW: NDArray[Any], after_HW: NDArray[Any]) -> bytes:
     difference = before - after
     spread = 6 * float(difference.std()) or 1.0
     sheet = np.hstack([*shown, difference / spread + 0.5])
-    done, data = cv2.imencode(".jpg", (sheet.clip(0, 1) * 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 95])
+    done, data = cv2.imencode(".jpg", (sheet.clip(0, 1) * 255).astype(np.uint8), [cv2.IMWRITE_JPEG_QUALITY, 90])
     assert done
     return data.tobytes()
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, MissingPackage
 from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.write_path import WritePath
 
 TIFF_SUFFIXES = frozenset({".tif", ".tiff", ".btf", ".tf8"})
 PNG_SUFFIX = ".png"
@@ -200,7 +201,7 @@ class PngPage:
         path: the file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: WritePath) -> None:
         self._path = path
 
     def __len__(self) -> int:

@@ -15,21 +15,19 @@ BUDGET_MB = 3.0
 MAX_CLIPS = 12
 
 _SHEET = """
-<div class="pairs">
+<div class="{{ "pairs" if kind == "clips" else "previews" }}" style="--columns: 1">
 {% for c in clips %}
-<figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
+<figure class="clip wide">{{ medium(c.medium, c.alt, "strip" if kind == "clips" else "") }}
 <figcaption><span class="fact tone-kept">{{ c.what }}</span>
 <span class="caption">{{ c.facts }}</span>
 <span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
 """
-
-
 _LEADS = {
     "clips": "before (left) and after (right). All other clips are unchanged.",
-    "images": "the middle before, after, and what was taken out, enlarged in contrast: grey is nothing. "
-    "All other images are unchanged.",
+    "images": "by the middle of its most striped page: before, after, and what was taken out, with more contrast (grey "
+    "is nothing). All other pages are unchanged.",
 }
 
 
@@ -43,8 +41,8 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
                 if len(mended) > MAX_CLIPS:
                     run.note(f"{len(mended) - MAX_CLIPS:,} more {kind} were repaired.")
                 count = f"One {kind[:-1]}" if len(mended) == 1 else f"{exact(len(mended))} {kind}, each"
-                lead = f"{count} {what_is_shown}"
-                yield Section("What was repaired", fragment(_SHEET, {"clips": shown}), lead, step.name)
+                body = fragment(_SHEET, {"clips": shown, "kind": kind})
+                yield Section("What was repaired", body, f"{count} {what_is_shown}", step.name)
 
 
 def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[str, Any]:
