@@ -7,7 +7,7 @@ Shape letters: H height, W width, S samples of a pixel.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -119,7 +119,7 @@ class DestripeImages:
             raise UserError(f"{self.input} is no folder, TIFF or PNG; give input=FILE or input=DIR")
         found = [file for file in files_below(self.input, lambda name: True) if not file.is_relative_to(own)]
         files = [file for file in found if is_taken(file.relative_to(self.input), _SUFFIXES)]
-        others = Counter(file.suffix or "no suffix" for file in found if file not in set(files))
+        others = Counter(file.suffix or "no suffix" for file in found if file.suffix.lower() not in _SUFFIXES)
         if others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
             warn(f"{others.total()} files of {self.input} are no TIFF or PNG and are left out: {kinds}")
@@ -139,6 +139,7 @@ class DestripeImages:
         except (DataError, OSError) as error:
             if is_full(error):
                 raise
+            target.unlink(missing_ok=True)  # of an earlier state of the file
             warn(f"{file}: {error}; it is left out")
             return {"failed": str(error)}
 
@@ -156,7 +157,7 @@ class DestripeImages:
                     continue
                 after_HW[...], at_ends = without_stripes(before_HW, found.added_HW, ends)
                 held += at_ends
-                before_db = excess_db(plane_HW, ends, found)
+                before_db = found.excess_db if fixed is None else excess_db(plane_HW, ends, found)
                 if before_db > most:
                     most = before_db
                     after_db = excess_db(after_HW.astype(np.float32), ends, found)
@@ -175,16 +176,10 @@ class DestripeImages:
         """The stripes of each plane of the mean of all pages; what is lost in a page is left out of it."""
         sums: list[NDArray[np.float64]] = []
         counts: list[NDArray[np.int32]] = []
-        for file in files:
-            with open_pages(file) as pages:
-                for place in range(len(pages)):
-                    planes = _planes(pages.read(place))
-                    sums = sums or [np.zeros(plane_HW.shape) for plane_HW in planes]
-                    counts = counts or [np.zeros(plane_HW.shape, np.int32) for plane_HW in planes]
-                    if [plane_HW.shape for plane_HW in planes] != [total_HW.shape for total_HW in sums]:
-                        size = f"{planes[0].shape[1]}x{planes[0].shape[0]}"
-                        raise DataError(f"page {place} of {file.name} has another size, {size}; use mode=per_frame")
-                    self._add(planes, sums, counts)
+        for planes in _pages_of(files):
+            sums = sums or [np.zeros(plane_HW.shape) for plane_HW in planes]
+            counts = counts or [np.zeros(plane_HW.shape, np.int32) for plane_HW in planes]
+            self._add(planes, sums, counts)
         found = []
         for total_HW, count_HW in zip(sums, counts, strict=True):
             mean_HW = np.full(total_HW.shape, np.nan, np.float32)
@@ -202,6 +197,23 @@ class DestripeImages:
             seen_HW &= True if white is None else plane_HW < white
             np.add(total_HW, plane_HW, out=total_HW, where=seen_HW)
             count_HW += seen_HW
+
+
+def _pages_of(files: Iterable[Path]) -> Iterator[list[NDArray[Any]]]:
+    """The planes of each page of all files, which have one size and type."""
+    first: list[tuple[tuple[int, ...], np.dtype[Any]]] = []
+    for file in files:
+        try:
+            with open_pages(file) as pages:
+                for place in range(len(pages)):
+                    planes = _planes(pages.read(place))
+                    kinds = [(plane_HW.shape, plane_HW.dtype) for plane_HW in planes]
+                    first = first or kinds
+                    if kinds != first:
+                        raise DataError(f"page {place} has another size or type than the first; use mode=per_frame")
+                    yield planes
+        except DataError as error:
+            raise DataError(f"{file.name}: {error}") from error
 
 
 def _held_by(plane_HW: Plane, fixed: "list[PageStripes | None]", number: int) -> PageStripes | None:

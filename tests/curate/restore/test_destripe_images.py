@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.core.errors import NothingKept, UserError
+from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.restore.destripe_images import DestripeImages
 from nemo_vfm.report.page import render
@@ -191,6 +191,15 @@ def noisy_stack(clean, count):
     scenes = np.stack([np.roll(clean, 31 * n, axis=(0, 1)) for n in range(count)]).astype(float)
     levels = random.normal(0, 60, clean.shape[1])
     return scenes.astype(np.uint16), np.clip(scenes + 200 + levels, 0, 4095).round().astype(np.uint16)
+
+
+def test_static_stripes_of_pages_of_two_sizes_are_refused_by_name(tmp_path, spots):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, page in (("a", spots[1]), ("b", spots[1][:100])):
+        cv2.imwrite(str(folder / f"{name}.png"), page)
+    with pytest.raises(DataError, match=r"b\.png: page 0 has another size"):
+        destripe(tmp_path / "run", folder, mode="static", stack=True)
 
 
 @pytest.mark.parametrize("stack", [False, True])
