@@ -77,6 +77,8 @@ DEV = [
     "megatron-energon>=7.4,<8",
     "megatron-core>=0.16.1,<0.17",
     "einops>=0.8,<1",  # Megatron-Core imports it and does not declare it
+    "tifffile>=2025.5",
+    "imagecodecs>=2025.3",
     "trl>=1.16,<2",  # chat templates, and the masks that ours must equal
     "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
@@ -119,6 +121,8 @@ EXTRAS = {
     ],
     # Checks of function calls in synthetic rows.
     "functions": ["jsonschema>=4.20"],
+    # TIFF images; the second reads and writes LZW and other compressions.
+    "microscopy": ["tifffile>=2025.5", "imagecodecs>=2025.3"],
     # Kernels of embedding tables on CPUs; without it they are torch operators.
     "recsys": ["numba>=0.62,<1"],
     # Holds lightning at 2.4 and omegaconf at 2.3: an environment of its own, under constraints-nemo.txt.

@@ -16,10 +16,11 @@ from nemo_vfm.core.errors import MissingPackage
 
 #: Module -> the extra of ours that brings it. Any other is installed by its own name.
 EXTRAS = {
-    "alembic": "mlflow", "diffusers": "diffusers", "jsonschema": "functions", "megatron": "megatron",
-    "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys", "ray": "ray", "sentencepiece": "text",
-    "sqlalchemy": "mlflow", "starlette": "serve", "tokenizers": "text", "torchcodec": "torchcodec",
-    "transformer_engine": "te", "transformers": "transformers", "uvicorn": "serve", "wandb": "wandb",
+    "alembic": "mlflow", "diffusers": "diffusers", "imagecodecs": "microscopy", "jsonschema": "functions",
+    "megatron": "megatron", "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys", "ray": "ray",
+    "sentencepiece": "text", "sqlalchemy": "mlflow", "starlette": "serve", "tifffile": "microscopy",
+    "tokenizers": "text", "torchcodec": "torchcodec", "transformer_engine": "te", "transformers": "transformers",
+    "uvicorn": "serve", "wandb": "wandb",
 }  # fmt: skip
 #: The extra that pip must not put into the environment one works in.
 APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}

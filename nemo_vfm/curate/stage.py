@@ -70,6 +70,7 @@ class MediaInfo:
         height: pixels, upright.
         codec: FFmpeg's name of it.
         time_base: seconds a unit of its time stamps.
+        is_deep: whether it is an image of 16 bits a channel, which is read as 8.
     """
 
     num_frames: int
@@ -78,6 +79,7 @@ class MediaInfo:
     height: int
     codec: str
     time_base: Fraction
+    is_deep: bool = False
 
 
 @dataclass(slots=True)

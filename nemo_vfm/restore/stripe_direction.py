@@ -8,13 +8,15 @@ Shape letters: T frames, H height, W width, B blocks of rows, F frequencies.
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.types.media_types import Plane
+
 _WITHIN_DEG = 3.5
 _STEP_PX = 0.5  # between two candidates, at the far end of a stripe
 _BLOCKS = 32
 _EDGE = 30.0  # grey levels from one column to the next, above which it is an edge and counts no more
 
 
-def refine_deg(luma_THW: NDArray[np.uint8], theta_deg: float) -> float:
+def refine_deg(luma_THW: Plane | NDArray[np.uint8], theta_deg: float) -> float:
     """The direction near `theta_deg` in which the steps from column to column add up to most power.
 
     Eight pictures with stripes of 0 degrees were taken for 1 in two; sheared so, they gained 0.2 dB and not 9.

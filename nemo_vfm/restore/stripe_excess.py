@@ -12,6 +12,7 @@ Shape letters: T frames, H height, W width, N tiles, S a tile's side, R radii, A
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ _ON, _BESIDE = (-1, 0, 1), (-8, -7, -6, -5, -4, 4, 5, 6, 7, 8)  # lines of the p
 _RINGS = 8
 _TILES_BELOW_PERCENT = 25
 _FEWEST_TILES = 4
+_MOST_STARTS = 96  # a side: those of 4096 pixels; a mosaic's tiles then have gaps between them
+_BANDS = 4  # where stripes end within the picture
+_HALF_DB = 3.0  # more than for stripes across the whole picture; half of a clean clip had up to 6.6 dB
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,24 @@ class StripeExcess:
         upright_A = np.abs((np.arange(180) + 90) % 180 - 90) <= 45
         return np.asarray(np.where(upright_A, np.max(rows, axis=0), np.max(columns, axis=0)), np.float32)
 
+    def strongest(self, theta_deg: float | Literal["auto"], min_excess_db: float) -> tuple[float, int] | None:
+        """The direction of stripes, and in how many bands to look for them; None where there are none.
+
+        Args:
+            theta_deg: the only direction that counts; `auto` takes that of the largest excess.
+            min_excess_db: from where on there are stripes.
+        """
+        for bands, excess_A in ((1, self.whole_db()), (_BANDS, self.half_db() - _HALF_DB)):
+            theta = float(excess_A.argmax()) if theta_deg == "auto" else theta_deg
+            if excess_A[round(theta) % 180] >= min_excess_db:
+                return theta, bands
+        return None
+
+    def of_stripes_db(self, theta_deg: float, bands: int) -> float:
+        """Of a direction and a number of bands that `strongest` gave."""
+        excess_A = self.whole_db() if bands == 1 else self.half_db()
+        return float(excess_A[round(theta_deg) % 180])
+
     def _within(self, top: int, left: int, height: int, width: int) -> Plane:
         """What three quarters of the tiles in a part of the picture reach; 0 where it has few."""
         inside = [
@@ -104,7 +126,7 @@ def _tile(luma_THW: Plane | NDArray[np.uint8], place: tuple[int, int]) -> NDArra
 
 
 def _starts(length: int) -> list[int]:
-    count = ceil(_TILES_A_LENGTH * length / _TILE_PX) if length > _TILE_PX else 1
+    count = min(ceil(_TILES_A_LENGTH * length / _TILE_PX), _MOST_STARTS) if length > _TILE_PX else 1
     return [int(start) for start in np.linspace(0, length - _TILE_PX, count).round()]
 
 

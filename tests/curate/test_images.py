@@ -27,6 +27,7 @@ from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.video.image_file import open_image
+from nemo_vfm.data.video.media_info import facts_of_files
 from nemo_vfm.report import page
 from tests.curate.test_encode_shards import _Letters, _Mean
 from tests.curate.test_job import outputs, rows
@@ -253,3 +254,17 @@ def test_an_image_that_a_restorer_cannot_cope_with_fails_alone(tmp_path):
     inline = Inline(isolated=False)
     with pytest.raises(NothingKept, match="restorer odd"):
         both(tmp_path / "in", restore={"odd": _Refuses()}, executor=inline).run(Run(tmp_path / "run"))
+
+
+def test_images_of_16_bits_are_counted_and_said_where_they_become_8(tmp_path, capsys):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    write_still(folder / "plain.png", 1)
+    for seed in (2, 3):
+        (folder / f"deep {seed}.png").write_bytes(coded(scene(seed).astype(np.uint16) * 257, ".png"))
+    for time in ("first", "again"):
+        both(folder).run(Run(tmp_path / time))
+        assert "2 images have 16 bits a channel" in " ".join(capsys.readouterr().err.split())
+    for index in (tmp_path / "index.json",) * 2:
+        facts_of_files({one.name: one for one in folder.iterdir()}, index)
+        assert "2 images have 16 bits a channel" in " ".join(capsys.readouterr().err.split())

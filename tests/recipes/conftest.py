@@ -27,6 +27,7 @@ from tests.support.films import pan, texture, write_film
 from tests.support.kuairand_files import kuairand_rows, write_kuairand
 from tests.support.repository import ROOT
 from tests.support.session_chunk import SCHEMA, session_chunk
+from tests.support.striped import microscope
 
 Given = Callable[[Path], list[str]]
 #: What a user has in the working directory, and never showed us.
@@ -66,6 +67,15 @@ class Numbers(LightningDataModule):
     test_dataloader = predict_dataloader = val_dataloader
 """
 CAPTIONS = ("a red circle moving left", "a blue square moving up", "a green triangle", "a yellow cross")
+
+
+def striped_png(folder: Path) -> Path:
+    """A folder with one image of 16 bits; the recipe asks for the packages of TIFF whatever it holds."""
+    pytest.importorskip("tifffile")
+    pytest.importorskip("imagecodecs")
+    folder.mkdir()
+    assert cv2.imwrite(str(folder / "cells.png"), microscope(1, 128)[1])
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -269,6 +279,9 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
                 ("nemo_vfm.recsys.feature_table.table_reader.FeatureTable", "folder"),
             ],
             lambda _: request.getfixturevalue("feature_table"),
+        ),
+        ("nemo_vfm.curate.restore.destripe_images.DestripeImages", "input"): lambda _: striped_png(
+            tmp_path / "striped"
         ),
         ("nemo_vfm.recsys.sources.criteo_tsv.CriteoTsv", "paths"): lambda _: [
             str(write_criteo(tmp_path / "criteo.tsv", 500))

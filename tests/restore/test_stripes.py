@@ -32,7 +32,7 @@ def gain_db(pictures, clean):
 def test_eight_pictures_gain_five_and_a_half_db_over_stripes_and_half_over_an_empty_wedge(theta_deg):
     clean, striped = eight(theta_deg)
     known = known_frequencies(256, 256, theta_deg=theta_deg, **WEDGE)
-    recovered = gain_db(recover(tensor(striped), known, theta_deg=theta_deg, kmin=15), clean)
+    recovered = gain_db(recover(tensor(striped), known, theta_deg=theta_deg, kmin=15, black=0, white=255), clean)
     assert recovered - gain_db(tensor(striped), clean) >= 5.5
     assert recovered - gain_db(without_wedge(tensor(striped), known), clean) >= 0.5
 
@@ -70,9 +70,59 @@ def test_known_frequencies_are_exact():
     assert (before - after)[..., ~known].abs().max() > 100
 
 
-def test_nothing_is_below_black():
+def test_nothing_leaves_the_named_range_and_nothing_is_held_inside_a_range_that_is_not_named():
     dark = tensor(with_stripes(leaves(1)[None] / 8, theta_deg=0))
-    assert recover(dark, known_frequencies(256, 256, theta_deg=0, **WEDGE), theta_deg=0, kmin=15).min() >= 0
+    known = known_frequencies(256, 256, theta_deg=0, **WEDGE)
+    assert recover(dark, known, theta_deg=0, kmin=15, black=0).min() == 0
+    assert recover(255 - dark, known, theta_deg=0, kmin=15, white=255).max() == 255
+    free = recover(dark, known, theta_deg=0, kmin=15)
+    assert free.min() < 0
+    before, after = torch.fft.rfft2(dark), torch.fft.rfft2(free)
+    assert (before - after)[..., known].abs().max() < 1e-4 * before.abs().max()
+
+
+@pytest.mark.parametrize("values_are_lost", [True, False])
+@pytest.mark.parametrize(("theta_deg", "bands"), [(0, 1), (0, 4), (64, 1)])
+def test_recovery_of_other_units_is_the_recovery_in_other_units(theta_deg, bands, values_are_lost):
+    clean = leaves(6, 128) * 1.2 - 25 if values_are_lost else leaves(6, 128) / 2 + 60
+    striped = with_stripes(clean[None], theta_deg=theta_deg, sigma=8)
+    known = known_frequencies(128, 128, theta_deg=theta_deg, **WEDGE)
+
+    def recovered(scale, offset, dtype):
+        ends = {"black": offset, "white": 255 * scale + offset} if values_are_lost else {}
+        moved = torch.from_numpy(striped * scale + offset).to(dtype)
+        return recover(moved, known, theta_deg=theta_deg, kmin=15, bands=bands, **ends).double()
+
+    for dtype, offsets in ((torch.float32, (-1, 0, 1)), (torch.float64, (-1000, -1, 0, 1, 1000))):
+        expected = recovered(1, 0, dtype)
+        assert (expected - tensor(striped)).abs().max() > 5
+        for scale in (1 / 65_535, 1, 257):
+            for offset in offsets:
+                moved = 255 * scale * offset
+                off = (recovered(scale, moved, dtype) - moved) / scale - expected
+                assert off.abs().max() < 1e-4 * 255, (dtype, scale, offset)
+
+
+def test_white_areas_that_show_nothing_stay_white_as_black_ones_stay_black():
+    for lost in (0.0, 255.0):
+        clean = leaves(5)[None].clip(40, 215)
+        clean[:, 60:200, 60:200] = lost + (80 if lost else -80)
+        striped = with_stripes(clean, theta_deg=0)
+        known = known_frequencies(256, 256, theta_deg=0, **WEDGE)
+        recovered = recover(tensor(striped), known, theta_deg=0, kmin=15, black=0, white=255)
+        assert (recovered[:, 80:180, 80:180] == lost).all()
+
+
+def test_pixels_that_are_no_numbers_stay_so_and_leave_the_others_as_good():
+    clean, striped = leaves(5)[None], with_stripes(leaves(5)[None], theta_deg=20)
+    known = known_frequencies(256, 256, theta_deg=20, **WEDGE)
+    holed = tensor(striped)
+    holed[:, 30:60, 100:180] = torch.nan
+    recovered = recover(holed, known, theta_deg=20, kmin=15)
+    seen = ~holed.isnan()
+    assert torch.equal(recovered.isnan(), holed.isnan())
+    whole = recover(tensor(striped), known, theta_deg=20, kmin=15)
+    assert psnr_db(recovered[seen].numpy(), clean[seen]) > psnr_db(whole[seen].numpy(), clean[seen]) - 1
 
 
 def test_a_picture_turned_by_90_degrees_comes_out_turned():
@@ -99,7 +149,7 @@ def test_black_bars_stay_black_and_stripes_in_the_picture_between_them_go():
     barred[:, :50], barred[:, 206:] = 0, 0
     striped = with_stripes(barred, theta_deg=0)
     known = known_frequencies(256, 256, theta_deg=0, **WEDGE)
-    recovered = recover(tensor(striped), known, theta_deg=0, kmin=15)
+    recovered = recover(tensor(striped), known, theta_deg=0, kmin=15, black=0, white=255)
     assert recovered[:, :40].mean() < 0.5 * striped[:, :40].mean()  # what is left is slower than kmin
     assert gain_db(recovered, barred) > gain_db(tensor(striped), barred) + 7
 

@@ -24,6 +24,7 @@ from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throu
 from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.sources.source_guard import state_of
 from nemo_vfm.curate.stage import Learned, Ready, SourceFile, Stage
+from nemo_vfm.data.video.image_file import said_of_deep
 
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
 #: beside eight of them for the rest: a whole one would never be free.
@@ -106,6 +107,8 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     for file in files:
         if file.message is not None:
             warn(f"failed: {named(file, file.message)}")
+    if deep := sum(file.info is not None and file.info.is_deep for file in files):
+        warn(said_of_deep(deep))
     return files
 
 

@@ -55,12 +55,12 @@ class Probe:
 
     @staticmethod
     def _open_image(path: Path) -> dict[str, Json]:
-        from nemo_vfm.data.video.image_file import open_image
+        from nemo_vfm.data.video.image_file import is_deep, open_image
 
         image = open_image(path)
         return {
             "num_frames": 1, "fps": 1.0, "width": image.width, "height": image.height, "codec": image.format,
-            "time_base": [1, 1], "duration_us": 0,
+            "time_base": [1, 1], "duration_us": 0, "is_deep": is_deep(image.data),
         }  # fmt: skip
 
     @staticmethod
@@ -86,7 +86,7 @@ def read_probed(file: FileRecord, known: Json) -> None:
         file.duration_us = known["duration_us"]
         file.info = MediaInfo(
             known["num_frames"], known["fps"], known["width"], known["height"], known["codec"],
-            Fraction(*known["time_base"]),
+            Fraction(*known["time_base"]), known.get("is_deep", False),
         )  # fmt: skip
 
 

@@ -21,8 +21,6 @@ from nemo_vfm.restore.stripe_excess import StripeExcess
 Channels = Literal["luma", "rgb"]
 Mode = Literal["auto", "per_frame", "static"]
 
-_BANDS = 4  # where stripes end within the picture
-_HALF_DB = 3.0  # more than for stripes across the whole picture; half of a clean clip had up to 6.6 dB
 _ALIKE = 0.9  # correlation of the stripes of frames of one clip, from which they are the same
 
 
@@ -68,25 +66,16 @@ class Destripe:
         """See `Restorer`."""
         luma_THW = luma(frames_THWC)
         excess = StripeExcess.of(luma_THW)
-        for bands, excess_A in ((1, excess.whole_db()), (_BANDS, excess.half_db() - _HALF_DB)):
-            theta, excess_db = self._direction(excess_A)
-            if excess_db >= self.min_excess_db:
-                return self._destriped(frames_THWC, theta, bands, excess)
+        if (found := excess.strongest(self.theta_deg, self.min_excess_db)) is not None:
+            return self._destriped(frames_THWC, *found, excess)
         return self._unscratched(luma_THW) if self.theta_deg in ("auto", 0, 180) else None
-
-    def _direction(self, excess_A: NDArray[np.float32]) -> tuple[float, float]:
-        """The direction, and its excess."""
-        theta = float(excess_A.argmax()) if self.theta_deg == "auto" else self.theta_deg
-        return theta, float(excess_A[round(theta) % 180])
 
     def _destriped(self, frames_THWC: NDArray[np.uint8], theta: float, bands: int, before: StripeExcess) -> "Destriped":
         exact = refine_deg(luma(frames_THWC), theta) if self.theta_deg == "auto" else theta
         recovery = Recovery(self, exact, frames_THWC.shape[1:3], bands)
         restoration = Destriped(recovery, self._still(recovery, frames_THWC))
         after = StripeExcess.of(luma(restoration.apply(frames_THWC)))
-        before_db, after_db = (
-            float((one.whole_db() if bands == 1 else one.half_db())[round(theta) % 180]) for one in (before, after)
-        )
+        before_db, after_db = (one.of_stripes_db(theta, bands) for one in (before, after))
         restoration.found = {
             "stripe_excess_db": before_db, "stripe_excess_after_db": after_db, "stripe_theta_deg": round(theta) % 180,
         }  # fmt: skip
@@ -162,9 +151,11 @@ class Recovery:
             for plane_HW in planes_HWC.transpose(2, 0, 1):
                 striped_HW = torch.from_numpy(plane_HW.astype(np.float32))
                 stripes_HW = stripes(
-                    striped_HW, self._known, theta_deg=self._theta_deg, kmin=self._settings.kmin, bands=self._bands
-                )
-                found.append((striped_HW - without(striped_HW, stripes_HW) if fill else stripes_HW).numpy())
+                    striped_HW, self._known, theta_deg=self._theta_deg, kmin=self._settings.kmin, bands=self._bands,
+                    black=0, white=255,
+                )  # fmt: skip
+                filled_HW = without(striped_HW, stripes_HW, black=0, white=255) if fill else None
+                found.append((stripes_HW if filled_HW is None else striped_HW - filled_HW).numpy())
         return np.stack(found, axis=-1)
 
 

@@ -67,6 +67,17 @@ def png(picture_HWC: NDArray[np.uint8]) -> bytes:
     return data.tobytes()
 
 
+def is_deep(data: bytes) -> bool:
+    """Whether it is a PNG of 16 bits a channel, of which decoding keeps the upper 8."""
+    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[24:25] == b"\x10"
+
+
+def said_of_deep(count: int) -> str:
+    """A sentence about so many of them."""
+    what = "One image has" if count == 1 else f"{count:,} images have"
+    return f"{what} 16 bits a channel, of which the upper 8 are used; scale dim ones to the full range before"
+
+
 def open_image(source: Path | bytes) -> StillImage:
     """Read and decode an image.
 

@@ -16,8 +16,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
 from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
+from nemo_vfm.data.video.image_file import is_deep, said_of_deep
 
-FACTS_SCHEMA = "nemo_vfm.file_facts/1"
+FACTS_SCHEMA = "nemo_vfm.file_facts/2"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
 _AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it reads
 _SAVE_EVERY = 2048
@@ -85,9 +86,11 @@ def _facts(path: Path) -> Facts:
 
 
 def _of_picture(path: Path) -> dict[str, Json]:
-    width, height = image_size(path.read_bytes())
+    data = path.read_bytes()
+    width, height = image_size(data)
     check_size(width, height, str(path))
-    return {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
+    known = {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
+    return {**known, "is_deep": True} if is_deep(data) else known
 
 
 def _of_video(path: Path) -> dict[str, Json]:
@@ -127,3 +130,5 @@ def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
         warn(f"{paths[name]} is left out: {found[name]['why']}")
     if len(unused) > _SHOWN:
         warn(f"{len(unused) - _SHOWN} more files are left out")
+    if deep := sum(bool(found[name].get("is_deep")) for name in paths):
+        warn(said_of_deep(deep))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shows restored clips, each before and after."""
+"""Shows restored clips and images, each before and after."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,28 +15,34 @@ BUDGET_MB = 3.0
 MAX_CLIPS = 12
 
 _SHEET = """
-<div class="pairs">
+<div class="{{ "pairs" if kind == "clips" else "previews" }}" style="--columns: 1">
 {% for c in clips %}
-<figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
+<figure class="clip wide">{{ medium(c.medium, c.alt, "strip" if kind == "clips" else "") }}
 <figcaption><span class="fact tone-kept">{{ c.what }}</span>
 <span class="caption">{{ c.facts }}</span>
 <span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
 """
+_LEADS = {
+    "clips": "before (left) and after (right). All other clips are unchanged.",
+    "images": "by the middle of its most striped page: before, after, and what was taken out, with more contrast (grey "
+    "is nothing). All other pages are unchanged.",
+}
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
-    """One section a step that mended clips."""
+    """One section a step that mended clips or images."""
     for step, found in run.each("restored.json"):
-        clips = {str(key): mapping(fact) for key, fact in mapping(found.get("clips")).items()}
-        if clips:
-            shown = [_clip(step, key, fact, media) for key, fact in list(clips.items())[:MAX_CLIPS]]
-            if len(clips) > MAX_CLIPS:
-                run.note(f"{len(clips) - MAX_CLIPS:,} more clips were repaired.")
-            count = "One clip" if len(clips) == 1 else f"{exact(len(clips))} clips, each"
-            lead = f"{count} before (left) and after (right). All other clips are unchanged."
-            yield Section("What was repaired", fragment(_SHEET, {"clips": shown}), lead, step.name)
+        for kind, what_is_shown in _LEADS.items():
+            mended = {str(key): mapping(fact) for key, fact in mapping(found.get(kind)).items()}
+            if mended:
+                shown = [_clip(step, key, fact, media) for key, fact in list(mended.items())[:MAX_CLIPS]]
+                if len(mended) > MAX_CLIPS:
+                    run.note(f"{len(mended) - MAX_CLIPS:,} more {kind} were repaired.")
+                count = f"One {kind[:-1]}" if len(mended) == 1 else f"{exact(len(mended))} {kind}, each"
+                body = fragment(_SHEET, {"clips": shown, "kind": kind})
+                yield Section("What was repaired", body, f"{count} {what_is_shown}", step.name)
 
 
 def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[str, Any]:

@@ -1,0 +1,257 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the pages of TIFF and PNG files and puts changed pixels back; every other byte of a file stays.
+
+Shape letters: H height, W width, S samples of a pixel.
+"""
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.errors import DataError, MissingPackage
+from nemo_vfm.core.optional import require
+from nemo_vfm.core.storage.write_path import WritePath
+
+TIFF_SUFFIXES = frozenset({".tif", ".tiff", ".btf", ".tf8"})
+PNG_SUFFIX = ".png"
+_PIXELS = ("uint8", "uint16", "float32")
+_CODECS = {1: "none", 5: "LZW", 8: "Deflate", 32946: "Deflate", 34925: "LZMA", 50000: "ZSTD"}  # without loss
+_PALETTE = 3  # of TIFF and of PNG alike
+_PNG_SAMPLES = {0: 1, 2: 3, 6: 4}  # by colour type; grey with alpha and palettes would come back as others
+
+Pixels = NDArray[Any]
+
+
+class Pages(Protocol):
+    """The pages of one image file."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+        ...
+
+    def read(self, place: int) -> Pixels:
+        """The pixels of one page, (H, W) or (H, W, S), without its alpha.
+
+        Raises:
+            DataError: they cannot be written back as they are stored.
+        """
+        ...
+
+    def write(self, place: int, pixels: Pixels) -> None:
+        """Replace the pixels that `read` gave."""
+        ...
+
+
+@contextmanager
+def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
+    """The pages of a file; with `change` they can be written.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    if path.suffix.lower() == PNG_SUFFIX:
+        yield PngPage(path)
+        return
+    tifffile = require("tifffile", purpose="Reading a TIFF")
+    try:
+        with tifffile.TiffFile(path, mode="r+b" if change else "rb") as tiff:
+            yield TiffPages(tiff)
+    except MissingPackage:
+        raise
+    except (tifffile.TiffFileError, ValueError, KeyError, IndexError, RuntimeError, struct.error) as error:
+        raise DataError(f"cannot be read or written as a TIFF: {error}") from error
+
+
+class TiffPages:
+    """See `Pages`. Pixels are encoded as they were; what has grown goes to the file's end.
+
+    Args:
+        tiff: an open `tifffile.TiffFile`.
+    """
+
+    def __init__(self, tiff: Any) -> None:
+        self._tiff = tiff
+        # ImageJ describes only the first of many pages that lie one after the other.
+        series = tiff.series[0] if len(tiff.pages) == 1 and tiff.is_imagej and tiff.series else None
+        self._run_of = series.size // tiff.pages[0].size if series is not None else 1
+
+    def __len__(self) -> int:
+        return self._run_of if self._run_of > 1 else len(self._tiff.pages)
+
+    def read(self, place: int) -> Pixels:
+        """See `Pages`."""
+        if self._run_of > 1:
+            page = self._sound(0)
+            file = self._tiff.filehandle
+            file.seek(self._offset(page, place))
+            dtype = np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
+            pixels = np.frombuffer(file.read(page.nbytes), dtype).reshape(page.shape)
+            return pixels.astype(page.dtype)
+        page = self._sound(place)
+        pixels = np.asarray(page.asarray())
+        pixels = np.moveaxis(pixels, 0, -1) if page.axes == "SYX" else pixels
+        return pixels[..., : pixels.shape[2] - len(page.extrasamples)] if pixels.ndim == 3 else pixels
+
+    def write(self, place: int, pixels: Pixels) -> None:
+        """See `Pages`."""
+        if self._run_of > 1:
+            page = self._sound(0)
+            self._tiff.filehandle.seek(self._offset(page, place))
+            self._tiff.filehandle.write(np.ascontiguousarray(pixels, self._stored(page)).tobytes())
+            return
+        page = self._sound(place)
+        self._put(page, self._with_alpha(page, pixels))
+        for smaller in page.pages or ():  # the levels of a pyramid
+            height, width = smaller.imagelength, smaller.imagewidth
+            level = cv2.resize(np.ascontiguousarray(pixels), (width, height), interpolation=cv2.INTER_AREA)
+            self._put(smaller, self._with_alpha(smaller, np.asarray(level, pixels.dtype)))
+
+    def _sound(self, place: int) -> Any:
+        """A page that can be read and written back."""
+        page = self._tiff.pages[place]
+        what = ""
+        if page.dtype is None or page.dtype.name not in _PIXELS or page.bitspersample != 8 * page.dtype.itemsize:
+            what = f"has {page.bitspersample} bits of {page.dtype}, but pixels must be one of {', '.join(_PIXELS)}"
+        elif page.compression not in _CODECS:
+            known = ", ".join(dict.fromkeys(_CODECS.values()))
+            what = f"is compressed by {page.compression.name}; save it with one of {known}"
+        elif page.photometric == _PALETTE:
+            what = "has a palette; save it in grey or RGB"
+        elif page.axes not in ("YX", "YXS", "SYX") or page.fillorder != 1:
+            what = f"has axes {page.axes}; save it as pages of rows and columns"
+        if what:
+            raise DataError(f"page {place} {what}")
+        if page.compression not in (1, 8, 32946) or page.predictor == 3:
+            require("imagecodecs", purpose=f"A TIFF compressed by {_CODECS[page.compression]}")
+        return page
+
+    def _offset(self, page: Any, place: int) -> int:
+        return int(page.dataoffsets[0]) + place * int(page.nbytes)
+
+    def _stored(self, page: Any) -> Any:
+        return np.dtype(page.dtype).newbyteorder(self._tiff.byteorder)
+
+    def _with_alpha(self, page: Any, pixels: Pixels) -> Pixels:
+        """As it is stored: with the samples that `read` left out, and in their order."""
+        if page.axes == "YX":
+            return pixels
+        stored = np.array(page.asarray())
+        view = np.moveaxis(stored, 0, -1) if page.axes == "SYX" else stored
+        view[..., : pixels.shape[2]] = pixels
+        return stored
+
+    def _put(self, page: Any, stored: Pixels) -> None:
+        file, end = self._tiff.filehandle, self._tiff.filehandle.size
+        kind = "Tile" if page.is_tiled else "Strip"
+        offsets, counts = list(page.dataoffsets), list(page.databytecounts)
+        for number, segment in enumerate(_segments(page, stored)):
+            data = _encoded(page, np.ascontiguousarray(segment, self._stored(page)))
+            if len(data) > counts[number]:
+                end += end % 2
+                offsets[number], end = end, end + len(data)
+            counts[number] = len(data)
+            file.seek(offsets[number])
+            file.write(data)
+        wide = "Q" if self._tiff.is_bigtiff else "I"
+        for name, old, new in (
+            ("Offsets", page.dataoffsets, offsets),
+            ("ByteCounts", page.databytecounts, counts),
+        ):
+            if tuple(old) != tuple(new):
+                page.tags[f"{kind}{name}"].overwrite(new, dtype=wide)
+                end = file.seek(0, 2)
+
+
+def _segments(page: Any, stored: Pixels) -> Iterator[Pixels]:
+    """The strips or tiles of a page, in their order, (H, W, S) each; tiles reach over its edges."""
+    planes = stored if page.axes == "SYX" else stored[None]
+    height, width = page.imagelength, page.imagewidth
+    rows, columns = (page.tilelength, page.tilewidth) if page.is_tiled else (page.rowsperstrip, width)
+    rows = min(rows, height) if not page.is_tiled else rows
+    for plane in planes:
+        for top in range(0, height, rows):
+            for left in range(0, width, columns):
+                part = plane[top : top + rows, left : left + columns]
+                part = part if part.ndim == 3 else part[..., None]
+                if page.is_tiled:
+                    missing = ((0, rows - part.shape[0]), (0, columns - part.shape[1]), (0, 0))
+                    part = np.pad(part, missing, mode="edge")
+                yield part
+
+
+def _encoded(page: Any, segment: Pixels) -> bytes:
+    tifffile = require("tifffile", purpose="Writing a TIFF")
+    if page.predictor != 1:
+        segment = np.asarray(tifffile.TIFF.PREDICTORS[page.predictor](segment, axis=-2))
+    data = segment.tobytes()
+    return data if page.compression == 1 else bytes(tifffile.TIFF.COMPRESSORS[page.compression](data))
+
+
+class PngPage:
+    """See `Pages`; there is one. Chunks of text, resolution and colour profile stay.
+
+    Args:
+        path: the file.
+    """
+
+    def __init__(self, path: WritePath) -> None:
+        self._path = path
+
+    def __len__(self) -> int:
+        return 1
+
+    def read(self, place: int) -> Pixels:
+        """See `Pages`."""
+        pixels = self._all()
+        return pixels[..., :3] if pixels.ndim == 3 else pixels
+
+    def write(self, place: int, pixels: Pixels) -> None:
+        """See `Pages`."""
+        stored = self._all()
+        if stored.ndim == 3:
+            stored[..., :3] = pixels
+        else:
+            stored = pixels
+        done, encoded = cv2.imencode(PNG_SUFFIX, stored)
+        assert done
+        old, new = list(_chunks(self._path.read_bytes())), list(_chunks(encoded.tobytes()))
+        kept = [kind == b"IDAT" for kind, _ in old].index(True)
+        before = [chunk for kind, chunk in old[1:kept]]
+        after = [chunk for kind, chunk in old[kept:] if kind not in (b"IDAT", b"IEND")]
+        pictures = [chunk for kind, chunk in new if kind == b"IDAT"]
+        parts = [new[0][1], *before, *pictures, *after, new[-1][1]]
+        self._path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+    def _all(self) -> Pixels:
+        """Colours come as blue, green, red, and go so."""
+        data = self._path.read_bytes()
+        kinds = {kind for kind, _ in _chunks(data)}
+        bits, colours = data[24], data[25]
+        if bits not in (8, 16) or colours not in _PNG_SAMPLES or {b"tRNS", b"acTL"} & kinds:
+            raise DataError(
+                "has a palette, fewer than 8 bits, grey with transparency or an animation; save it in grey or RGB"
+            )
+        pixels = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        if pixels is None or (pixels.shape[2] if pixels.ndim == 3 else 1) != _PNG_SAMPLES[colours]:
+            raise DataError("is damaged: its picture cannot be decoded")
+        return np.asarray(pixels)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Each chunk of a PNG: its kind, and all of its bytes."""
+    if data[:8] != b"\x89PNG\r\n\x1a\n":
+        raise DataError("is no PNG, whatever its name says")
+    place, kind = 8, b""
+    while place + 12 <= len(data) and kind != b"IEND":
+        size, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
+        yield kind, data[place : place + 12 + size]
+        place += 12 + size
+    if kind != b"IEND" or place > len(data):
+        raise DataError("is cut short")
