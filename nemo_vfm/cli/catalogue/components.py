@@ -130,7 +130,8 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
         if name in seen:
             continue
         seen.add(name)
-        for slot in _slots_of(name, found):
+        fits = [slot for slot in slots if _makes(found.known[name], slot.kind)]
+        for slot in _slots_of(name, found, min((slot.num_given or 0 for slot in fits), default=0)):
             slots.append(slot)
             if slot.kind not in followed:
                 followed.add(slot.kind)
@@ -151,7 +152,8 @@ def _add_kind(found: Catalogue, kind: Any, trust: Sequence[str]) -> None:
     found.named.add(name)
 
 
-def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
+def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
+    """Those that the recipe fills: so many arguments by position come from the job."""
     target = found.known[name]
     try:
         arguments = hints.signature(target).arguments.values()
@@ -159,7 +161,8 @@ def _slots_of(name: str, found: Catalogue) -> Iterator[Slot]:
         found.left_out[name] = str(error)
         del found.known[name]  # one that cannot be read must not take the others with it
         return
-    for argument in arguments:
+    given = [argument for argument in arguments if argument.positional][:num_given]
+    for argument in (one for one in arguments if one not in given):
         for slot in slots_in(argument.hint):
             yield Slot(slot.kind, argument.name, name.rpartition(".")[2], slot.later, slot.num_given)
 
