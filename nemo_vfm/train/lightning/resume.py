@@ -20,6 +20,7 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.trainer import call
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from nemo_vfm.core import log, preemption, ranks
@@ -31,7 +32,7 @@ from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
-from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, existing
+from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing
 from nemo_vfm.train.lightning.data_place import DataPlace
 from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
 from nemo_vfm.train.lightning.running_state import (
@@ -254,6 +255,10 @@ class SaveAndStop(Checkpoint):
                 one.register_step_post_hook(self._note_step)
         around(trainer.fit_loop.epoch_loop, "on_advance_end", then=partial(self._after_step, trainer))
         around(trainer.fit_loop, "on_advance_end", then=partial(self._after_epoch, trainer))
+        note, keep = partial(self._note_weights, trainer), partial(self._after_end, trainer)
+        around(trainer.fit_loop, "on_run_end", first=note, then=keep)
+        if ranks.is_first():
+            _remove(self.folder / "checkpoints" / FINAL)  # of a shorter training
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what Lightning leaves out."""
@@ -300,6 +305,17 @@ class SaveAndStop(Checkpoint):
             log.warn(f"keep_best: no checkpoint is the best, since no validation and no epoch ended with a finite "
                      f"{self.best.keep.metric}; the module logged {logged}")  # fmt: skip
 
+    def _note_weights(self, trainer: Trainer) -> None:
+        self._sums = _sums(trainer.lightning_module)
+
+    def _after_end(self, trainer: Trainer) -> None:
+        """Keep what hooks have put into the weights at the end, such as an average."""
+        if is_search(trainer, self):
+            return
+        (has_changed,) = greatest(float(_sums(trainer.lightning_module) != self._sums))
+        if has_changed:
+            self._write(trainer, self.folder / "checkpoints" / FINAL)
+
     def state_dict(self) -> dict[str, Any]:
         """The choice of the best survives a resume."""
         return self.best.state_dict()
@@ -315,24 +331,36 @@ class SaveAndStop(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"
-        unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
         self._kept = of_all_ranks(self.exact.state(trainer))
         try:
-            trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
-        except OSError:  # a full disk needs its room for what is said of it
-            if ranks.is_first():
-                _remove(unfinished)
-            raise
+            self._write(trainer, path)
         finally:
             self._kept = None
         if ranks.is_first():
-            _replace(unfinished, path)
             self.best.link()
             for old in existing(self.folder)[: -self.keep_last]:
                 if old != self.best.path:
                     _remove(old)
         greatest(0.0)
         self._saved = steps.done(trainer)
+
+    def _write(self, trainer: Trainer, path: Path) -> None:
+        unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
+        try:
+            trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
+        except OSError:  # a full disk needs its room for what is said of it
+            if ranks.is_first():
+                _remove(unfinished)
+            raise
+        if ranks.is_first():
+            _replace(unfinished, path)
+
+
+def _sums(module: LightningModule) -> list[str]:
+    """Of each weight; they tell whether one has changed, and cost no copy."""
+    tensors = [one.detach() for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()]
+    parts = [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
+    return [str(float(one.sum(dtype=torch.float32))) for one in parts]
 
 
 def _replace(unfinished: Path, path: Path) -> None:
