@@ -52,10 +52,11 @@ class Stream(IterableDataset[Tensor]):
     """The same, without a length."""
 
     def __init__(self, draws: bool) -> None:
-        self.rows = Rows(draws)
+        self.rows, self.epoch = Rows(draws), 0
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self.rows[index] for index in range(len(self.rows)))
+        scale = 1 + self.epoch
+        return (scale * self.rows[index] for index in range(len(self.rows)))
 
 
 class Data(LightningDataModule):
@@ -378,6 +379,14 @@ class CopiesByEpoch(Net):
         self.count = checkpoint.pop("count")
 
 
+class TellsTheEpoch(Net):
+    """Tells a stream the epoch, by which its rows differ."""
+
+    def on_train_epoch_start(self) -> None:
+        loader: Any = self.trainer.train_dataloader
+        loader.dataset.epoch = self.current_epoch
+
+
 class Backbone(Net):
     """For `BackboneFinetuning`."""
 
@@ -484,6 +493,7 @@ KINDS = {
     "loaders by name": Kind(loaders=by_name),
     "the shorter of two loaders": Kind(loaders=shortest),
     "a stream": Kind(loaders=stream),
+    "a stream that is told the epoch": Kind(TellsTheEpoch, stream),
     "a sampler that is told the epoch": Kind(loaders=told_the_epoch),
     "loaders made anew": Kind(loaders=made_anew, trainer={"reload_dataloaders_every_n_epochs": 1}),
     "accumulated by hand": Kind(AccumulatesByHand),
