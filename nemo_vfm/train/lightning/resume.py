@@ -75,7 +75,7 @@ class ExactResume(Callback):
         self.seed, self.resumes = seed, resumes
         self._kept: dict[str, Any] | None = None
         self._unsaved: Seen = {}
-        self._load_again: Callable[[], None] = lambda: None
+        self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Lightning has no hooks for callbacks between what follows."""
@@ -84,9 +84,9 @@ class ExactResume(Callback):
         around(loop, "on_run_start", then=lambda: self._go_on(trainer, pl_module))
         begin, go_on = partial(self._begin_epoch, trainer), partial(self._go_on_in_epoch, trainer, pl_module)
         around(loop.epoch_loop, "on_run_start", first=begin, then=go_on)
-        if type(pl_module).on_load_checkpoint is not LightningModule.on_load_checkpoint:
-            load = partial(self._load, pl_module.on_load_checkpoint)
-            pl_module.on_load_checkpoint = load  # type: ignore[method-assign]
+        if self.resumes and type(pl_module).on_load_checkpoint is not LightningModule.on_load_checkpoint:
+            load = partial(self._load, trainer.strategy.load_checkpoint)
+            trainer.strategy.load_checkpoint = load  # type: ignore[method-assign]
         for finder in finders(trainer):
             search = partial(self._find, trainer, pl_module, finder.on_fit_start)
             finder.on_fit_start = search  # type: ignore[method-assign]
@@ -117,11 +117,11 @@ class ExactResume(Callback):
         running = running_state(trainer, trainer.lightning_module, self._unsaved)
         return running | self.place.state() | {"found": found(trainer)}
 
-    def _load(self, load: Callable[[dict[str, Any]], None], checkpoint: dict[str, Any]) -> None:
-        """Let the module take what is its own, and once more where an epoch is started again; it may take it out."""
-        copy = {name: dict(value) if type(value) is dict else value for name, value in checkpoint.items()}
-        self._load_again = partial(load, copy)
-        load(checkpoint)
+    def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """A module takes its own from a checkpoint once more where an epoch is started again, and may take it out."""
+        checkpoint = load(*args, **kwargs)
+        self._loaded = {name: dict(value) if type(value) is dict else value for name, value in checkpoint.items()}
+        return checkpoint
 
     def _find(self, trainer: Trainer, module: LightningModule, search: Callable[..., None], *_: Any) -> None:
         """A second search would be on weights that are trained already."""
@@ -150,7 +150,7 @@ class ExactResume(Callback):
             again = partial(self._start_epoch_again, trainer, module, trainer.fit_loop.on_advance_start)
             trainer.fit_loop.on_advance_start = again  # type: ignore[method-assign]
         else:
-            self._load_again = lambda: None
+            self._loaded = None
             set_running_state(trainer, module, self._kept)
             _forget_restart(trainer)
 
@@ -163,8 +163,9 @@ class ExactResume(Callback):
         with unchanged(trainer, module):
             call._call_callback_hooks(trainer, "on_train_epoch_start")
             call._call_lightning_module_hook(trainer, "on_train_epoch_start")
-        self._load_again()
-        self._load_again = lambda: None
+        if self._loaded is not None:
+            module.on_load_checkpoint(self._loaded)
+            self._loaded = None
         if trainer.current_epoch and loop._data_fetcher is not None:  # the first epoch is read before its hooks
             self.place.begin_epoch()
             iter(loop._data_fetcher)

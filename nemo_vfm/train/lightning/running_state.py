@@ -31,8 +31,7 @@ _SETTINGS = {
 #: Of modules, which freeze and thaw them as they train.
 _FLAGS = ("training", "track_running_stats")
 _LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
-
-
+#: Buffers by name, each with torch's count of its changes.
 Seen = dict[str, tuple[Tensor, int]]
 
 
@@ -82,7 +81,7 @@ def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[s
 
 
 def unsaved_buffers(module: LightningModule) -> Seen:
-    """Those that `state_dict` leaves out, with torch's counts of their changes."""
+    """Those that `state_dict` leaves out."""
     buffers = {
         f"{prefix}.{name}".lstrip("."): one._buffers[name]
         for prefix, one in module.named_modules() for name in sorted(one._non_persistent_buffers_set)
