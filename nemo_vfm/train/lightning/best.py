@@ -17,6 +17,8 @@ from nemo_vfm.parallel.ranks.consensus import first_says
 
 #: A link to the checkpoint that is the best so far.
 BEST = f"best{checkpoint_names.LIGHTNING}"
+#: The weights after the training, where its last hooks have changed them, such as to an average. No resume reads it.
+FINAL = f"final{checkpoint_names.LIGHTNING}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,13 +97,14 @@ def found(folder: Path, which: str) -> Path:
 
     Args:
         folder: of the run.
-        which: `best` or `last`.
+        which: `best`, or `last`, which is `FINAL` where that is there.
 
     Raises:
         UserError: there is none.
     """
     best = folder / "checkpoints" / BEST
-    path = best if which == "best" else ([Path(), *existing(folder)])[-1]
+    final = best.with_name(FINAL)
+    path = best if which == "best" else final if final.exists() else ([Path(), *existing(folder)])[-1]
     if which == "best" and not best.exists():
         raise UserError(f"{folder} has no best checkpoint: its training has no keep_best, or has not logged the metric "
                         f"yet; take ckpt: last, or a path")  # fmt: skip

@@ -38,7 +38,7 @@ class DataPlace:
     def __init__(self, trainer: Trainer, seed: Callable[..., None]) -> None:
         self.trainer, self.seed = trainer, seed
         self.kept: Mapping[str, Any] | None = None
-        self._is_found, self._aside = False, ExitStack()
+        self._is_found, self._goes_on, self._aside = False, False, ExitStack()
         self._at_start = self._now()
         self._unread: list[Any] = []
         fit = trainer.fit_loop
@@ -88,6 +88,7 @@ class DataPlace:
         if not self._is_found:
             fit._combined_loader = None
             fit.setup_data()
+        self._goes_on = True
         fit._last_train_dl_reload_epoch, fit.epoch_loop.val_loop._last_val_dl_reload_epoch = self.kept["reloaded"]
         if any(self.kept["validation"]):
             self.trainer.validating = True  # as Lightning does where it makes these loaders before the training
@@ -163,6 +164,8 @@ class DataPlace:
     def _before_train_loaders(self) -> None:
         fit = self.trainer.fit_loop
         if fit._combined_loader is None or fit._should_reload_train_dl:
+            if self._goes_on:
+                self.kept = None  # it is of the loaders before these
             self._seed_loaders("training", 0)
 
     def _before_val_loaders(self) -> None:

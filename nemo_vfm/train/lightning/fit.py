@@ -29,6 +29,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.ranks.consensus import first_says
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.bar import LightningBar
+from nemo_vfm.train.lightning.best import FINAL
 from nemo_vfm.train.lightning.checkpoint_values import PlainHyperparameters
 from nemo_vfm.train.lightning.ended_by import RememberingTrainer
 from nemo_vfm.train.lightning.metrics import FILE, OtherRanksLogger, RecordLoss, RunMetrics, numbers
@@ -65,8 +66,10 @@ def train(job: LightningFit, run: Run) -> Outcome:
     written = list(last_records(run.folder / FILE))
     figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(done)}
     lost = not_finite_text(not_finite_since(written))
+    checkpoints = run.folder / "checkpoints"
+    final = f", the weights that its end has changed in {FINAL}" if (checkpoints / FINAL).exists() else ""
     return Outcome(f"trained {done} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
-                   f"checkpoints in {run.folder / 'checkpoints'}", figures)  # fmt: skip
+                   f"checkpoints in {checkpoints}{final}", figures)  # fmt: skip
 
 
 def _last_loss(records: Sequence[Mapping[str, Json]]) -> dict[str, float]:

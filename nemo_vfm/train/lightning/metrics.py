@@ -62,7 +62,11 @@ class RunMetrics(Logger):
     def __init__(self, folder: WritePath) -> None:
         super().__init__()
         self._lines, self._folder = _Lines(folder), folder
-        self._experiment = RunExperiment(folder, self.log_metrics) if ranks.is_first() else DummyLogger().experiment
+        self._experiment = (
+            RunExperiment(folder, lambda metrics: self.log_metrics(metrics))
+            if ranks.is_first()
+            else DummyLogger().experiment
+        )
         self._step: int | None = None
         self._early: list[Mapping[str, float]] = []
 

@@ -18,7 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.trainer import call
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
 from nemo_vfm.core import log, preemption, ranks
 from nemo_vfm.core.errors import UserError
@@ -29,10 +32,17 @@ from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.parallel.ranks.consensus import first_says, greatest
 from nemo_vfm.train.lightning import steps
 from nemo_vfm.train.lightning.around import around
-from nemo_vfm.train.lightning.best import BestSoFar, KeepBest, existing
+from nemo_vfm.train.lightning.best import FINAL, BestSoFar, KeepBest, existing
 from nemo_vfm.train.lightning.data_place import DataPlace
 from nemo_vfm.train.lightning.finders import finders, found, is_search, remove_leftovers, set_found
-from nemo_vfm.train.lightning.running_state import of_all_ranks, running_state, set_running_state
+from nemo_vfm.train.lightning.running_state import (
+    Seen,
+    of_all_ranks,
+    running_state,
+    set_running_state,
+    unchanged,
+    unsaved_buffers,
+)
 
 KEPT = "nemo_vfm"
 PROMISE = "Ctrl-C: the run ends after this step, with a checkpoint; press it again to end at once, without one"
@@ -64,6 +74,8 @@ class ExactResume(Callback):
     def __init__(self, seed: int, *, resumes: bool) -> None:
         self.seed, self.resumes = seed, resumes
         self._kept: dict[str, Any] | None = None
+        self._unsaved: Seen = {}
+        self._loaded: dict[str, Any] | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Lightning has no hooks for callbacks between what follows."""
@@ -72,6 +84,9 @@ class ExactResume(Callback):
         around(loop, "on_run_start", then=lambda: self._go_on(trainer, pl_module))
         begin, go_on = partial(self._begin_epoch, trainer), partial(self._go_on_in_epoch, trainer, pl_module)
         around(loop.epoch_loop, "on_run_start", first=begin, then=go_on)
+        if self.resumes and type(pl_module).on_load_checkpoint is not LightningModule.on_load_checkpoint:
+            load = partial(self._load, trainer.strategy.load_checkpoint)
+            trainer.strategy.load_checkpoint = load  # type: ignore[method-assign]
         for finder in finders(trainer):
             search = partial(self._find, trainer, pl_module, finder.on_fit_start)
             finder.on_fit_start = search  # type: ignore[method-assign]
@@ -80,7 +95,14 @@ class ExactResume(Callback):
         """Take what Lightning does not know; those that its finders read for themselves have none of it."""
         if checkpoint.get(KEPT):
             self.place.kept = self._kept = _of_this_rank(checkpoint[KEPT])
-            checkpoint["loops"]["fit_loop"]["state_dict"].pop("combined_loader", None)
+            loops = checkpoint["loops"]["fit_loop"]
+            loops["state_dict"].pop("combined_loader", None)
+            for counts in map(loops["epoch_loop.batch_progress"].get, ("total", "current")):
+                counts.update(dict.fromkeys(counts, counts["ready"]))  # a batch that ended its epoch by -1 lags
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A resume has no such check, which may fill buffers."""
+        self._unsaved = unsaved_buffers(pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Numbers of the hooks that follow; `DataPlace` seeds the order again."""
@@ -92,7 +114,14 @@ class ExactResume(Callback):
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """What `_go_on` needs of this rank."""
-        return running_state(trainer, trainer.lightning_module) | self.place.state() | {"found": found(trainer)}
+        running = running_state(trainer, trainer.lightning_module, self._unsaved)
+        return running | self.place.state() | {"found": found(trainer)}
+
+    def _load(self, load: Callable[..., dict[str, Any]], *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """A module takes its own from a checkpoint once more where an epoch is started again, and may take it out."""
+        checkpoint = load(*args, **kwargs)
+        self._loaded = {name: dict(value) if type(value) is dict else value for name, value in checkpoint.items()}
+        return checkpoint
 
     def _find(self, trainer: Trainer, module: LightningModule, search: Callable[..., None], *_: Any) -> None:
         """A second search would be on weights that are trained already."""
@@ -108,6 +137,7 @@ class ExactResume(Callback):
         """The training starts: modules have reset in `on_train_start` what they like."""
         if is_search(trainer, self):
             return
+        self._unsaved = self._unsaved or unsaved_buffers(module)
         if self._kept is None:
             if self.resumes:
                 raise UserError(f"{trainer.ckpt_path} was not written by this version of LightningFit, so the run "
@@ -117,10 +147,28 @@ class ExactResume(Callback):
         set_found(trainer, self._kept["found"])
         self.place.find_loaders()
         if self._kept["in_epoch"]:
-            _skip_start_of_epoch(trainer, module)
+            again = partial(self._start_epoch_again, trainer, module, trainer.fit_loop.on_advance_start)
+            trainer.fit_loop.on_advance_start = again  # type: ignore[method-assign]
         else:
+            self._loaded = None
             set_running_state(trainer, module, self._kept)
             _forget_restart(trainer)
+
+    def _start_epoch_again(self, trainer: Trainer, module: LightningModule, start: Callable[[], None]) -> None:
+        """The epoch has been started, but not in this process: its hooks may set attributes, datasets, the Trainer."""
+        loop = trainer.fit_loop
+        loop.on_advance_start = start  # type: ignore[method-assign]
+        epoch = loop.epoch_progress.current
+        epoch.ready = epoch.started = epoch.completed + 1  # type: ignore[attr-defined]
+        with unchanged(trainer, module):
+            call._call_callback_hooks(trainer, "on_train_epoch_start")
+            call._call_lightning_module_hook(trainer, "on_train_epoch_start")
+        if self._loaded is not None:
+            module.on_load_checkpoint(self._loaded)
+            self._loaded = None
+        if trainer.current_epoch and loop._data_fetcher is not None:  # the first epoch is read before its hooks
+            self.place.begin_epoch()
+            iter(loop._data_fetcher)
 
     def _begin_epoch(self, trainer: Trainer) -> None:
         """Lightning reads the first epoch of a process from where it was set up."""
@@ -147,26 +195,6 @@ def _of_this_rank(kept: list[dict[str, Any]]) -> dict[str, Any]:
         log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: means of the present "
                  f"epoch, metrics and the place in the data are not exact until the next epoch")  # fmt: skip
     return kept[min(ranks.rank(), len(kept) - 1)]
-
-
-def _skip_start_of_epoch(trainer: Trainer, module: LightningModule) -> None:
-    """It has been: Lightning 2.4 would call its hooks again. Two callbacks of Lightning set the Trainer up in them."""
-    loop = trainer.fit_loop
-    start = loop.on_advance_start
-
-    def skip() -> None:
-        loop.on_advance_start = start  # type: ignore[method-assign]
-        epoch = loop.epoch_progress.current
-        epoch.ready = epoch.started = epoch.completed + 1  # type: ignore[attr-defined]
-        groups = [group for one in trainer.optimizers for group in one.param_groups]
-        rates = [group["lr"] for group in groups]
-        for one in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(one, StochasticWeightAveraging | GradientAccumulationScheduler):
-                one.on_train_epoch_start(trainer, module)
-        for group, rate in zip(groups, rates, strict=True):
-            group["lr"] = rate  # a scheduler that is made sets its first
-
-    loop.on_advance_start = skip  # type: ignore[method-assign]
 
 
 def _forget_restart(trainer: Trainer) -> None:
@@ -196,6 +224,7 @@ class SaveAndStop(Checkpoint):
         self.folder, self.every_steps, self.keep_last, self.exact = folder, every_steps, keep_last, exact
         self.best = BestSoFar(folder / "checkpoints", keep_best)
         self._saved, self._urgency, self._validated = -1, 0.0, False
+        self._stepped, self._counted = False, 0  # as optimizers say, and as Lightning counts
         self._kept: list[dict[str, Any]] | None = None
 
     @property
@@ -220,10 +249,17 @@ class SaveAndStop(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Nothing new to save yet. Behind the last hook of a step Lightning still logs and moves schedulers."""
-        self._saved = steps.done(trainer)
+        self._saved, self._counted = steps.done(trainer), trainer.global_step
         self.best.link()  # a kill may have come between the checkpoint and the link
+        for one in trainer.optimizers:
+            if isinstance(one, Optimizer):  # some strategies wrap it, and `global_step` counts theirs
+                one.register_step_post_hook(self._note_step)
         around(trainer.fit_loop.epoch_loop, "on_advance_end", then=partial(self._after_step, trainer))
         around(trainer.fit_loop, "on_advance_end", then=partial(self._after_epoch, trainer))
+        note, keep = partial(self._note_weights, trainer), partial(self._after_end, trainer)
+        around(trainer.fit_loop, "on_run_end", first=note, then=keep)
+        if ranks.is_first():
+            _remove(self.folder / "checkpoints" / FINAL)  # of a shorter training
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Add what Lightning leaves out."""
@@ -236,13 +272,20 @@ class SaveAndStop(Checkpoint):
             return
         (self._urgency,) = greatest(max(self._urgency, preemption.urgency()))
         loop, validated = trainer.fit_loop.epoch_loop, self._validated
-        self._validated = False
+        stepped = self._stepped or trainer.global_step > self._counted
+        has_gradients = not (trainer.lightning_module.automatic_optimization or stepped)
+        self._validated, self._stepped, self._counted = False, False, trainer.global_step
         if loop._should_accumulate() or loop.done:
             return
         is_best = validated and self.best.improves(trainer.callback_metrics, steps.done(trainer))
-        if is_best or self._urgency or steps.done(trainer) // self.every_steps > self._saved // self.every_steps:
+        is_due = self._urgency or steps.done(trainer) // self.every_steps > self._saved // self.every_steps
+        if is_best or (is_due and not has_gradients):
             self._save(trainer)
             self._stop_if_asked()
+
+    def _note_step(self, *_: Any) -> None:
+        """A module that optimizes by itself may gather gradients over several batches, and a checkpoint has none."""
+        self._stepped = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The step that it belongs to may be the best."""
@@ -263,6 +306,17 @@ class SaveAndStop(Checkpoint):
             log.warn(f"keep_best: no checkpoint is the best, since no validation and no epoch ended with a finite "
                      f"{self.best.keep.metric}; the module logged {logged}")  # fmt: skip
 
+    def _note_weights(self, trainer: Trainer) -> None:
+        self._sums = _sums(trainer.lightning_module)
+
+    def _after_end(self, trainer: Trainer) -> None:
+        """Keep what hooks have put into the weights at the end, such as an average."""
+        if is_search(trainer, self):
+            return
+        (has_changed,) = greatest(float(_sums(trainer.lightning_module) != self._sums))
+        if has_changed:
+            self._write(trainer, self.folder / "checkpoints" / FINAL)
+
     def state_dict(self) -> dict[str, Any]:
         """The choice of the best survives a resume."""
         return self.best.state_dict()
@@ -278,24 +332,36 @@ class SaveAndStop(Checkpoint):
 
     def _save(self, trainer: Trainer) -> None:
         path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"
-        unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
         self._kept = of_all_ranks(self.exact.state(trainer))
         try:
-            trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
-        except OSError:  # a full disk needs its room for what is said of it
-            if ranks.is_first():
-                _remove(unfinished)
-            raise
+            self._write(trainer, path)
         finally:
             self._kept = None
         if ranks.is_first():
-            _replace(unfinished, path)
             self.best.link()
             for old in existing(self.folder)[: -self.keep_last]:
                 if old != self.best.path:
                     _remove(old)
         greatest(0.0)
         self._saved = steps.done(trainer)
+
+    def _write(self, trainer: Trainer, path: Path) -> None:
+        unfinished = path.with_name(f".{path.stem}.tmp.ckpt")
+        try:
+            trainer.save_checkpoint(unfinished)  # by every rank: some strategies gather weights for it
+        except OSError:  # a full disk needs its room for what is said of it
+            if ranks.is_first():
+                _remove(unfinished)
+            raise
+        if ranks.is_first():
+            _replace(unfinished, path)
+
+
+def _sums(module: LightningModule) -> list[str]:
+    """Of each weight; they tell whether one has changed, and cost no copy."""
+    tensors = [one.detach() for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()]
+    parts = [one.to_local() if isinstance(one, DTensor) else one for one in tensors]
+    return [str(float(one.sum(dtype=torch.float32))) for one in parts]
 
 
 def _replace(unfinished: Path, path: Path) -> None:

@@ -3,15 +3,17 @@
 """Keeps what Lightning's checkpoints lack of a running training: its epoch means, its metrics, what was logged last."""
 
 import builtins
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import fields
 from io import BytesIO
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.connectors.logger_connector.result import _Metadata, _ResultMetric, _Sync
-from torch import Tensor
+from torch import Tensor, nn
 from torchmetrics import Metric, MetricCollection
 from torchmetrics.wrappers import MetricTracker
 
@@ -26,11 +28,21 @@ _SETTINGS = {
     "training", "_defaults", "_persistent", "_cache", "_is_synced", "_to_sync", "_should_unsync", "_enable_grad",
     "_dtype_convert", "compute_on_cpu", "dist_sync_on_step", "sync_on_compute", "compute_with_cache",
 }  # fmt: skip
+#: Of modules, which freeze and thaw them as they train.
+_FLAGS = ("training", "track_running_stats")
 _LOGGED = ("_callback_metrics", "_logged_metrics", "_progress_bar_metrics")
+#: Buffers by name, each with torch's count of its changes.
+Seen = dict[str, tuple[Tensor, int]]
 
 
-def running_state(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
-    """Of this rank, as plain values and tensors."""
+def running_state(trainer: Trainer, module: LightningModule, unsaved: Seen) -> dict[str, Any]:
+    """Of this rank, as plain values and tensors.
+
+    Args:
+        trainer: of the run.
+        module: that is trained.
+        unsaved: its `unsaved_buffers` when the training began; what has changed since is kept.
+    """
     connector, results = trainer._logger_connector, trainer.fit_loop.epoch_loop._results
     for one in module.modules():
         if isinstance(one, MetricCollection):
@@ -42,6 +54,10 @@ def running_state(trainer: Trainer, module: LightningModule) -> dict[str, Any]:
         "logged": {name: dict(getattr(connector, name)) for name in _LOGGED},
         "hook": connector._current_fx, "is_first_batch": connector._first_loop_iter,
         "should_stop": trainer.should_stop,
+        "learns": {name: one.requires_grad for name, one in module.named_parameters()},
+        "flags": {name: _flags(one) for name, one in module.named_modules()},
+        "buffers": {name: one for name, (one, version) in unsaved_buffers(module).items()
+                    if unsaved.get(name, (None, 0))[0] is not one or unsaved[name][1] != version},
     }  # fmt: skip
 
 
@@ -55,6 +71,54 @@ def set_running_state(trainer: Trainer, module: LightningModule, kept: Mapping[s
         setattr(connector, name, _moved(kept["logged"][name], module.device))
     connector._current_fx, connector._first_loop_iter = kept["hook"], kept["is_first_batch"]
     trainer.should_stop = kept["should_stop"]
+    for name, parameter in module.named_parameters():
+        parameter.requires_grad_(kept["learns"].get(name, parameter.requires_grad))
+    for name, one in module.named_modules():
+        vars(one).update(kept["flags"].get(name, {}))
+    for name, buffer in _moved(kept["buffers"], module.device).items():
+        owner, _, last = name.rpartition(".")
+        module.get_submodule(owner)._buffers[last] = buffer
+
+
+def unsaved_buffers(module: LightningModule) -> Seen:
+    """Those that `state_dict` leaves out."""
+    buffers = {
+        f"{prefix}.{name}".lstrip("."): one._buffers[name]
+        for prefix, one in module.named_modules() for name in sorted(one._non_persistent_buffers_set)
+    }  # fmt: skip
+    return {name: (one, one._version) for name, one in buffers.items() if one is not None and not one.is_inference()}
+
+
+@contextmanager
+def unchanged(trainer: Trainer, module: LightningModule) -> Iterator[None]:
+    """What a checkpoint holds stays as it is, and loggers get nothing, while hooks set a process up a second time.
+
+    It copies the weights, before there are gradients, which take as much.
+    """
+    tensors = {name: one.detach().clone() for name, one in _tensors(module).items()}
+    groups = [(group, deepcopy({name: value for name, value in group.items() if name != "params"}))
+              for one in trainer.optimizers for group in one.param_groups]  # fmt: skip
+    stateful = [config.scheduler for config in trainer.lr_scheduler_configs]
+    stateful += [one for one in trainer.callbacks if type(one).on_train_epoch_start != Callback.on_train_epoch_start]  # type: ignore[attr-defined]
+    states = [deepcopy(one.state_dict()) for one in stateful]
+    for logger in trainer.loggers:
+        logger.log_metrics = lambda *_, **__: None  # type: ignore[method-assign]
+    yield
+    for logger in trainer.loggers:
+        del logger.log_metrics
+    for one, state in zip(stateful, states, strict=True):
+        if state:
+            one.load_state_dict(state)
+    for group, values in groups:
+        group.update(values)
+    with torch.no_grad():
+        for name, tensor in _tensors(module).items():
+            if name in tensors and tensor.shape == tensors[name].shape:
+                tensor.copy_(tensors[name])
+
+
+def _tensors(module: LightningModule) -> dict[str, Tensor]:
+    return dict([*module.named_parameters(), *module.named_buffers()])
 
 
 def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
@@ -65,6 +129,10 @@ def of_all_ranks(state: dict[str, Any]) -> list[dict[str, Any]]:
     torch.save(state, buffer)  # noqa: TID251 - as Lightning will write it
     sent = everyone_sends(buffer.getvalue())
     return [read(BytesIO(one)) for one in sent]
+
+
+def _flags(one: nn.Module) -> dict[str, bool]:
+    return {name: vars(one)[name] for name in _FLAGS if name in vars(one)}
 
 
 def _result(one: _ResultMetric) -> dict[str, Any]:

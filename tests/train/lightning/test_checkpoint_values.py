@@ -3,7 +3,7 @@
 """Tests that what a checkpoint holds can be read back, or is left out, or is refused when the first is written."""
 
 from argparse import Namespace
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from enum import Enum, IntFlag
 from functools import partial
 from pathlib import Path
@@ -41,7 +41,7 @@ KEPT: dict[str, Any] = {
     "rate": np.float32(0.1), "size": np.int64(3), "stamp": np.datetime64("2026-01-01"), "weights": np.arange(6.0),
     "none": np.zeros((2, 0)), "names": np.array(["a", "b"]), "data_dir": Path("/data/x"), "args": Namespace(a=1, b=[2]),
     "order": OrderedDict(b=1, a=2), "colour": Colour.RED, "bits": Bits.A | Bits.B, "places": frozenset({1, 2}),
-    "text": "x", "nothing": None, "pair": (1, 2.5), "tensor": torch.arange(3),
+    "seen": {3}, "text": "x", "nothing": None, "pair": (1, 2.5), "tensor": torch.arange(3),
 }  # fmt: skip
 LEFT_OUT: dict[str, Any] = {
     "net": torch.nn.Linear(2, 2), "optimizer": partial(torch.optim.Adam, lr=0.1), "call": lambda x: x,
@@ -98,7 +98,9 @@ def test_hyperparameters_come_back_as_they_were_and_those_that_could_not_are_lef
 
 
 @pytest.mark.parametrize(
-    "added", [Thing(), torch.nn.Linear(1, 1), lambda x: x, Thing], ids=["object", "network", "lambda", "class"]
+    "added",
+    [Thing(), torch.nn.Linear(1, 1), lambda x: x, Thing, deque([1])],
+    ids=["object", "network", "lambda", "class", "deque"],
 )
 def test_what_cannot_be_read_back_is_refused_at_the_first_save_with_its_key_and_class(tmp_path, added: object) -> None:
     with pytest.raises(UserError, match=r"would hold mine\.list\.1 \(a \w+(\.\w+)*\), which cannot be read") as raised:

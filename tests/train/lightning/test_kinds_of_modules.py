@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
-from lightning.pytorch.callbacks import GradientAccumulationScheduler, StochasticWeightAveraging
+from lightning.pytorch.callbacks import BackboneFinetuning, GradientAccumulationScheduler, StochasticWeightAveraging
 from lightning.pytorch.loggers.logger import DummyLogger
 from lightning.pytorch.utilities import CombinedLoader
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from torch.optim.lr_scheduler import ExponentialLR, OneCycleLR, ReduceLROnPlatea
 from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, Subset
 
+from nemo_vfm.core.errors import Preempted
+from nemo_vfm.core.preemption import listening
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.train.lightning.resume import seed_all
@@ -50,10 +52,11 @@ class Stream(IterableDataset[Tensor]):
     """The same, without a length."""
 
     def __init__(self, draws: bool) -> None:
-        self.rows = Rows(draws)
+        self.rows, self.epoch = Rows(draws), 0
 
     def __iter__(self) -> Iterator[Tensor]:
-        return (self.rows[index] for index in range(len(self.rows)))
+        scale = 1 + self.epoch
+        return (scale * self.rows[index] for index in range(len(self.rows)))
 
 
 class Data(LightningDataModule):
@@ -345,6 +348,59 @@ class SetUpByEpoch(Net):
         return self.scale * self.loss(batch)
 
 
+class CopiesByEpoch(Net):
+    """Where an epoch starts it copies its weights to a second net, counts, logs, and sets its rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.old, self.count = nn.Linear(4, 1).requires_grad_(False), 0
+
+    def on_train_epoch_start(self) -> None:
+        self.old.load_state_dict(self.net.state_dict())
+        self.count += 1
+        self.log("start", float(self.count))
+        for logger in self.loggers:
+            logger.log_metrics({"epoch_started": float(self.count)})
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] = 0.01 / self.count
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        self.log("count", float(self.count))
+        return self.loss(batch) + nn.functional.mse_loss(self.net(batch), self.old(batch))
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        for group in self.trainer.optimizers[0].param_groups:
+            group["lr"] *= 0.9
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["count"] = self.count
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.count = checkpoint.pop("count")
+
+
+class TellsTheEpoch(Net):
+    """Tells a stream the epoch, by which its rows differ."""
+
+    def on_train_epoch_start(self) -> None:
+        loader: Any = self.trainer.train_dataloader
+        loader.dataset.epoch = self.current_epoch
+
+
+class Backbone(Net):
+    """For `BackboneFinetuning`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.backbone = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    def loss(self, batch: Any) -> Tensor:
+        return super().loss(self.backbone(batch))
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.Adam(self.net.parameters(), lr=1e-2)
+
+
 class ForgetfulBuffer(Net):
     """A running mean that `state_dict` leaves out."""
 
@@ -437,6 +493,7 @@ KINDS = {
     "loaders by name": Kind(loaders=by_name),
     "the shorter of two loaders": Kind(loaders=shortest),
     "a stream": Kind(loaders=stream),
+    "a stream that is told the epoch": Kind(TellsTheEpoch, stream),
     "a sampler that is told the epoch": Kind(loaders=told_the_epoch),
     "loaders made anew": Kind(loaders=made_anew, trainer={"reload_dataloaders_every_n_epochs": 1}),
     "accumulated by hand": Kind(AccumulatesByHand),
@@ -450,36 +507,18 @@ KINDS = {
     "epochs that end early": Kind(EndsEpochsEarly, trainer={"limit_val_batches": 0}),
     "thaws": Kind(Thaws),
     "set up by epoch": Kind(SetUpByEpoch),
+    "copies by epoch": Kind(CopiesByEpoch),
+    "thawed by a callback": Kind(Backbone, callbacks={"thaw": partial(BackboneFinetuning, 1)}),
     "a forgetful buffer": Kind(ForgetfulBuffer),
     "an end by steps alone": Kind(trainer={"max_epochs": -1, "max_steps": 16}),
 }  # fmt: skip
 
 
-#: What a resume does not keep yet.
-OPEN = {
-    "epochs that end early": "the early end is not counted as one",
-    "thaws": "requires_grad is in no checkpoint",
-    "set up by epoch": "Lightning does not call on_train_epoch_start in the middle of an epoch",
-    "a forgetful buffer": "a buffer that is not persistent is in no checkpoint",
-    "averaged by a callback": "the rate of SWA's schedule is a step late",
-    "accumulated by a schedule": "Lightning does not call on_train_epoch_start in the middle of an epoch",
-    "random around": "the module's hooks draw between our seed and the next batch",
-    "a sampler that is told the epoch": "it is told after the epoch's first batches were read again",
-    "an end by steps alone": "a resume at the end of an epoch trains it twice",
-    "a plateau by steps": "Lightning leaves out a step of the plateau",
-    "two optimizers by hand": "the last line before a checkpoint may be lost",
-    "several steps for a batch": "the last line before a checkpoint may be lost",
-    "saves more": "a checkpoint is written before the module's own hook",
-    "loaders made anew": "they are made of other random numbers",
-    "accumulated by hand": "gradients are in no checkpoint",
-}
-
-
 class Die(Callback):
     """Takes the process away where so many batches of the run are done, or validated."""
 
-    def __init__(self, place: str) -> None:
-        self.place = place
+    def __init__(self, place: str, by: signal.Signals = signal.SIGKILL) -> None:
+        self.place, self.by = place, by
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         self._at(trainer, "begin", "middle")
@@ -489,7 +528,7 @@ class Die(Callback):
 
     def _at(self, trainer: Trainer, *places: str) -> None:
         if self.place in places and trainer.fit_loop.total_batch_idx + 1 == KILLS[self.place]:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
 
 
 def train(kind: Kind, folder: Path, *, draws: bool, killed_at: str = "") -> dict[str, Any]:
@@ -499,7 +538,12 @@ def train(kind: Kind, folder: Path, *, draws: bool, killed_at: str = "") -> dict
         module=kind.module, data=partial(Data, kind.loaders, draws), trainer=TrainerOptions(**kind.options()),
         accelerator="cpu", every_steps=4, callbacks=callbacks,
     ).run(Run(folder, seed=SEED, resume=True))  # fmt: skip
-    return read(max((folder / "checkpoints").glob("step-*.ckpt")))
+    return read(last(folder))
+
+
+def last(folder: Path) -> Path:
+    """The newest checkpoint."""
+    return max((folder / "checkpoints").glob("step-*.ckpt"))
 
 
 def train_and_die(kind: Kind, folder: Path, place: str) -> None:
@@ -578,13 +622,7 @@ def test_a_module_that_draws_nothing_gives_the_numbers_of_lightning_alone(tmp_pa
 
 
 @pytest.mark.slow  # killed three times, and resumed
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=OPEN[name])] if name in OPEN else [])
-        for name in KINDS
-    ],
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_killed_at_three_places_of_an_epoch_it_resumes_to_the_same_weights_and_lines(tmp_path: Path, name: str) -> None:
     kind = KINDS[name]
     whole = train(kind, tmp_path / "whole", draws=True)
@@ -595,3 +633,13 @@ def test_killed_at_three_places_of_an_epoch_it_resumes_to_the_same_weights_and_l
         assert any((folder / "checkpoints").iterdir()), "it began anew"
         require_same(train(kind, folder, draws=True), whole)
         assert lines(folder) == lines(tmp_path / "whole"), place
+
+
+def test_a_stop_waits_for_the_step_in_which_gathered_gradients_end(tmp_path: Path) -> None:
+    kind = KINDS["accumulated by hand"]
+    whole = train(kind, tmp_path / "whole", draws=True)
+    ended = replace(kind, callbacks={"end": partial(Die, "begin", signal.SIGTERM)})
+    with listening(), pytest.raises(Preempted):
+        train(ended, tmp_path / "run", draws=True)
+    assert last(tmp_path / "run").name == "step-00000009.ckpt"
+    require_same(train(kind, tmp_path / "run", draws=True), whole)

@@ -7,16 +7,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import StochasticWeightAveraging
 from safetensors.torch import save_file
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.train.lightning.best import found
+from nemo_vfm.train.lightning.best import existing, found
+from nemo_vfm.train.lightning.evaluation import LightningValidate
 from nemo_vfm.train.lightning.start_weights import begin_with
 from nemo_vfm.train.lightning_fit import StartWeights
 from tests.support.repository import ROOT
-from tests.train.test_lightning_fit import Draws, Net, job
+from tests.train.test_lightning_fit import Draws, Loud, Net, job
+
+
+class AtEnd(Callback):
+    """Changes a weight when the training ends."""
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        next(iter(pl_module.parameters())).data += 1
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -51,6 +61,33 @@ def test_only_a_fresh_run_begins_with_them(tmp_path: Path) -> None:
     begin_with(StartWeights(path=tmp_path / "run"), begun)
     last = torch.load(found(tmp_path / "run", "last"), weights_only=True)["state_dict"]
     assert all(torch.equal(value, last[name]) for name, value in begun.state_dict().items())
+
+
+def test_an_average_that_the_end_puts_in_is_what_others_begin_with_and_no_resume(tmp_path: Path) -> None:
+    made = list[Net]()
+
+    def fit() -> str:
+        average = partial(StochasticWeightAveraging, swa_lrs=0.05, swa_epoch_start=1, annealing_epochs=1)
+        module = lambda: made.append(Net()) or made[-1]  # type: ignore[func-returns-value]  # noqa: E731
+        short = job(module=module, callbacks={"swa": average}, trainer={"max_epochs": 4})
+        return short.run(Run(tmp_path, seed=3, resume=True)).summary
+
+    assert "final.ckpt" in fit() and "final.ckpt" in fit(), "it is there when nothing is left to do"
+    begun = Net()
+    begin_with(StartWeights(path=tmp_path), begun)
+    assert all(torch.equal(value, begun.state_dict()[name]) for name, value in made[0].state_dict().items())
+    assert found(tmp_path, "last").name == "final.ckpt" and existing(tmp_path)[-1].name == "step-00000024.ckpt"
+    test = LightningValidate(module=Net, data=Loud, trained=tmp_path, ckpt="last", accelerator="cpu")
+    assert "final.ckpt" in test.run(Run(tmp_path / "test")).summary
+    plain = torch.load(existing(tmp_path)[-1], weights_only=True)["state_dict"]
+    assert any(not torch.equal(value, plain[name]) for name, value in begun.state_dict().items())
+
+
+def test_a_training_that_goes_on_removes_the_weights_of_its_former_end(tmp_path: Path) -> None:
+    job(callbacks={"end": AtEnd}, trainer={"max_epochs": 1}).run(Run(tmp_path, seed=3))
+    assert (tmp_path / "checkpoints/final.ckpt").exists()
+    outcome = job(callbacks={}, trainer={"max_epochs": 2}).run(Run(tmp_path, seed=3, resume=True))
+    assert not (tmp_path / "checkpoints/final.ckpt").exists() and "final" not in outcome.summary
 
 
 def test_what_does_not_fit_is_counted_and_shapes_are_named(tmp_path: Path, capfd) -> None:
