@@ -3,6 +3,7 @@
 """Turns a configuration of LightningCLI (`class_path` and `init_args`) into a recipe of `LightningFit`."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -240,10 +241,14 @@ def _complete(draft: Draft) -> None:
 
 
 def trust_words(draft: Draft) -> str:
-    """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs."""
+    """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs.
+
+    The standard library has no components: a file that names a class of it gets no option for it.
+    """
     names = [str(value) for address, value in draft.values.items() if address.rpartition(".")[2] == "_target_"]
     ours = (*DEFAULT_TRUST, "???")
     asked = (name for name in names if not (name in ours or name.startswith("nemo_vfm.")) and _NAME.fullmatch(name))
-    large = ("torch", "lightning")
-    packages = (name.rpartition(".")[0] if name.startswith(large) else name.partition(".")[0] for name in asked)
-    return "".join(f" --trust {package}" for package in dict.fromkeys(packages))
+    tops = {name: name.partition(".")[0] for name in asked}
+    words = (name if top in ("torch", "lightning") else top for name, top in tops.items()
+             if top not in sys.stdlib_module_names)  # fmt: skip
+    return "".join(f" --trust {word}" for word in dict.fromkeys(words))
