@@ -141,10 +141,13 @@ def test_a_module_predicts_with_the_weights_that_are_named(tmp_path, fitted):
         assert np.allclose(np.array(found_here)[:, 0], expected, rtol=1e-5)
 
 
-def test_each_of_several_loaders_has_a_file(tmp_path, fitted):
+def test_each_of_several_loaders_has_a_file_and_no_other_file_is_removed(tmp_path, fitted):
+    (tmp_path / "predictions-labelled.parquet").touch()
+    (tmp_path / "predictions-7.parquet").touch()  # of a run before
     data = partial(Numbers, loaders=2)
     LightningPredict(module=Line, data=data, trained=fitted, accelerator="cpu").run(Run(tmp_path))
     assert [pq.read_metadata(tmp_path / f"predictions-{n}.parquet").num_rows for n in (0, 1)] == [22, 22]
+    assert {path.name[12:-8] for path in tmp_path.glob("predictions-*")} == {"0", "1", "labelled"}
 
 
 @pytest.mark.parametrize(
