@@ -63,6 +63,10 @@ GUARDED: dict[str, str] = {
     "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
 }  # fmt: skip
 
+#: Packages whose functions and class methods may run code that an argument names, as torch.hub.load and numpy.load do:
+#: each must be trusted by its own name.
+_RUN_OTHERS = {*sys.stdlib_module_names, "lightning", "numpy", "pytorch_lightning", "torch", "transformers"}
+
 Target = Callable[..., Any]
 
 
@@ -131,7 +135,8 @@ def _class_method(owner_name: str, name: str, trust: Sequence[str]) -> Target | 
     found: Any = getattr(owner, name, None) if inspect.isclass(owner) else None
     if not inspect.ismethod(found):
         return None
-    _require_identity(owner_name, owner, trust)
+    if f"{owner_name}.{name}" not in trust:
+        _require_identity(owner_name, owner, trust)
     return found
 
 
@@ -153,6 +158,9 @@ def _require_identity(name: str, found: Any, trust: Sequence[str]) -> None:
         raise NotLocated(f"{name} is not a class or function")
     if name in trust:  # named one by one by whoever wrote the list, who knew what it is
         return
+    if not inspect.isclass(found) and name.partition(".")[0] in _RUN_OTHERS:
+        raise NotLocated(f"{name} is a function, and some of {name.partition('.')[0]} run code that an argument names; "
+                         f"if you trust this one, add --trust {name}")  # fmt: skip
     home = f"{found.__module__}.{found.__qualname__}"
     if word := _missing_word(home, trust):
         raise NotLocated(f"{name} is defined as {home}, which needs --trust {word}")

@@ -3,6 +3,7 @@
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from math import inf
 from pathlib import Path
@@ -21,7 +22,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
-from nemo_vfm.train.lightning.devices import Devices, Placement
+from nemo_vfm.train.lightning.devices import Devices, Placement, alone
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 
 Precision = Literal[
@@ -261,4 +262,5 @@ class LightningFit:
         """Train; go on from the newest checkpoint where the folder has one."""
         from nemo_vfm.train.lightning.fit import train
 
-        return train(self, run)
+        with alone() if self.num_ranks() == 1 else nullcontext():
+            return train(self, run)

@@ -9,7 +9,19 @@ from typing import Any
 
 from lightning.pytorch import Callback as LightningCallback
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Checkpoint,
+    EarlyStopping,
+    EMAWeightAveraging,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+    ProgressBar,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
 
 from nemo_vfm.core import log
 from nemo_vfm.core.device import device
@@ -115,6 +127,13 @@ def trainer(fit: TrainState, before: Mapping[str, object], ours: Mapping[str, ob
     return made
 
 
+#: Callbacks that need epochs, validations or optimizers of Lightning's, of which there are none here.
+_NEEDS_EPOCHS = (
+    BackboneFinetuning, BatchSizeFinder, EarlyStopping, EMAWeightAveraging, GradientAccumulationScheduler,
+    LearningRateFinder, ModelPruning, StochasticWeightAveraging, WeightAveraging,
+)  # fmt: skip
+
+
 def has_bar(callbacks: Mapping[str, object]) -> bool:
     """Whether one of them is a progress bar of Lightning's, which takes the place of ours."""
     return any(isinstance(one, ProgressBar) for one in callbacks.values())
@@ -128,6 +147,9 @@ def _as_lightnings(name: str, callback: object) -> LightningCallback:
     kind = type(callback).__name__
     if isinstance(callback, Checkpoint):
         raise UserError(f"callbacks.{name}: {kind} writes pickles, and a training saves itself: use checkpoint:")
+    if type(callback) in _NEEDS_EPOCHS:
+        raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which a "
+                        f"training of ours does not have; it works in a LightningFit")  # fmt: skip
     if isinstance(callback, LightningCallback):
         return callback
     if not isinstance(callback, Callback):

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that recipes that try to run code are refused, with a canary that must not appear."""
 
+import inspect
 import json
+import re
 
 import pytest
 
@@ -236,3 +238,15 @@ def test_what_trusted_classes_may_be_given_no_other_class_is_given(kitchen, text
     for trust in (DEFAULT_TRUST, trust_list(["nemo_vfm", "nemo_vfm.train"]), TRUST):
         problems = check(kitchen.compose(fit + text), trust)
         assert any(words in problem.message for problem in problems), [problem.message for problem in problems]
+
+
+@pytest.mark.parametrize(
+    ("package", "name"),
+    [("torch", "torch.load"), ("torch", "torch.hub.load"), ("torch.hub", "torch.hub.load"), ("numpy", "numpy.load"),
+     ("subprocess", "subprocess.run"),
+     ("torch", "torch.nn.Embedding.from_pretrained")],
+)  # fmt: skip
+def test_who_trusts_a_package_of_everybodys_does_not_trust_its_functions_that_run_others_code(package, name):
+    with pytest.raises(NotLocated, match=f"if you trust this one, add --trust {re.escape(name)}$"):
+        locate(name, trust_list([package]))
+    assert not inspect.isclass(locate(name, trust_list([name])))

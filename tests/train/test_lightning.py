@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from lightning.pytorch.callbacks import (
     DeviceStatsMonitor,
+    EarlyStopping,
     LearningRateMonitor,
     ModelCheckpoint,
     ModelSummary,
@@ -118,6 +119,8 @@ def test_callbacks_that_cannot_work_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"callbacks\.best: ModelCheckpoint writes pickles"):
         train(callbacks={"best": ModelCheckpoint()}).run(Run(tmp_path / "1"))
+    with pytest.raises(UserError, match=r"callbacks\.early: EarlyStopping needs the epochs"):  # else it never looks
+        train(callbacks={"early": EarlyStopping("loss")}).run(Run(tmp_path / "3"))
     with pytest.raises(UserError, match=r"callbacks\.own: Foreign has no on_step"):
         train(callbacks={"own": Foreign()}).run(Run(tmp_path / "2"))
 

@@ -3,6 +3,7 @@
 """Turns a configuration of LightningCLI (`class_path` and `init_args`) into a recipe of `LightningFit`."""
 
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -112,6 +113,8 @@ def _take(draft: Draft, key: Key, path: str, classes: dict[str, Value], names: d
         _logger(draft, key, path, classes)
     elif top == "seed_everything":
         _seed(draft, key)
+    elif top == "ckpt_path" and key.value in ("best", "hpc", "last", "registry"):  # words of Lightning's, no paths
+        draft.leave(key.path, "the run resumes from its own folder's newest checkpoint by itself")
     elif top == "ckpt_path" and isinstance(key.value, str):
         draft.change(key.path, "start_from", key.value, "weights alone: a run resumes from its own folder")
         draft.differ("ckpt_path resumes there, with optimizer and epoch; here the run begins with its weights")
@@ -212,12 +215,18 @@ def _option(draft: Draft, key: Key, name: str) -> None:
     value = _PRECISIONS.get(str(key.value)) if name == "precision" else None
     if value is not None:
         draft.change(key.path, "trainer.precision", value, "Lightning's longer word for the same")
-    elif name in _BESIDE and type(key.value) is _BESIDE[name]:
+    elif _stands_beside(name, key.value):
         draft.carry(key.path, name)
     elif name.partition(".")[0] in _options() and not re.search(r"\.(?:class_path|init_args)", name):
         draft.carry(key.path, f"trainer.{name}")
     else:
         draft.leave(key.path, _LEFT.get(f"trainer.{name.partition('.')[0]}", UNKNOWN))
+
+
+def _stands_beside(name: str, value: Value) -> bool:
+    if name == "devices" and isinstance(value, tuple):
+        return bool(value) and all(type(one) is int for one in value)
+    return name in _BESIDE and (type(value) is _BESIDE[name] or (name == "devices" and value == "auto"))
 
 
 @cache
@@ -240,10 +249,14 @@ def _complete(draft: Draft) -> None:
 
 
 def trust_words(draft: Draft) -> str:
-    """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs."""
+    """The options that let a recipe name its classes: a package, and of torch and Lightning only what it needs.
+
+    The standard library has no components: a file that names a class of it gets no option for it.
+    """
     names = [str(value) for address, value in draft.values.items() if address.rpartition(".")[2] == "_target_"]
     ours = (*DEFAULT_TRUST, "???")
     asked = (name for name in names if not (name in ours or name.startswith("nemo_vfm.")) and _NAME.fullmatch(name))
-    large = ("torch", "lightning")
-    packages = (name.rpartition(".")[0] if name.startswith(large) else name.partition(".")[0] for name in asked)
-    return "".join(f" --trust {package}" for package in dict.fromkeys(packages))
+    tops = {name: name.partition(".")[0] for name in asked}
+    words = (name if top in ("torch", "lightning") else top for name, top in tops.items()
+             if top not in sys.stdlib_module_names)  # fmt: skip
+    return "".join(f" --trust {word}" for word in dict.fromkeys(words))

@@ -60,11 +60,19 @@ def recipe_text(migrated: Migration, source: str, place: str) -> str:
 
 
 def _hardware(draft: Draft) -> str:
-    addresses = ["devices", "num_nodes"] if draft.kind == "lightning" else [f"parallel.{axis}" for axis in AXES]
-    degrees = [draft.values.get(address) or 1 for address in addresses]
+    if draft.kind == "lightning":
+        return _hardware_of_lightning(draft.values.get("devices", 1), draft.values.get("num_nodes", 1))
+    degrees = [draft.values.get(f"parallel.{axis}") or 1 for axis in AXES]
     world = math.prod(degree for degree in degrees if isinstance(degree, int))
-    where = "" if draft.kind == "lightning" else ", as parallel says"
-    return "one device" if world == 1 else f"{world} devices{where}"
+    return "one device" if world == 1 else f"{world} devices, as parallel says"
+
+
+def _hardware_of_lightning(devices: Value, nodes: Value) -> str:
+    machines = "" if nodes == 1 else f" of each of {nodes} machines"
+    if devices in ("auto", -1):
+        return f"all devices{machines}"
+    count = len(devices) if isinstance(devices, tuple) else devices
+    return f"one device{machines}" if count == 1 else f"{count} devices{machines}"
 
 
 def shown_line(text: str) -> str:

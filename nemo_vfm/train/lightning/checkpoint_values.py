@@ -5,10 +5,12 @@
 import sys
 from argparse import Namespace
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from io import BytesIO
 from pathlib import Path, PosixPath, PurePosixPath
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -20,14 +22,58 @@ from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
 
 from nemo_vfm.core import log, ranks
 
-_OF_NUMPY = np.dtype(np.float32).__reduce__()[0], np.float32(0).__reduce__()[0], np.zeros(1).__reduce__()[0], np.ndarray
-_DTYPES = tuple({type(np.dtype(code)) for code in "?bhilqBHILQefdgFDGSUVMmO"})
+_MULTIARRAY = np.float32(0).__reduce__()[0].__module__  # numpy has renamed it
+_NUMBERS = "?bhilqBHILQefdgFDGSUMm"  # letters of numpy's types whose values hold no pointers and no fields
 _PLAIN = (str, int, float, bool, type(None), torch.Tensor)
 #: Beside what torch reads with weights_only: values that change nothing but themselves when they are made.
 SAFE: tuple[Any, ...] = (
-    *_OF_NUMPY, *_DTYPES, Namespace, PosixPath, PurePosixPath, OrderedDict, defaultdict, frozenset, range, slice,
-    bytes, list, dict, set, int, float,
+    Namespace, PosixPath, PurePosixPath, OrderedDict, defaultdict, frozenset, range, slice, bytes, list, dict, set, int,
+    float,
 )  # fmt: skip
+
+
+class _Dtype:
+    """Stands for a type of numpy's while a file is read: numpy takes the state of its own unseen, and may crash."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        self.made = np.dtype(code)
+        if self.made.char not in _NUMBERS or self.made.fields or self.made.subdtype:
+            raise UnpicklingError(f"an array of {self.made} is not read")
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, order, *structure = state[:5]
+        if any(one is not None for one in structure):
+            raise UnpicklingError("an array with fields is not read")
+        if self.made.char in "Mm" and len(state) > 8:  # its last is ({}, (unit, how many, ...))
+            unit, count = state[8][1][:2]
+            self.made = np.dtype(
+                f"{self.made.char}8" + (f"[{int(count)}{unit.decode()}]" if unit != b"generic" else "")
+            )
+        self.made = self.made.newbyteorder(order)
+
+
+class _Array:
+    """Stands for an array of numpy's while a file is read; `_with_arrays` puts the array in its place."""
+
+    value: np.ndarray
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        _, shape, dtype, is_fortran, data = state
+        self.value = np.ndarray(shape, dtype.made, bytearray(data), order="F" if is_fortran else "C")
+
+
+def _empty_array(*_: Any) -> _Array:
+    return _Array()
+
+
+def _scalar(dtype: _Dtype, data: bytes) -> Any:
+    return np.frombuffer(data, dtype.made)[0] if dtype.made.itemsize else dtype.made.type()
+
+
+_OF_NUMPY: dict[str, Callable[..., Any]] = {
+    "numpy.dtype": _Dtype, "numpy.ndarray": _Array, f"{_MULTIARRAY}._reconstruct": _empty_array,
+    f"{_MULTIARRAY}.scalar": _scalar,
+}  # fmt: skip
 
 
 def read(file: Path | BytesIO) -> Any:
@@ -39,22 +85,45 @@ def read(file: Path | BytesIO) -> Any:
     enums = _enums(get_unsafe_globals_in_checkpoint(file))
     if isinstance(file, BytesIO):
         file.seek(0)
-    with safe_globals([*SAFE, *enums.values()]):
-        return _load(file, map_location=lambda storage, _: storage, weights_only=True)
+    named: list[Any] = [(one, name) for name, one in (_OF_NUMPY | enums).items()]
+    with safe_globals([*SAFE, *named]):
+        return _with_arrays(_load(file, map_location=lambda storage, _: storage, weights_only=True))
+
+
+def _with_arrays(value: Any) -> Any:
+    """The same containers, with arrays where `_Array` stood for them."""
+    if isinstance(value, _Array):
+        return value.value
+    if isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            value[key] = _with_arrays(one)
+    elif type(value) is tuple:
+        return tuple(map(_with_arrays, value))
+    elif isinstance(value, Namespace):
+        _with_arrays(vars(value))
+    return value
 
 
 def foreign_classes(file: Path) -> list[str]:
     """Of what, by their names, `read` would refuse a checkpoint."""
-    known = {f"{one.__module__}.{one.__name__}" for one in SAFE}
+    known = {f"{one.__module__}.{one.__name__}" for one in SAFE} | _OF_NUMPY.keys()
     unsafe = get_unsafe_globals_in_checkpoint(file)
     return sorted(set(unsafe) - known - _enums(unsafe).keys())
 
 
-def _enums(names: Iterable[str]) -> dict[str, type[Enum]]:
-    """Those names that are enums of modules which are imported already: nothing is imported for a checkpoint."""
+def _enums(names: Iterable[str]) -> dict[str, Callable[[Any], Enum]]:
+    """Those names that are enums of modules which are imported already: nothing is imported for a checkpoint.
+
+    A file gets a function that gives a member, not the class: torch would let it change what it can make.
+    """
     places = {name: name.rpartition(".") for name in names}
     found = {name: getattr(sys.modules.get(module), last, None) for name, (module, _, last) in places.items()}
-    return {name: one for name, one in found.items() if isinstance(one, type) and issubclass(one, Enum)}
+    kinds = {name: one for name, one in found.items() if isinstance(one, type) and issubclass(one, Enum)}
+    return {name: partial(_member, one) for name, one in kinds.items() if one.__members__}
+
+
+def _member(kind: type[Enum], value: Any) -> Enum:
+    return kind(value)
 
 
 def can_be_read_back(value: object) -> bool:

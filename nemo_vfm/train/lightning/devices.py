@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Says on how many devices of how many machines a Lightning job works, as Lightning's own words mean it."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -85,3 +87,26 @@ class Placement:
             return "gpu", list(self.devices)
         # One process alone may have been told another GPU than the first.
         return "gpu", [device().index or 0] if self.num_ranks() == 1 else self.per_node()
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Let this process be the only one inside the block.
+
+    The other ranks of a workflow wait for its next step. Whoever asks torch or the environment how many there are, as
+    torchmetrics does, would wait for them.
+    """
+    import torch.distributed as dist  # recipes that are only checked do without it
+
+    if not (dist.is_available() and dist.is_initialized()):
+        yield
+        return
+    group, before = dist.group.WORLD, {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    dist.group.WORLD = None
+    os.environ.update(RANK="0", WORLD_SIZE="1")
+    try:
+        yield
+    finally:
+        dist.group.WORLD = group
+        del os.environ["RANK"], os.environ["WORLD_SIZE"]
+        os.environ.update(before)

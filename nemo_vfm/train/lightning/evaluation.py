@@ -3,6 +3,7 @@
 """Tests, validates or predicts with a LightningModule of anybody's and the weights of a checkpoint, as a job."""
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -11,7 +12,7 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
-from nemo_vfm.train.lightning.devices import Devices, Placement
+from nemo_vfm.train.lightning.devices import Devices, Placement, alone
 from nemo_vfm.train.lightning_fit import LightningModule, LightningStrategy, TrainerOptions
 
 Kind = Literal["test", "validate", "predict"]
@@ -51,7 +52,8 @@ class _Evaluation:
         from nemo_vfm.train.lightning.evaluation_run import evaluate
 
         assert isinstance(self, LightningTest | LightningValidate | LightningPredict)
-        return evaluate(self, run)
+        with alone() if self.num_ranks() == 1 else nullcontext():
+            return evaluate(self, run)
 
 
 @needs_gpu({"accelerator": "auto"})

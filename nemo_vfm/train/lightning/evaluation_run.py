@@ -37,8 +37,7 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
     """See `LightningTest`, `LightningValidate` and `LightningPredict`."""
     run.folder.mkdir(parents=True, exist_ok=True)
     quiet()
-    is_alone = job.num_ranks() == 1  # also as a step between others that work on several ranks
-    rank = 0 if is_alone else ranks.rank()
+    rank = ranks.rank()
     seed_all(derive(run.seed, "initial weights"))
     module = _made("module", job.module(), LightningModule)
     data = None if job.data is None else _made("data", job.data(), LightningDataModule)

@@ -6,6 +6,7 @@ Lightning gives rank r of n the samples r, r + n, r + 2n and so on. So row j of 
 """
 
 import dataclasses
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
@@ -47,8 +48,9 @@ class PredictionFiles(Callback):
         """Remove what a killed run has left."""
         if self.rank == 0:
             shutil.rmtree(self.folder / _UNFINISHED, ignore_errors=True)
-            for old in self.folder.glob("predictions*.parquet"):
-                old.unlink()
+            for old in self.folder.iterdir():
+                if re.fullmatch(r"predictions(-\d+)?\.parquet", old.name):  # and no file of the user's
+                    old.unlink()
             (self.folder / _UNFINISHED).mkdir()
         self._wait()
 

@@ -7,6 +7,7 @@ from collections import OrderedDict, deque
 from enum import Enum, IntFlag
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from omegaconf import OmegaConf
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.train.lightning.checkpoint_values import read
 from nemo_vfm.train.lightning.plugins import OwnCheckpoints
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 
@@ -121,3 +123,47 @@ def test_a_checkpoint_with_objects_of_other_classes_is_not_read(tmp_path: Path) 
     with pytest.raises(UserError, match=r"holds more than tensors and plain values \([\w.]+Thing\), so") as raised:
         train(tmp_path)
     assert "\x1b" not in str(raised.value)
+
+
+class _Reduced:
+    """Is pickled as a hostile file would have it: a call, and what is then made of its result."""
+
+    def __init__(self, *reduced: Any) -> None:
+        self.reduced = reduced
+
+    def __reduce__(self) -> Any:
+        return self.reduced
+
+
+def _bytes_as_pointers(code: str) -> _Reduced:
+    """An array that takes bytes for addresses of objects: numpy believes what a pickle says of its types."""
+    fields = (3, "|", None, ("a",), {"a": (np.dtype(code), 0)}, 8, 1, 0)
+    dtype = _Reduced(np.dtype, (code, False, True), fields)
+    reconstruct = np.zeros(1).__reduce__()[0]
+    return _Reduced(reconstruct, (np.ndarray, (0,), b"b"), (1, (1,), dtype, False, b"A" * 8))
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [_bytes_as_pointers("f8"), _bytes_as_pointers("V8"), np.array([Thing], object),
+     _Reduced(Colour, ("red",), (None, {"_value_": "blue"})), _Reduced(Enum, ("New", ("A",)))],
+    ids=["fields of numbers", "fields", "objects", "an enum's member", "an enum"],
+)  # fmt: skip
+def test_a_checkpoint_changes_no_enum_and_gives_numpy_no_addresses(tmp_path: Path, hostile: object) -> None:
+    file = tmp_path / "hostile.ckpt"
+    torch.save({"value": hostile}, file)
+    with pytest.raises(UnpicklingError):
+        read(file)
+    assert Colour.RED.value == "red"
+
+
+@pytest.mark.parametrize("code", ["?", "<i2", ">f4", "c16", "S3", "<U2", "M8[2h]", "m8", "M8"])
+def test_arrays_and_scalars_of_numpy_come_back_in_every_order_and_can_be_written_to(tmp_path: Path, code: str) -> None:
+    array = np.asfortranarray(np.ones((2, 3)).astype(np.int64).astype(code))
+    value = {"here": [array, (array[0, 0], {"n": Namespace(a=array[:, :0])})]}
+    torch.save(value, tmp_path / "a.ckpt")
+    (found, (scalar, below)) = read(tmp_path / "a.ckpt")["here"]
+    assert type(found) is np.ndarray and found.dtype == array.dtype and (found == array).all()
+    assert found.flags.writeable and found.flags.f_contiguous
+    assert type(scalar) is type(array[0, 0]) and scalar == array[0, 0]
+    assert below["n"].a.shape == (2, 0) and below["n"].a.dtype == array.dtype

@@ -15,6 +15,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanMetric
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
@@ -140,10 +141,13 @@ def test_a_module_predicts_with_the_weights_that_are_named(tmp_path, fitted):
         assert np.allclose(np.array(found_here)[:, 0], expected, rtol=1e-5)
 
 
-def test_each_of_several_loaders_has_a_file(tmp_path, fitted):
+def test_each_of_several_loaders_has_a_file_and_no_other_file_is_removed(tmp_path, fitted):
+    (tmp_path / "predictions-labelled.parquet").touch()
+    (tmp_path / "predictions-7.parquet").touch()  # of a run before
     data = partial(Numbers, loaders=2)
     LightningPredict(module=Line, data=data, trained=fitted, accelerator="cpu").run(Run(tmp_path))
     assert [pq.read_metadata(tmp_path / f"predictions-{n}.parquet").num_rows for n in (0, 1)] == [22, 22]
+    assert {path.name[12:-8] for path in tmp_path.glob("predictions-*")} == {"0", "1", "labelled"}
 
 
 @pytest.mark.parametrize(
@@ -251,3 +255,31 @@ steps:
     layer = torch.load(found(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
     rows = np.array(pq.read_table(tmp_path / "run/predict/predictions.parquet")["prediction"].to_pylist())[:, 0]
     assert np.allclose(rows, layer["layer.weight"].item() * np.arange(22) + layer["layer.bias"].item(), rtol=1e-5)
+
+
+class Measured(Line):
+    """Its metric asks torch for other ranks."""
+
+    def __init__(self):
+        super().__init__()
+        self.mean = MeanMetric()
+
+    def test_step(self, batch, batch_idx):
+        self.mean(batch[0])
+        self.log("mean", self.mean)
+
+
+@pytest.mark.cluster
+def test_steps_of_one_rank_wait_for_none_of_the_ranks_beside_them(tmp_path):
+    one = f"module: {{_target_: {HERE}.Measured}}, data: {{_target_: {HERE}.Numbers}}, accelerator: cpu"
+    fit = f"{{_target_: nemo_vfm.train.lightning_fit.LightningFit, {one}, trainer: {{max_epochs: 1}}"
+    test = f"{{_target_: nemo_vfm.train.lightning.evaluation.LightningTest, {one}, trained: '${{run_dir}}/wide'}}"
+    (tmp_path / "recipe.yaml").write_text(
+        f"_target_: nemo_vfm.workflow.Workflow\nsteps:\n  narrow: {fit}}}\n"
+        f"  wide: {fit}, devices: 2, start_from: '${{run_dir}}/narrow'}}\n  test: {test}\n  last: {fit}, devices: 2}}\n"
+    )
+    command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
+               f"run_dir={tmp_path / 'run'}"]  # fmt: skip
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "run/test/figures.json").read_text())["figures"]["mean"] == pytest.approx(10.5)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a configuration of LightningCLI becomes a recipe that gives the weights of LightningCLI."""
 
+import re
 import shlex
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.cli.migrate import migrate
+from nemo_vfm.cli.migrate.recipe_text import recipe_text
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import available
 
@@ -293,3 +295,28 @@ def test_an_argument_that_is_given_twice_is_taken_once_and_one_of_two_kinds_is_r
     assert {entry.key.path for entry in found.of("left")} == {"model.dict_kwargs.n", "model.init_args.none"}
     with pytest.raises(UserError, match=r"module\.n of the recipe would be a value and a mapping with m"):
         migrate(twice.replace("n: 2", "n: {m: 2}"), "theirs.yaml")
+
+
+def test_no_trust_in_more_than_what_a_file_names_is_proposed_and_none_in_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("theirs.yaml").write_text(
+        "model: {class_path: torch.hub.load, init_args: {a: {class_path: subprocess.Popen, init_args: {args: ls}}}}\n"
+    )
+    main(["migrate", "theirs.yaml", "-o", "ours.yaml"])
+    said = capsys.readouterr().out + Path("ours.yaml").read_text()
+    assert set(re.findall(r"--trust (\S+)", said)) == {"torch.hub.load"}
+
+
+@pytest.mark.parametrize(
+    ("devices", "said"), [("auto", "all devices"), ("-1", "all devices"), ("[0, 2]", "2 devices"), ("1", "one device")]
+)
+def test_devices_are_carried_in_each_of_lightnings_forms_and_ckpt_path_only_where_it_is_one(
+    devices: str, said: str
+) -> None:
+    text = f"seed_everything: 1\ntrainer: {{devices: {devices}, num_nodes: 2}}\nmodel: a.Net\nckpt_path: last\n"
+    found = migrate(text, "theirs.yaml")
+    assert str(found.draft.values["devices"]).replace("(", "[").replace(")", "]") == devices
+    assert "start_from" not in found.draft.values and not found.draft.differences
+    assert f"# Hardware: {said} of each of 2 machines." in recipe_text(found, "theirs.yaml", "ours.yaml")
