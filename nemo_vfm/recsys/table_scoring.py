@@ -41,7 +41,7 @@ NAME = "predictions.parquet"
 
 
 class ScoreTable:
-    """Writes `predictions.parquet`: `id`, `session`, labels that the table has, a score a label, and what is kept.
+    """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and what is kept.
 
     Each rank scores parts of some batches, which are joined in the order of the table. Killed and started again, a run
     goes on with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
@@ -53,7 +53,7 @@ class ScoreTable:
         task: the training's; its labels say what the scores are of. The table may lack labels.
         data: the table. Samples with ids that are no rows are left out, where `out_of_range: weight_0` lets them pass.
         samples: `all` of the table, or those that training holds out, with the seed of this run.
-        keep: dense numbers, features and `weight`, which become columns, too; a feature's are lists of ids.
+        keep: dense numbers and features that become columns, too; a feature's are lists of ids.
         weights: which of its weights; None takes the averaged ones (ema) where there are some.
         precision: of the arithmetic; the training's gives its bits.
         ranks: devices that share the work, each with the whole model.
@@ -171,8 +171,6 @@ def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "d
         elif name in batch.features:
             rows = batch.features[name]
             found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
-        elif name == "weight":
-            found[name] = pa.array(batch.weight_B.numpy())
         else:
             raise UserError(f"keep names {name}, and the table has {', '.join([*dense, *batch.features])}")
     return found

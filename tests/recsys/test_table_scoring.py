@@ -67,7 +67,7 @@ def test_held_out_samples_have_the_scores_of_their_training_to_the_bit(trained, 
     outcome = job(trained, samples="held_out").run(Run(tmp_path, seed=3))
     ours, theirs = (pq.read_table(folder / "predictions.parquet") for folder in (tmp_path, trained / "run"))
     assert ours.equals(theirs) and outcome.figures["samples"] == len(ours) > 300
-    assert [*ours.column_names] == ["id", "session", "label_click", "score_click", "label_like", "score_like"]
+    assert [*ours.column_names] == ["id", "session", "weight", "label_click", "score_click", "label_like", "score_like"]
     assert not list(tmp_path.glob(".scores*")) and isinstance(job(trained), MultiRankJob)
     own = job(trained, samples="held_out", weights="model").run(Run(tmp_path / "own", seed=3))
     assert (
@@ -111,7 +111,8 @@ def test_a_table_without_labels_is_scored_and_bad_ids_are_left_out(trained, tmp_
     given = data(tmp_path / "table", num_rows={"country": 9}, out_of_range="weight_0")
     job(trained, data=given).run(Run(tmp_path / "run", seed=3))
     found = pq.read_table(tmp_path / "run/predictions.parquet")
-    assert found.column_names == ["id", "session", "score_click", "label_like", "score_like"]
+    assert found.column_names == ["id", "session", "weight", "score_click", "label_like", "score_like"]
+    assert {*found["weight"].to_pylist()} == {1.0}
     bad = values[torch.arange(len(values))] == 77
     assert found["id"].to_pylist() == CHUNK.ids_B[~bad].tolist()
 
