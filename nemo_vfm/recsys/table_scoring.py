@@ -130,10 +130,12 @@ class ScoreTable:
         import pyarrow.parquet as pq
 
         parts = range(ranks.rank(), -(-len(batches) // self.part_batches), self.ranks)
-        missing = [part for part in parts if not _part(folder, part).is_file()]
-        with bar("score", len(missing) * self.part_batches, 0, "batches") as line:
-            for part in missing:
-                numbers = range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
+        missing = {
+            part: range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
+            for part in parts if not _part(folder, part).is_file()
+        }  # fmt: skip
+        with bar("score", sum(map(len, missing.values())), 0, "batches") as line:
+            for part, numbers in missing.items():
                 writer = None
                 with atomic_path(_part(folder, part)) as path:
                     for number in numbers:

@@ -156,6 +156,17 @@ def test_the_negatives_that_stay_follow_from_seed_and_row_and_weigh_for_those_th
     assert {*found.ids_B[positive_B].tolist()} == clicks - {700}
 
 
+def test_soft_labels_which_leave_no_negatives_to_drop_are_said_once(tmp_path, caplog):
+    one = {"y": [0.0, 1.0] * 20, "soft": [0.1, 0.9] * 20, "f": [*range(40)]}
+    pq.write_table(pa.table(one), tmp_path / "log.parquet")
+    for labels, times in ((["y", "soft"], 1), (["y"], 0)):
+        source = ParquetLog(paths=[tmp_path / "log.parquet"], session=None, time=None, labels=labels, features=["f"])
+        caplog.clear()
+        ImportLog(source=source, ids=None, keep_negatives=0.5).run(Run(tmp_path / labels[-1]))
+        assert caplog.text.count("keep_negatives=0.5 dropped no sample") == times
+    assert table(tmp_path / "soft").weight_B.tolist() == [1.0] * 40
+
+
 def test_numbers_that_no_training_could_take_are_bad_rows_of_any_source(tmp_path):
     one = {"y": [0.0, 7.0, 1.0, -0.5, 0.25], "d": [0.5, 1.0, math.inf, 1e300, math.nan], "f": [*range(5)]}
     pq.write_table(pa.table(one), tmp_path / "log.parquet")

@@ -17,8 +17,9 @@ from nemo_vfm.recsys.measure_scores import MeasureScores
 
 def predictions(path: Path, **changed: object) -> Path:
     """Two sessions of three samples; by the scores, session 7 has one of its two pairs right, session 8 both."""
-    columns = {"id": [0, 1, 2, 3, 4, 5], "session": [7, 7, 7, 8, 8, 8], "weight": [1.0] * 6, "label": [1.0, 0.0, 0.0, 1.0, 1.0, 0.0],
-               "score": [0.4, 0.5, 0.2, 0.9, 0.8, 0.3], "teacher": [0.4, 0.3, 0.2, 0.9, 0.8, 0.5]}  # fmt: skip
+    columns = {"id": [0, 1, 2, 3, 4, 5], "session": [7, 7, 7, 8, 8, 8], "weight": [1.0] * 6,
+               "label": [1.0, 0.0, 0.0, 1.0, 1.0, 0.0], "score": [0.4, 0.5, 0.2, 0.9, 0.8, 0.3],
+               "teacher": [0.4, 0.3, 0.2, 0.9, 0.8, 0.5]}  # fmt: skip
     pq.write_table(pa.table({name: value for name, value in {**columns, **changed}.items() if value}), path)
     return path
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a table gets the training's own scores, whatever kills the run and however many ranks share it."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -75,9 +76,10 @@ def test_held_out_samples_have_the_scores_of_their_training_to_the_bit(trained, 
     )
 
 
-def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_path, monkeypatch):
+def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_path, monkeypatch, capsys):
     made = job(trained, keep=["age", "country"])
     made.run(Run(tmp_path / "whole", seed=3))
+    assert re.search(r"score: (\d+)/\1 batches", capsys.readouterr().err), "the last part may be shorter"
     evaluate, calls = TorchEngine.evaluate, iter(range(8))
 
     def dying(engine, batch):
