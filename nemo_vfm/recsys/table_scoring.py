@@ -157,9 +157,9 @@ class ScoreTable:
         absent = {self.task.label_column(name) for name in unknown}
         found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}
         columns = {name: pa.array(column.numpy()) for name, column in found.items()}
-        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
-        if taken := sorted(columns.keys() & kept.keys()):
+        if taken := sorted(columns.keys() & {*self.keep}):
             raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
+        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
         return pa.table({**columns, **kept})
 
 

@@ -124,6 +124,8 @@ def test_what_cannot_be_scored_is_refused_by_name(trained, tmp_path):
         job(trained, data=data(trained / "table", val_fraction=0.0), samples="held_out").run(Run(tmp_path, seed=3))
     with pytest.raises(UserError, match="keep names nothing, and the table has age, item, country"):
         job(trained, keep=["nothing"]).run(Run(tmp_path / "keep", seed=3))
+    with pytest.raises(UserError, match="keep names 'weight', which is a column of predictions already"):
+        job(trained, keep=["weight"]).run(Run(tmp_path / "keep", seed=3))
     with pytest.raises(CorruptCheckpoint, match="another model"):
         job(trained, model=partial(MODEL, top=[5])).run(Run(tmp_path / "model", seed=3))
     with pytest.raises(ValueError, match=r"ranks .0. .* at least 1"):
