@@ -107,7 +107,7 @@ class Click:
         return {_tag(name): logit_B for name, logit_B in zip(self.labels, self._logits(output).unbind(1), strict=True)}
 
     def columns(self, prepared: ModelInputs) -> dict[str, Tensor]:
-        """See `ScoresSamples`: `id`, `session` where known, `label` and `score`, and the batch's other labels by name.
+        """See `ScoresSamples`: `id`, `session` where known, `weight`, `label`, `score`, and further labels by name.
 
         A score is the predicted probability. Where there are several labels it is `label_NAME` and `score_NAME`.
 
@@ -117,6 +117,7 @@ class Click:
         batch = prepared.inputs["batch"]
         assert isinstance(batch, FeatureBatch)
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
+        own["weight"] = batch.weight_B
         for name, label_B in prepared.targets.items():
             own |= {
                 self.label_column(name): label_B,

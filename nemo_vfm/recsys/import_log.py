@@ -21,7 +21,7 @@ from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, IdMap
 from nemo_vfm.recsys.log_import.import_counts import ImportCounts
 from nemo_vfm.recsys.log_import.known_ids import VOCABULARY, KnownIds
 from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
-from nemo_vfm.recsys.log_import.row_sampling import KeepBy, RowSampling
+from nemo_vfm.recsys.log_import.row_sampling import NEGATIVES, KeepBy, RowSampling
 from nemo_vfm.recsys.sources.log_reading import ImportSource
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk
@@ -225,6 +225,11 @@ class ImportLog:
         write_json(places.ledger, {"rows": counts.column()})
         lines = [json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in counts.listed]
         write_text(places.bad_rows, "".join(lines))
+        if self.keep_negatives < 1 and not counts.dropped.get(NEGATIVES):
+            warn(
+                f"keep_negatives={self.keep_negatives} dropped no sample: a negative has no label above 0, and a label "
+                "that is a probability, such as a teacher's, is above 0 nearly everywhere; leave it out of the labels"
+            )
         for reason, count in sorted(counts.failed.items()):
             warn(f"{count:,} of {counts.total:,} rows are no samples: {reason}; see bad_rows.jsonl")
         if not counts.kept:

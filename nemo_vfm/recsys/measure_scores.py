@@ -20,13 +20,14 @@ from nemo_vfm.metrics.grouped_ranking import GroupedScores
 from nemo_vfm.metrics.ranking import auc
 
 _RESULT = "measures.json"
-_SAMPLES = ("id", "session", "label")
+_SAMPLES = ("id", "session", "weight", "label")
 _TEACHER = "teacher"
 
 
 class MeasureScores:
     """Writes `measures.json`: AUC, and GAUC and weighted GAUC by session, of each file and the teacher.
 
+    Samples count by their weights; `gauc` counts sessions alike.
     The teacher's are those of its probabilities as scores, which no model can exceed but by chance; they are measured
     where the files have a column `teacher`.
 
@@ -63,8 +64,9 @@ class MeasureScores:
 
 def _measures(score_B: Tensor, known: Mapping[str, Tensor]) -> dict[str, float]:
     """Those that are defined."""
-    groups = GroupedScores.of(known["session"], score_B, known["label"], torch.ones_like(score_B)).measures([])
-    found = {"auc": auc(score_B, known["label"])} | {name: groups[name] for name in ("gauc", "weighted_gauc")}
+    label_B, weight_B = known["label"], known["weight"]
+    groups = GroupedScores.of(known["session"], score_B, label_B, weight_B).measures([])
+    found = {"auc": auc(score_B, label_B, weight_B)} | {name: groups[name] for name in ("gauc", "weighted_gauc")}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
 

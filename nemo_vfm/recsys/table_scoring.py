@@ -41,7 +41,7 @@ NAME = "predictions.parquet"
 
 
 class ScoreTable:
-    """Writes `predictions.parquet`: `id`, `session`, labels that the table has, a score a label, and what is kept.
+    """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and what is kept.
 
     Each rank scores parts of some batches, which are joined in the order of the table. Killed and started again, a run
     goes on with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
@@ -53,7 +53,7 @@ class ScoreTable:
         task: the training's; its labels say what the scores are of. The table may lack labels.
         data: the table. Samples with ids that are no rows are left out, where `out_of_range: weight_0` lets them pass.
         samples: `all` of the table, or those that training holds out, with the seed of this run.
-        keep: dense numbers, features and `weight`, which become columns, too; a feature's are lists of ids.
+        keep: dense numbers and features that become columns, too; a feature's are lists of ids.
         weights: which of its weights; None takes the averaged ones (ema) where there are some.
         precision: of the arithmetic; the training's gives its bits.
         ranks: devices that share the work, each with the whole model.
@@ -130,10 +130,12 @@ class ScoreTable:
         import pyarrow.parquet as pq
 
         parts = range(ranks.rank(), -(-len(batches) // self.part_batches), self.ranks)
-        missing = [part for part in parts if not _part(folder, part).is_file()]
-        with bar("score", len(missing) * self.part_batches, 0, "batches") as line:
-            for part in missing:
-                numbers = range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
+        missing = {
+            part: range(part * self.part_batches, min(len(batches), (part + 1) * self.part_batches))
+            for part in parts if not _part(folder, part).is_file()
+        }  # fmt: skip
+        with bar("score", sum(map(len, missing.values())), 0, "batches") as line:
+            for part, numbers in missing.items():
                 writer = None
                 with atomic_path(_part(folder, part)) as path:
                     for number in numbers:
@@ -155,9 +157,9 @@ class ScoreTable:
         absent = {self.task.label_column(name) for name in unknown}
         found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}
         columns = {name: pa.array(column.numpy()) for name, column in found.items()}
-        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
-        if taken := sorted(columns.keys() & kept.keys()):
+        if taken := sorted(columns.keys() & {*self.keep}):
             raise UserError(f"keep names {taken[0]!r}, which is a column of predictions already")
+        kept = _kept(batch.expanded().select(sound_M), self.keep, dense) if self.keep else {}
         return pa.table({**columns, **kept})
 
 
@@ -171,8 +173,6 @@ def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "d
         elif name in batch.features:
             rows = batch.features[name]
             found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
-        elif name == "weight":
-            found[name] = pa.array(batch.weight_B.numpy())
         else:
             raise UserError(f"keep names {name}, and the table has {', '.join([*dense, *batch.features])}")
     return found

@@ -156,6 +156,26 @@ def test_the_negatives_that_stay_follow_from_seed_and_row_and_weigh_for_those_th
     assert {*found.ids_B[positive_B].tolist()} == clicks - {700}
 
 
+def test_samples_and_negatives_are_drawn_apart(tmp_path):
+    count = 20_000
+    chunk = LogChunk(*[torch.arange(count)] * 3, labels={"click": torch.arange(count) % 4 // 3 * 1.0})
+    for by in ("session", "sample"):
+        kept = RowSampling(0.5, by, 1, 0.5).kept(chunk, Counter())
+        negatives = int((kept.labels["click"] == 0).sum())
+        assert negatives == pytest.approx(count * 0.75 * 0.5 * 0.5, rel=0.05)
+        assert kept.weight_B.sum() == pytest.approx(count * 0.5, rel=0.05)
+
+
+def test_soft_labels_which_leave_no_negatives_to_drop_are_said_once(tmp_path, capsys):
+    one = {"y": [0.0, 1.0] * 20, "soft": [0.1, 0.9] * 20, "f": [*range(40)]}
+    pq.write_table(pa.table(one), tmp_path / "log.parquet")
+    for labels, times in ((["y", "soft"], 1), (["y"], 0)):
+        source = ParquetLog(paths=[tmp_path / "log.parquet"], session=None, time=None, labels=labels, features=["f"])
+        ImportLog(source=source, ids=None, keep_negatives=0.5).run(Run(tmp_path / labels[-1]))
+        assert capsys.readouterr().err.count("keep_negatives=0.5 dropped no sample") == times
+    assert table(tmp_path / "soft").weight_B.tolist() == [1.0] * 40
+
+
 def test_numbers_that_no_training_could_take_are_bad_rows_of_any_source(tmp_path):
     one = {"y": [0.0, 7.0, 1.0, -0.5, 0.25], "d": [0.5, 1.0, math.inf, 1e300, math.nan], "f": [*range(5)]}
     pq.write_table(pa.table(one), tmp_path / "log.parquet")
@@ -286,6 +306,20 @@ def test_a_log_or_settings_that_changed_are_imported_again_and_memory_is_no_such
     assert not imported(4, 1 << 20).did_nothing and imported(4, 1 << 20).did_nothing
     write_kuairand(path, kuairand_rows(101))
     assert imported(4, 1 << 20).figures["kept"] == 101
+
+
+def test_each_argument_that_the_table_follows_from_makes_it_anew(tmp_path):
+    pq.write_table(pa.table({"y": [0.0, 1.0] * 50, "f": [*range(100)]}), tmp_path / "log.parquet")
+    source = ParquetLog(paths=[tmp_path / "log.parquet"], session=None, time=None, labels=["y"], features=["f"])
+    given = {"keep_fraction": 0.9, "keep_by": "sample", "keep_negatives": 0.9, "rows_per_part": 64,
+             "rows_per_group": 32, "on_bad_row": "drop", "raw_features": ["f"]}  # fmt: skip
+    options: dict[str, object] = {"rows_per_group": 16, "keep_negatives": 0.8}
+    for name, value in given.items():
+        before = ImportLog(source=source, ids=None, **options)
+        before.run(Run(tmp_path / "run"))
+        assert before.run(Run(tmp_path / "run")).did_nothing
+        options[name] = value
+        assert not ImportLog(source=source, ids=None, **options).run(Run(tmp_path / "run")).did_nothing, name
 
 
 def test_a_log_that_changed_leaves_nothing_in_what_comes_of_the_next(tmp_path):

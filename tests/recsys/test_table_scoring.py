@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a table gets the training's own scores, whatever kills the run and however many ranks share it."""
 
+import re
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ def test_held_out_samples_have_the_scores_of_their_training_to_the_bit(trained, 
     outcome = job(trained, samples="held_out").run(Run(tmp_path, seed=3))
     ours, theirs = (pq.read_table(folder / "predictions.parquet") for folder in (tmp_path, trained / "run"))
     assert ours.equals(theirs) and outcome.figures["samples"] == len(ours) > 300
-    assert [*ours.column_names] == ["id", "session", "label_click", "score_click", "label_like", "score_like"]
+    assert [*ours.column_names] == ["id", "session", "weight", "label_click", "score_click", "label_like", "score_like"]
     assert not list(tmp_path.glob(".scores*")) and isinstance(job(trained), MultiRankJob)
     own = job(trained, samples="held_out", weights="model").run(Run(tmp_path / "own", seed=3))
     assert (
@@ -75,9 +76,10 @@ def test_held_out_samples_have_the_scores_of_their_training_to_the_bit(trained, 
     )
 
 
-def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_path, monkeypatch):
+def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_path, monkeypatch, capsys):
     made = job(trained, keep=["age", "country"])
     made.run(Run(tmp_path / "whole", seed=3))
+    assert re.search(r"score: (\d+)/\1 batches", capsys.readouterr().err), "the last part may be shorter"
     evaluate, calls = TorchEngine.evaluate, iter(range(8))
 
     def dying(engine, batch):
@@ -111,7 +113,8 @@ def test_a_table_without_labels_is_scored_and_bad_ids_are_left_out(trained, tmp_
     given = data(tmp_path / "table", num_rows={"country": 9}, out_of_range="weight_0")
     job(trained, data=given).run(Run(tmp_path / "run", seed=3))
     found = pq.read_table(tmp_path / "run/predictions.parquet")
-    assert found.column_names == ["id", "session", "score_click", "label_like", "score_like"]
+    assert found.column_names == ["id", "session", "weight", "score_click", "label_like", "score_like"]
+    assert {*found["weight"].to_pylist()} == {1.0}
     bad = values[torch.arange(len(values))] == 77
     assert found["id"].to_pylist() == CHUNK.ids_B[~bad].tolist()
 
@@ -121,6 +124,8 @@ def test_what_cannot_be_scored_is_refused_by_name(trained, tmp_path):
         job(trained, data=data(trained / "table", val_fraction=0.0), samples="held_out").run(Run(tmp_path, seed=3))
     with pytest.raises(UserError, match="keep names nothing, and the table has age, item, country"):
         job(trained, keep=["nothing"]).run(Run(tmp_path / "keep", seed=3))
+    with pytest.raises(UserError, match="keep names 'weight', which is a column of predictions already"):
+        job(trained, keep=["weight"]).run(Run(tmp_path / "keep", seed=3))
     with pytest.raises(CorruptCheckpoint, match="another model"):
         job(trained, model=partial(MODEL, top=[5])).run(Run(tmp_path / "model", seed=3))
     with pytest.raises(ValueError, match=r"ranks .0. .* at least 1"):

@@ -137,7 +137,7 @@ def test_predictions_are_of_each_held_out_sample_once_in_their_order_and_agree_w
     found, counted = rows(two), weight > 0
     ids = [1000 * BATCH + n for n in range(BATCH * (HELD_OUT - 1) + 7) if n % BATCH != 3]
     assert found["id"] == ids and found["session"] == [one // 3 for one in ids]
-    assert [*found] == ["id", "session", "label_click", "score_click", "label_like", "score_like", "teacher"]
+    assert [*found] == ["id", "session", "weight", "label_click", "score_click", "label_like", "score_like", "teacher"]
     assert found["score_like"] == pytest.approx(logits[counted, 1].sigmoid().tolist(), rel=1e-5)
     assert torch.equal(torch.tensor(found["label_like"]).nan_to_num(9), labels[counted, 1].nan_to_num(9))
     teacher = [float(value) for one in click_log.ClickLog().val_dataloader() for value in one.labels["teacher"]]
@@ -174,7 +174,7 @@ def test_one_label_needs_no_suffix_and_every_score_may_be_kept(tmp_path: Path) -
     exact = auc(logits[:, 0], labels[:, 0], weight)
     assert lines(tmp_path)[-1]["val_auc"] == outcome.figures["val_auc"] == pytest.approx(exact, rel=1e-12)
     assert "auc_error" not in json.loads((tmp_path / "validation.json").read_text())["labels"]["click"]
-    assert [*rows(tmp_path)] == ["id", "session", "label", "score", "like", "teacher"]
+    assert [*rows(tmp_path)] == ["id", "session", "weight", "label", "score", "like", "teacher"]
     assert rows(tmp_path)["score"] == pytest.approx(logits[weight > 0, 0].sigmoid().tolist(), rel=1e-5)
 
 

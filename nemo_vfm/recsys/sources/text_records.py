@@ -221,7 +221,7 @@ def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
     shown = ", ".join(header)[:500]
     raise UserError(
         f"{path} has no column {name}; {_did_you_mean(name, header)}its first line is {shown!r}, cut at each "
-        f"{delimiter!r}. Another delimiter is given by delimiter, and the names of columns without a header by columns"
+        f"{delimiter!r}. Set delimiter if its cells are separated by something else, and columns if it has no header"
     )
 
 

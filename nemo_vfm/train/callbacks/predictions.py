@@ -27,8 +27,8 @@ class WritePredictions:
     """Writes `predictions.parquet` at the end of a run, with the averaged weights if there are any.
 
     It has a row for each held-out sample that counts, in the order of the data however many ranks there are, and the
-    columns that the task names: of `Click` its id, session, label and predicted probability, and further labels of the
-    data. Samples of weight 0, bad ones or ones without an observed label, are left out.
+    columns that the task names: of `Click` its id, session, weight, label and predicted probability, and further labels
+    of the data. Samples of weight 0, bad ones or ones without an observed label, are left out.
     """
 
     def on_start(self, fit: TrainState) -> None:

@@ -153,6 +153,11 @@ def test_texts_hold_lists_where_the_recipe_says_what_stands_between_their_ids(tm
     assert lists(chunk.features["f"]) == [[3, hash_of("a")], []] and not bad
 
 
+def test_dense_numbers_become_logarithms_where_the_recipe_says_so(tmp_path):
+    chunk, _ = read(log(tmp_path, HEADER + "1,1,1,1,3\n1,1,1,1,-2\n1,1,1,1,\n", log1p=True))
+    assert chunk.dense["d"].tolist() == pytest.approx([math.log(4), 0, math.nan], nan_ok=True)
+
+
 def test_texts_of_times_are_counted_in_microseconds_in_their_order(tmp_path):
     texts = ["1970-01-01", "1970-01-01 00:00:01", "1970-01-01T02:00:01.5+02:00", "1970-01-01T00:00:02Z"]
     chunk, _ = read(log(tmp_path, HEADER + "".join(f"1,{text},1,1,1\n" for text in texts)))
@@ -169,8 +174,8 @@ def test_ids_of_other_encodings_stay_apart(tmp_path):
     ("text", "name", "message"),
     [
         ("s,t,y,ff,d\n1,1,1,1,1\n", "log.csv", r"no column f; did you mean ff\? .*'s, t, y, ff, d', cut at each ','"),
-        ("1,1,1,1,1\n", "log.csv", r"no column s; its first line is '1, 1, 1, 1, 1'.* without a header by columns"),
-        ("s;t;y;f;d\n1;1;1;1;1\n", "log.csv", r"first line is 's;t;y;f;d', cut at each ','\. Another delimiter"),
+        ("1,1,1,1,1\n", "log.csv", r"no column s; its first line is '1, 1, 1, 1, 1'.* and columns if it has no header"),
+        ("s;t;y;f;d\n1;1;1;1;1\n", "log.csv", r"first line is 's;t;y;f;d', cut at each ','\. Set delimiter if"),
         ("s,t,y,f,f,d\n1,1,1,1,1,1\n", "log.csv", r"has 2 columns f; rename"),
         ("", "log.csv", r"has no column s"),
         ('{"s": 1, "t": 1, "y": 1, "ff": 1, "d": 2}\n', "log.jsonl", r"has a value of f; did you mean ff\?"),
