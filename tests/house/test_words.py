@@ -70,10 +70,10 @@ def findings(source: ast.Module) -> Iterator[tuple[ast.AST, str, str]]:
 
 
 #: File -> the words it may use: one imports packages whose names stand in our own code, one runs a model's program in a
-#: process that it has limited first, one tries in memory whether what Lightning will write can be read back, and one
-#: sends between ranks what it will write.
+#: process that it has limited first, one tries in memory whether what Lightning will write can be read back, and names
+#: its reader's error, and one sends between ranks what it will write.
 ALLOWED = {"optional.py": ("__import__",), "child_start.py": ("exec", "compile"),
-           "checkpoint_values.py": ("torch.save",), "running_state.py": ("torch.save",)}  # fmt: skip
+           "checkpoint_values.py": ("torch.save", "pickle.UnpicklingError"), "running_state.py": ("torch.save",)}  # fmt: skip
 #: Folders that do not belong to the package and yet run on people's machines; they may print.
 BESIDE = ("benchmarks",)
 #: What a benchmark runs as the other side, since it measures against it.
@@ -101,9 +101,9 @@ def test_banned_words_are_not_used():
 def test_banned_modules_are_not_imported():
     found = [
         f"{where(path, node)} {name}: {BANNED_MODULES[name.split('.')[0]]}"
-        for path, _ in files()
+        for path, allowed in files()
         for name, node in imports(path)
-        if name.split(".")[0] in BANNED_MODULES
+        if name.split(".")[0] in BANNED_MODULES and name not in allowed
     ]
     assert not found, "\n".join(found)
 

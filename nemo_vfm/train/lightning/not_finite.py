@@ -34,11 +34,19 @@ class StopAtNaN(Callback):
         self._in_a_row = 0 if all(map(math.isfinite, _losses(trainer, outputs))) else self._in_a_row + 1
         self._batches += 1
         if self._batches % IN_A_ROW == 0 and greatest(float(self._in_a_row)) >= (IN_A_ROW,):
-            since = not_finite_text(not_finite_since(last_records(self._metrics)))
-            found = f" ({since})" if since else ""
-            raise UserError(f"the loss stays NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
-                            f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
-                            f"goes on")  # fmt: skip
+            self._stop("stays")
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """A callback that wants finite numbers, as EarlyStopping does, ends a run sooner, and as if it had succeeded."""
+        if trainer.should_stop and greatest(float(self._in_a_row)) > (0,):
+            self._stop("ends as")
+
+    def _stop(self, how: str) -> None:
+        since = not_finite_text(not_finite_since(last_records(self._metrics)))
+        found = f" ({since})" if since else ""
+        raise UserError(f"the loss {how} NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
+                        f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
+                        f"goes on")  # fmt: skip
 
 
 def _losses(trainer: Trainer, outputs: Any) -> list[float]:

@@ -101,6 +101,14 @@ def test_a_loss_that_stays_nan_ends_the_run_unless_the_recipe_says_continue(tmp_
     assert 28 <= look(tmp_path).step <= 36
 
 
+def test_a_callback_that_ends_a_run_at_its_first_nan_does_not_make_it_a_success(tmp_path: Path) -> None:
+    early = partial(EarlyStopping, monitor="train_loss", check_on_train_epoch_end=True, patience=9)
+    with pytest.raises(UserError, match=r"ends as NaN or infinite.*since step 36"):
+        train(tmp_path / "stop", partial(Ill, 36), epochs=9, callbacks={"early": early})
+    going_on = train(tmp_path / "go", partial(Ill, 36), epochs=9, callbacks={"early": early}, on_nan="continue")
+    assert "ended early by callbacks.early" in going_on.summary and "since step 36" in going_on.summary
+
+
 def test_the_callback_that_ended_a_run_before_its_length_is_named(tmp_path: Path) -> None:
     early = partial(EarlyStopping, monitor="train_loss", mode="max", patience=1)
     ended = {
