@@ -37,7 +37,7 @@ class StopAtNaN(Callback):
             self._stop("stays")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A callback that wants finite numbers, as EarlyStopping does, ends a run sooner, and as if it had succeeded."""
+        """A callback that wants finite numbers, as EarlyStopping does, ends a run sooner, as if it had succeeded."""
         if trainer.should_stop and greatest(float(self._in_a_row)) > (0,):
             self._stop("ends as")
 
