@@ -18,7 +18,12 @@ import torch
 from lightning.fabric.utilities.cloud_io import _load
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
-from torch.serialization import get_unsafe_globals_in_checkpoint, safe_globals
+from torch.serialization import (
+    add_safe_globals,
+    clear_safe_globals,
+    get_safe_globals,
+    get_unsafe_globals_in_checkpoint,
+)
 
 from nemo_vfm.core import log, ranks
 
@@ -86,8 +91,15 @@ def read(file: Path | BytesIO) -> Any:
     if isinstance(file, BytesIO):
         file.seek(0)
     named: list[Any] = [(one, name) for name, one in (_OF_NUMPY | enums).items()]
-    with safe_globals([*SAFE, *named]):
+    before = get_safe_globals()  # what a module's code lets torch read counts; Megatron lets it read numpy's own types
+    others = [one for one in before if not (one[1] if isinstance(one, tuple) else one.__module__).startswith("numpy")]
+    try:
+        clear_safe_globals()
+        add_safe_globals([*others, *SAFE, *named])
         return _with_arrays(_load(file, map_location=lambda storage, _: storage, weights_only=True))
+    finally:
+        clear_safe_globals()
+        add_safe_globals(before)
 
 
 def _with_arrays(value: Any) -> Any:

@@ -157,6 +157,20 @@ def test_a_checkpoint_changes_no_enum_and_gives_numpy_no_addresses(tmp_path: Pat
     assert Colour.RED.value == "red"
 
 
+def test_what_a_package_lets_torch_read_of_numpy_changes_nothing(tmp_path: Path) -> None:
+    """Megatron's import lets torch read numpy's own types, for the whole process."""
+    own, file = np.arange(3.0), tmp_path / "a.ckpt"
+    of_numpy = [np.dtype, np.ndarray, type(own.dtype), own.__reduce__()[0]]
+    with torch.serialization.safe_globals([*of_numpy, Thing]):
+        torch.save({"array": own, "thing": Thing()}, file)
+        found = read(file)
+        assert (found["array"] == own).all() and isinstance(found["thing"], Thing), "a class of the user's is let in"
+        torch.save({"value": _bytes_as_pointers("f8")}, file)
+        with pytest.raises(UnpicklingError):
+            read(file)
+        assert set(of_numpy) <= set(torch.serialization.get_safe_globals())
+
+
 @pytest.mark.parametrize("code", ["?", "<i2", ">f4", "c16", "S3", "<U2", "M8[2h]", "m8", "M8"])
 def test_arrays_and_scalars_of_numpy_come_back_in_every_order_and_can_be_written_to(tmp_path: Path, code: str) -> None:
     array = np.asfortranarray(np.ones((2, 3)).astype(np.int64).astype(code))
