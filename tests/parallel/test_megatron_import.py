@@ -40,7 +40,16 @@ ZERO_BUBBLE = ParallelPlan(pipeline=2, virtual=2, microbatches=2, schedule="zero
 #: Workflows, in which a step has the engine.
 REFUSED = {"recipes/llm/stories.yaml", "recipes/diffusion/train_autoencoder.yaml"} | {
     f"recipes/recommendation/{name}.yaml"
-    for name in ("dcnv2_mlperf", "din_history", "dlrm_criteo", "dlrm_teacher", "hstu_history", "recd_session")
+    for name in (
+        "daily",
+        "dcnv2_mlperf",
+        "din_history",
+        "dlrm_criteo",
+        "dlrm_log",
+        "dlrm_teacher",
+        "hstu_history",
+        "recd_session",
+    )
 }
 
 

@@ -69,6 +69,7 @@ COMMON = {
         "a class of another kind": Wrong(W + "stage: {_target_: '@.Quiet'}"),
         "a class that is not named": Wrong(W + "stage: {by: 2}"),
         "a name that is not trusted": Wrong("_target_: my_package.Job"),
+        "a function of the standard library": Wrong(W + "stage: {_target_: subprocess.run}", trust=("subprocess",)),
         "a protection that only you can give up": Wrong("_target_: '@.Guarded'\nstrict: false"),
         "a file outside that the run writes": Wrong("_target_: '@.Writes'\nfile: ../notes.txt"),
         "a word where a component belongs": Wrong(W + "stage: scal", files=STAGES),
