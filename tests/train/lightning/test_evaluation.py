@@ -3,7 +3,6 @@
 """Tests that jobs test, validate and predict with the weights that they name, and write what came of it."""
 
 import json
-import subprocess
 import sys
 from collections import namedtuple
 from functools import partial
@@ -25,6 +24,7 @@ from nemo_vfm.train.lightning import prediction_files as predictions
 from nemo_vfm.train.lightning.best import KeepBest, found
 from nemo_vfm.train.lightning.evaluation import LightningPredict, LightningTest, LightningValidate
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 HERE = "tests.train.lightning.test_evaluation"
@@ -250,7 +250,7 @@ steps:
 """)
     command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
                f"run_dir={tmp_path / 'run'}"]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    done = preloaded.run(command, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     layer = torch.load(found(tmp_path / "run/fit", "best"), weights_only=True)["state_dict"]
     rows = np.array(pq.read_table(tmp_path / "run/predict/predictions.parquet")["prediction"].to_pylist())[:, 0]
@@ -280,6 +280,6 @@ def test_steps_of_one_rank_wait_for_none_of_the_ranks_beside_them(tmp_path):
     )
     command = [sys.executable, "-m", "nemo_vfm", "run", str(tmp_path / "recipe.yaml"), "--trust", "tests",
                f"run_dir={tmp_path / 'run'}"]  # fmt: skip
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+    done = preloaded.run(command, timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads((tmp_path / "run/test/figures.json").read_text())["figures"]["mean"] == pytest.approx(10.5)

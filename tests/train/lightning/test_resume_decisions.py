@@ -520,7 +520,7 @@ def test_each_of_two_ranks_goes_on_with_its_own_metrics_means_and_place(tmp_path
                  f"module._target_={HERE}.Measured", "accelerator=cpu", "data=null", "trainer.max_epochs=3",
                  "trainer.log_every_n_steps=1", "every_steps=2", *more]  # fmt: skip
         command = [sys.executable, "-m", "nemo_vfm", "run", *words]
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=400)
+        return preloaded.run(command, timeout=400)
 
     assert run(tmp_path / "whole").returncode == 0
     killed = run(tmp_path / "run", f"callbacks.end={{_target_: {HERE}.Killed, batch: 6}}")

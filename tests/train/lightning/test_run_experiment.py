@@ -3,7 +3,6 @@
 """Tests that a module finds loggers that take pictures, a folder and a checkpoint callback, on every rank."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Mapping
 from io import BytesIO
@@ -30,7 +29,7 @@ from nemo_vfm.train.lightning import run_experiment
 from nemo_vfm.train.lightning.run_experiment import RunExperiment
 from nemo_vfm.train.lightning_fit import LightningFit, TrainerOptions
 from nemo_vfm.train.loggers import TensorBoard
-from tests.support.repository import ROOT
+from tests.support import preloaded
 
 
 class Squares(LightningDataModule):
@@ -114,8 +113,7 @@ def test_on_two_ranks_the_first_draws_and_the_others_find_the_same_folders(tmp_p
     }  # fmt: skip
     (tmp_path / "fit.yaml").write_text(json.dumps(recipe))
     words = ["run", str(tmp_path / "fit.yaml"), "--trust", "tests", f"run_dir={tmp_path / 'run'}"]
-    done = subprocess.run([sys.executable, "-m", "nemo_vfm", *words], cwd=ROOT, capture_output=True, text=True,
-                          check=False, timeout=400)  # fmt: skip
+    done = preloaded.run([sys.executable, "-m", "nemo_vfm", *words], timeout=400)
     assert done.returncode == 0, done.stderr[-3000:]
     require_drawn(tmp_path / "run", with_board=True, ranks=2)
 
