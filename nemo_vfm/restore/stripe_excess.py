@@ -162,3 +162,17 @@ def _line(side: int, offset: int) -> Places:
     left = x_AR < 0  # the other half holds the same, mirrored at the origin
     # Close to the corner a neighbour may lie outside the plane, which goes on with its other side.
     return np.where(left, -y_AR, y_AR) % side, np.minimum(np.abs(x_AR), side // 2)
+
+
+def require_wedge(theta_deg: float | Literal["auto"], wedge_deg: float, kmin: float) -> None:
+    """Judge which frequencies stripes are sought in.
+
+    Raises:
+        ValueError: no picture has these.
+    """
+    if theta_deg != "auto" and not 0 <= theta_deg <= 180:
+        raise ValueError(f"theta_deg is {theta_deg}, but directions go from 0 to 180 degrees")
+    if not 0 < wedge_deg <= 90:
+        raise ValueError(f"wedge_deg is {wedge_deg}, but a wedge opens by more than 0 and at most 90 degrees")
+    if kmin < 1:
+        raise ValueError(f"kmin is {kmin}, but below 1 cycle per picture the mean brightness would be lost")

@@ -22,7 +22,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
 from nemo_vfm.train.lightning.best import KeepBest
-from nemo_vfm.train.lightning.devices import Devices, Placement, alone
+from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
 
 Precision = Literal[
@@ -188,7 +188,7 @@ class StartWeights:
 
 @needs_gpu({"accelerator": "auto"})
 @needs_gpu({"accelerator": "gpu"})
-class LightningFit:
+class LightningFit(PlacedJob):
     """Trains a LightningModule of anybody's with Lightning's Trainer.
 
     Lightning writes its checkpoints as pickles. Only those of the run folder are read, and nothing in them but tensors
@@ -245,18 +245,6 @@ class LightningFit:
         self.callbacks, self.loggers = dict(callbacks or {}), dict(loggers or {})
         self.every_steps, self.keep_last, self.keep_best = every_steps, keep_last, keep_best
         self.on_nan: Literal["stop", "continue"] = on_nan
-
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
-        return self.placement.num_ranks()
-
-    def require(self, num_ranks: int) -> None:
-        """See `MultiRankJob`."""
-        self.placement.require(num_ranks)
-
-    def whole_nodes(self) -> int:
-        """See `WholeNodesJob`."""
-        return self.placement.whole_nodes()
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from the newest checkpoint where the folder has one."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from nemo_vfm.curate.restore.luma import luma
 from nemo_vfm.restore.scratches import find_scratches
 from nemo_vfm.restore.stripe_direction import refine_deg
-from nemo_vfm.restore.stripe_excess import StripeExcess
+from nemo_vfm.restore.stripe_excess import StripeExcess, require_wedge
 
 Channels = Literal["luma", "rgb"]
 Mode = Literal["auto", "per_frame", "static"]
@@ -47,12 +47,7 @@ class Destripe:
         self, *, theta_deg: float | Literal["auto"] = "auto", wedge_deg: float = 5.0, kmin: float = 15.0,
         mode: Mode = "auto", channels: Channels = "luma", min_excess_db: float = 5.0,
     ) -> None:  # fmt: skip
-        if theta_deg != "auto" and not 0 <= theta_deg <= 180:
-            raise ValueError(f"theta_deg is {theta_deg}, but directions go from 0 to 180 degrees")
-        if not 0 < wedge_deg <= 90:
-            raise ValueError(f"wedge_deg is {wedge_deg}, but a wedge opens by more than 0 and at most 90 degrees")
-        if kmin < 1:
-            raise ValueError(f"kmin is {kmin}, but below 1 cycle per picture the mean brightness would be lost")
+        require_wedge(theta_deg, wedge_deg, kmin)
         if mode not in ("auto", "per_frame", "static"):
             raise ValueError(f"mode is {mode!r}, but there are auto, per_frame and static")
         self.theta_deg, self.wedge_deg, self.kmin = theta_deg, wedge_deg, kmin

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.restore.stripe_direction import refine_deg
-from nemo_vfm.restore.stripe_excess import StripeExcess
+from nemo_vfm.restore.stripe_excess import StripeExcess, require_wedge
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,12 +45,7 @@ class StripeFinder:
         self, *, theta_deg: float | Literal["auto"], wedge_deg: float, kmin: float, min_excess_db: float,
         black: End, white: End,
     ) -> None:  # fmt: skip
-        if theta_deg != "auto" and not 0 <= theta_deg <= 180:
-            raise ValueError(f"theta_deg is {theta_deg}, but directions go from 0 to 180 degrees")
-        if not 0 < wedge_deg <= 90:
-            raise ValueError(f"wedge_deg is {wedge_deg}, but a wedge opens by more than 0 and at most 90 degrees")
-        if kmin < 1:
-            raise ValueError(f"kmin is {kmin}, but below 1 cycle per picture the mean brightness would be lost")
+        require_wedge(theta_deg, wedge_deg, kmin)
         self.theta_deg, self.wedge_deg, self.kmin, self.min_excess_db = theta_deg, wedge_deg, kmin, min_excess_db
         self.black, self.white = black, white
 

@@ -89,6 +89,24 @@ class Placement:
         return "gpu", [device().index or 0] if self.num_ranks() == 1 else self.per_node()
 
 
+class PlacedJob:
+    """A job that computes where its `placement` says."""
+
+    placement: Placement
+
+    def num_ranks(self) -> int:
+        """See `MultiRankJob`."""
+        return self.placement.num_ranks()
+
+    def require(self, num_ranks: int) -> None:
+        """See `MultiRankJob`."""
+        self.placement.require(num_ranks)
+
+    def whole_nodes(self) -> int:
+        """See `WholeNodesJob`."""
+        return self.placement.whole_nodes()
+
+
 @contextmanager
 def alone() -> Iterator[None]:
     """Let this process be the only one inside the block.

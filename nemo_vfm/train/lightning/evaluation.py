@@ -12,13 +12,13 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.data.loader.lightning_batches import LightningData
 from nemo_vfm.train.callbacks.callback import LightningCallback
-from nemo_vfm.train.lightning.devices import Devices, Placement, alone
+from nemo_vfm.train.lightning.devices import Devices, PlacedJob, Placement, alone
 from nemo_vfm.train.lightning_fit import LightningModule, LightningStrategy, TrainerOptions
 
 Kind = Literal["test", "validate", "predict"]
 
 
-class _Evaluation:
+class _Evaluation(PlacedJob):
     kind: ClassVar[Kind]
 
     def __init__(
@@ -34,18 +34,6 @@ class _Evaluation:
         self.module, self.data, self.ckpt, self.trained = module, data, ckpt, trained
         self.trainer, self.strategy, self.callbacks = trainer, strategy, dict(callbacks or {})
         self.placement = Placement(accelerator=accelerator, devices=devices, num_nodes=num_nodes)
-
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
-        return self.placement.num_ranks()
-
-    def require(self, num_ranks: int) -> None:
-        """See `MultiRankJob`."""
-        self.placement.require(num_ranks)
-
-    def whole_nodes(self) -> int:
-        """See `WholeNodesJob`."""
-        return self.placement.whole_nodes()
 
     def run(self, run: Run) -> Outcome:
         """Do it once; a run that was killed begins anew."""
