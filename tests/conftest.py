@@ -4,7 +4,9 @@
 
 import gc
 import os
+import random
 import signal
+import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 
@@ -117,6 +119,16 @@ def _like_all_others() -> Iterator[None]:
     if not BORN_SO and (raised := realtime_guard.real_time_threads()):
         realtime_guard.make_ordinary(raised)
         pytest.fail("threads of this process are real-time since this test, or since an import")
+
+
+@pytest.hookimpl(tryfirst=True)  # before the fixtures
+def pytest_runtest_setup() -> None:
+    """Begin each test with the same random numbers: whether a limit holds must not hang on the tests before it."""
+    random.seed(0)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -64,9 +64,14 @@ def called(program: nn.Module, batch: FeatureBatch, names: tuple[str, ...]) -> t
 def test_a_program_gives_the_models_scores_whatever_the_number_of_samples_and_ids(kind, tmp_path):
     model = small(kind, deduplicated={"user": "lookup"}).eval()
     batches = [session_batch(samples=24, seed=seed).rows(0, size).expanded() for seed, size in enumerate((1, 2, 7, 24))]
-    expected = [model(batch).sigmoid() for batch in batches]
     names = features_read(model)
-    for rows, atol in (("fp32", 1e-6), ("int8", 3e-3)):
+    for rows in ("fp32", "int8"):
+        if rows == "int8":  # by how much rounding moves a score hangs on the weights: these rows lose nothing by it
+            for name in model.tables.tables:
+                rows_RD = model.tables.state()[f"{name}.weight"]
+                scale_R1 = rows_RD.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+                rows_RD.copy_((rows_RD / scale_R1).round() * scale_R1)
+        expected = [model(batch).sigmoid() for batch in batches]
         copy = small(kind, deduplicated={"user": "lookup"}).eval()
         copy.load_state_dict(model.state_dict())
         (tmp_path / rows).mkdir()
@@ -76,7 +81,7 @@ def test_a_program_gives_the_models_scores_whatever_the_number_of_samples_and_id
         assert not pickles, "nobody has to trust it"
         program = torch.export.load(tmp_path / rows / PROGRAM).module()
         for batch, scores in zip(batches, expected, strict=True):
-            torch.testing.assert_close(called(program, batch, names), scores, rtol=0, atol=atol)
+            torch.testing.assert_close(called(program, batch, names), scores, rtol=0, atol=1e-6)
     with pytest.raises(UserError, match="Linear has no embedding tables"):
         write_ranker(nn.Linear(2, 2), tmp_path, "fp32")
 
