@@ -70,16 +70,16 @@ soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layou
 mutants: $(DEV_STAMP) ## plant 100 faults, one at a time, and list those that no test of their room sees (two hours)
 	@$(BIN)/python -m tests.support.mutants $(MUTANTS)
 
-perf: $(RUNTIME_STAMP) ## write docs/performance.md anew: published figures beside what the performance model predicts
+perf: $(RUNTIME_STAMP) ## write docs/reference/performance.md anew: published figures beside what the performance model predicts
 	@OMP_NUM_THREADS=1 $(BIN)/python benchmarks/paper_figures.py --write
 
 # nemo-toolkit holds lightning 2.4 and omegaconf 2.3, the oldest that setup.py allows: so the rooms that use them are
-# tried here, too. The last result stands in docs/support.md.
+# tried here, too. The last result stands in docs/reference/support.md.
 setup-nemo: $(NEMO_STAMP) ## an environment of its own with nemo-toolkit (2 GB)
 test-nemo: $(NEMO_STAMP) ## NeMo's jobs, and our rooms at the oldest lightning and omegaconf
 	@$(NEMO_VENV)/bin/python -m pytest -m 'not soak' -rs $(NEMO_TESTS) $(PYTEST_ARGS)
 
-# The last result stands in docs/support.md.
+# The last result stands in docs/reference/support.md.
 torchrec: $(TORCHREC_STAMP) ## embedding tables and jagged tensors against TorchRec and FBGEMM, and all Triton kernels, in an environment of their own (2 GB)
 	@$(TORCHREC_VENV)/bin/python -m pytest -rs tests/torchrec $(PYTEST_ARGS)
 	@TRITON_INTERPRET=1 $(TORCHREC_VENV)/bin/python -m pytest -rs tests/sparse/tables/test_triton_kernels.py tests/parallel/fp8/test_triton_casts.py $(PYTEST_ARGS)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/performance.md: each figure of arXiv 2503.12964 beside what our model predicts, and published FLOPs.
+"""Writes docs/reference/performance.md: each figure of arXiv 2503.12964 beside our prediction, and published FLOPs.
 
     python benchmarks/paper_figures.py [--write]      or: make perf
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import published_mfu
 from paper import figures
 
-PAGE = Path(__file__).parents[1] / "docs" / "performance.md"
+PAGE = Path(__file__).parents[1] / "docs/reference/performance.md"
 HEAD = """# Performance beside published figures
 
 <!-- `make perf` writes this page from benchmarks/paper_figures.py; edit that. -->

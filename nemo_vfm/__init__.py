@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Provides `compose`, `build` and `run` for YAML recipes, from raw video to a trained world model.
 
-docs/python.md describes them. Each is imported at its first use, so importing the package is quick.
+docs/how-to/python.md describes them. Each is imported at its first use, so importing the package is quick.
 """
 
 from typing import TYPE_CHECKING, Any

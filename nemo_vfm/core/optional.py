@@ -23,7 +23,9 @@ EXTRAS = {
     "uvicorn": "serve", "wandb": "wandb",
 }  # fmt: skip
 #: The extra that pip must not put into the environment one works in.
-APART = {"nemo": "in an environment of its own, since it holds back Lightning: make setup-nemo (docs/nemo.md)"}
+APART = {
+    "nemo": "in an environment of its own, as it holds back Lightning: make setup-nemo (docs/how-to/training/nemo.md)"
+}
 GIVEN: Final = object()  #: any value but None
 _ATTRIBUTE, _IDLE = "__needed__", "__idle_parts__"
 

@@ -22,8 +22,8 @@ class RES2AB:
     The first step, which has none before it, and a step that ends at sigma = 0 are of first order.
 
     Below about 15 steps it is worse than Euler on the schedule of EDM, since D is extended along a line over steps that
-    are too long for it: an error of 0.54 against 0.36 at 10 steps, 0.017 against 0.071 at 36 (docs/sampling.md). Take
-    DPM2M or UniPC there.
+    are too long for it: an error of 0.54 against 0.36 at 10 steps, 0.017 against 0.071 at 36
+    (docs/how-to/video/sampling.md). Take DPM2M or UniPC there.
 
     Args:
         steps: number of steps.

@@ -40,7 +40,7 @@ class FirstBlockCache:
     def __init__(self, *, threshold: float, measure: bool = False) -> None:
         if threshold < 0 or not isfinite(threshold):
             raise ValueError(
-                f"threshold must be at least 0, got {threshold}; docs/sampling.md lists the errors of some"
+                f"threshold must be at least 0, got {threshold}; docs/how-to/video/sampling.md lists the errors of some"
             )
         self.threshold, self.measure = threshold, measure
 

@@ -38,8 +38,8 @@ class TextToVideo:
         negative_prompt: text of the unconditional estimate, which guidance moves away from.
         noise_schedule: noise levels of the steps; None uses those of the objective.
         frame_conditioning: how the network receives given frames; None if it does not support them.
-        step_cache: skips blocks whose output would hardly change, with an error that docs/sampling.md reports; None
-            skips none.
+        step_cache: skips blocks whose output would hardly change, with an error that docs/how-to/video/sampling.md
+            reports; None skips none.
         offload: keep text encoder, network and codec in host memory while they are not in use.
         family: pretrained family that these settings are for, a name of `conf/pipeline`; `check` compares it with the
             folder's. None compares nothing.

@@ -35,9 +35,9 @@ class Kernels(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """Constants that give published rows of trainings on H100 (docs/planning.md has the table and its errors).
+    """Constants that give published rows of trainings on H100 (the table: docs/how-to/training/planning.md).
 
-    Those of FP8 are assumed, not fitted: docs/performance.md has what they give beside published speed-ups.
+    Those of FP8 are assumed, not fitted: docs/reference/performance.md has what they give beside published speed-ups.
 
     A product's share falls with its smallest side: `most` x side / (side + half). Attention likewise with its length.
 

@@ -30,7 +30,7 @@ _LEAST_MEMORY = 1 << 20
 
 
 class ImportLog:
-    """Writes the samples of a log to `table/`, a feature table (docs/import_logs.md).
+    """Writes the samples of a log to `table/`, a feature table (docs/how-to/recommenders/import_logs.md).
 
     A log with sessions is clustered by them, in order of time, by way of files in `spill/`, which take as much room as
     the samples; one without keeps its order. Killed at any moment and started again, it goes on and comes to the same

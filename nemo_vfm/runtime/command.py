@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LOCKS = (
     ": a run folder needs a file system with locks. Run in a folder here, and let checkpoints and shards be copied to "
-    "the store as they are finished: copy_to (docs/object-stores.md)"
+    "the store as they are finished: copy_to (docs/how-to/clusters/object-stores.md)"
 )
 
 

@@ -39,6 +39,6 @@ def test_one_small_film_is_compared_and_measured(tmp_path: Path, capsys: pytest.
 def test_the_quick_benchmark_shows_what_it_is_for(tmp_path: Path):
     figures = figures_of("curation", "--quick", "--rounds", "1", folder=tmp_path)
     assert tuple(figures) == (*FIGURES, "long_film_ratio")
-    # Bounds far below what a machine at rest shows (docs/curation.md), since this one may be busy.
+    # Bounds far below what a machine at rest shows (docs/how-to/video/curation.md), since this one may be busy.
     assert figures["score_ratio"] > 1.5 and figures["end_to_end_ratio"] > 1
     assert figures["long_film_ratio"] >= 1.7  # in processor time

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that docs/performance.md is what `make perf` writes, and how near its predictions are to published figures."""
+"""Tests that docs/reference/performance.md is what `make perf` writes, and how near it is to published figures."""
 
 import sys
 from types import ModuleType
@@ -23,7 +23,9 @@ def page() -> ModuleType:
 
 @pytest.mark.slow
 def test_the_page_is_what_its_benchmark_writes(page: ModuleType):
-    assert page.PAGE.read_text(encoding="utf-8") == page.page(), "docs/performance.md is out of date: run make perf"
+    assert page.PAGE.read_text(encoding="utf-8") == page.page(), (
+        "docs/reference/performance.md is out of date: run make perf"
+    )
 
 
 #: Of each figure's published rows, ours over theirs.

@@ -492,7 +492,7 @@ def test_tags_and_fiddles_own_spelling_and_merge_keys_are_read_without_making_an
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_page_names_exactly_the_keys_that_are_looked_for(name):
-    page = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/clusters/migrating.md").read_text(encoding="utf-8")
     section = page.split(f"\n## {FORMATS[name].title}\n")[1].split("\n## ")[0]
     told = {
         key
@@ -506,7 +506,7 @@ def test_the_page_names_exactly_the_keys_that_are_looked_for(name):
 
 def test_the_example_on_the_page_is_what_is_printed(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8").split("\n## migrate\n")[1]
+    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8").split("\n## migrate\n")[1]
     given, told = re.search(
         r"```yaml\n(.*?)```.*?```\n\$ nemo-vfm migrate films.yaml\n(.*?)```", page, re.DOTALL
     ).groups()

@@ -199,7 +199,7 @@ def test_a_threshold_that_is_said_to_spare_a_clip_does():
 
 
 def test_units_are_of_columns_that_the_docs_know():
-    docs = "".join((ROOT / "docs" / name).read_text() for name in ("scores.md", "duplicates.md"))
+    docs = "".join((ROOT / "docs" / name).read_text() for name in ("reference/scores.md", "how-to/video/duplicates.md"))
     assert [name for name in (*_UNITS, *_FAMILIES) if f"`{name}" not in docs] == []
 
 

@@ -11,7 +11,7 @@ from nemo_vfm.cli.main import main
 from tests.support.page import Example, examples, write_files
 from tests.support.recipe_folder import ROOT
 
-PAGE = (ROOT / "docs/mistakes.md").read_text()
+PAGE = (ROOT / "docs/reference/mistakes.md").read_text()
 EXAMPLES = examples(PAGE)
 
 

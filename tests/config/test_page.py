@@ -10,7 +10,7 @@ from tests.support.problem_sites import reached, sites
 from tests.support.recipe_folder import ROOT, Kitchen
 from tests.support.wrong_recipes import ALL, complaint
 
-PAGE = (ROOT / "docs/recipes.md").read_text()
+PAGE = (ROOT / "docs/reference/messages.md").read_text()
 #: What no example reaches, and why.
 NOT_SHOWN = {
     "cannot read {shown_path": "a disk that fails, or a file that may not be read; seen by test_source.py",

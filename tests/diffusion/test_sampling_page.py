@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests every number in the tables of docs/sampling.md."""
+"""Tests every number in the tables of docs/how-to/video/sampling.md."""
 
 import math
 import re
@@ -15,7 +15,7 @@ from nemo_vfm.diffusion.shift import LinearShift, SqrtShift, tokens_of
 from tests.support.mixture import Mixture
 from tests.support.repository import ROOT
 
-PAGE = (ROOT / "docs/sampling.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/video/sampling.md").read_text(encoding="utf-8")
 EVALUATIONS = 36
 
 

@@ -168,7 +168,7 @@ def shorter(text: str) -> str:
     return "\n".join(lines)
 
 
-BASH = [shorter(text) for page in ("README.md", "docs/python.md") for text in blocks(page, "bash")]
+BASH = [shorter(text) for page in ("README.md", "docs/how-to/python.md") for text in blocks(page, "bash")]
 BARE = [text for text in BASH if not text.startswith("pip install")]
 WITH_EXTRAS = [text for text in BASH if text.startswith("pip install")]
 
@@ -197,7 +197,7 @@ def test_check_names_the_extras_that_a_block_installs_first(fresh, block):
 
 def test_the_blocks_of_the_page_about_python_run_one_after_another(fresh):
     script = fresh.folder / "page.py"
-    script.write_text(shorter("\n".join(blocks("docs/python.md", "python"))))
+    script.write_text(shorter("\n".join(blocks("docs/how-to/python.md", "python"))))
     fresh.run("python page.py")
 
 

@@ -3,9 +3,10 @@
 """Tests that README.md shows the real tree of folders."""
 
 import re
+from pathlib import Path
 
 from tests.support import recipes_list
-from tests.support.repository import ROOT, yaml_files
+from tests.support.repository import ROOT, python_files, where, yaml_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 TOP_FOLDERS = ("nemo_vfm", "launcher", "conf", "recipes", "tests", "benchmarks", "docs")
@@ -49,12 +50,12 @@ def test_each_line_of_the_tree_says_something():
 
 def test_the_list_of_recipes_is_what_their_headers_say():
     assert recipes_list.PAGE.read_text(encoding="utf-8") == recipes_list.page(), (
-        "docs/recipes-list.md is out of date: run python -m tests.support.recipes_list"
+        "docs/reference/recipes-list.md is out of date: run python -m tests.support.recipes_list"
     )
 
 
 def test_the_list_of_recipes_has_one_row_a_recipe():
-    rows = re.findall(r"^\| \[`[\w/]+\.yaml`\]\(\.\./(recipes/[\w/]+\.yaml)\)", recipes_list.page(), re.MULTILINE)
+    rows = re.findall(r"^\| \[`[\w/]+\.yaml`\]\(\.\./\.\./(recipes/[\w/]+\.yaml)\)", recipes_list.page(), re.MULTILINE)
     assert sorted(rows) == sorted(str(path.relative_to(ROOT)) for path in yaml_files("recipes"))
 
 
@@ -66,6 +67,33 @@ def test_links_inside_the_documents_lead_somewhere():
             if "://" not in link and not (path.parent / link).exists():
                 broken.append(f"{path.relative_to(ROOT)}: {link}")
     assert not broken, broken
+
+
+def test_every_section_that_a_link_names_stands_on_its_page():
+    broken = []
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link, anchor in re.findall(r"\]\(([^)#\"\s]*\.md)?#([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            if not any(anchor == known for known in anchors((path.parent / link) if link else path)):
+                broken.append(f"{path.relative_to(ROOT)}: {link}#{anchor}")
+    assert not broken, broken
+
+
+def anchors(page: Path) -> list[str]:
+    """What GitHub makes of a page's headings."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    plain = (re.sub(r"\]\([^)]*\)", "", one).lower() for one in re.findall(r"^#+ (.+)$", text, re.MULTILINE))
+    return [re.sub(r"[^\w\- ]", "", one).strip().replace(" ", "-") for one in plain]
+
+
+def test_every_page_that_code_or_a_recipe_names_is_there():
+    texts = [*python_files("nemo_vfm", "launcher", "benchmarks"), *yaml_files("recipes"), *yaml_files("conf")]
+    named = {
+        page: path
+        for path in texts
+        for page in re.findall(r"(?<![\w/.-])docs/[\w./-]+\.(?:md|ipynb|svg)", path.read_text(encoding="utf-8"))
+    }
+    missing = [f"{where(path)}: {page}" for page, path in named.items() if not (ROOT / page).exists()]
+    assert not missing, missing
 
 
 def test_every_page_is_linked_from_the_readme_or_from_another_page():
@@ -81,7 +109,7 @@ def test_every_page_is_linked_from_the_readme_or_from_another_page():
 
 
 def test_the_page_of_commands_has_a_section_for_each_verb_and_none_for_what_is_no_verb():
-    sections = re.findall(r"^## (.+)$", (ROOT / "docs" / "commands.md").read_text(encoding="utf-8"), re.MULTILINE)
+    sections = re.findall(r"^## (.+)$", (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8"), re.MULTILINE)
     verbs = {file.stem for file in (ROOT / "nemo_vfm/cli/verbs").glob("*.py") if file.stem != "__init__"}
     assert len(sections) == len(set(sections)) and set(sections) == verbs
 

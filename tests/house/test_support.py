@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that docs/support.md has a line for each extra of setup.py, and says what was tested."""
+"""Tests that docs/reference/support.md has a line for each extra of setup.py, and says what was tested."""
 
 import ast
 import re
 
 from tests.support.repository import ROOT, tree
 
-PAGE = (ROOT / "docs" / "support.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/reference/support.md").read_text(encoding="utf-8")
 STATE = re.compile(r"\*\*(run|loads)\*\*[^|]*, 20\d\d-\d\d-\d\d|\*\*not run\*\*")
 #: What people ask about first, whether we have it or not.
 ASKED = ("Transformer Engine", "Megatron-Core", "NeMo 3.0", "TorchRec", "Ray", "Slurm", "H100", "H200", "B200",
@@ -34,7 +34,9 @@ def extras() -> set[str]:
 
 def test_every_extra_has_its_line():
     named = {row[1].strip("`") for row in rows() if len(row) == 4}
-    assert extras() and extras() <= named, f"say in docs/support.md what was run of {sorted(extras() - named)}"
+    assert extras() and extras() <= named, (
+        f"say in docs/reference/support.md what was run of {sorted(extras() - named)}"
+    )
 
 
 def test_no_line_is_about_an_extra_that_does_not_exist():

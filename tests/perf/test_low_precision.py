@@ -80,7 +80,7 @@ def test_a_gpu_without_fp8_and_a_recipe_without_hardware_are_refused():
 def test_published_speedups_come_out_or_are_known_to_be_missed():
     """torchtitan's Llama 3 on H100, compiled: 8B on eight 1.28, 70B on 256 with asynchronous TP 1.36, ours 11 % less.
 
-    The batch and recomputation of the 70B are assumed; docs/performance.md has what others would give.
+    The batch and recomputation of the 70B are assumed; docs/reference/performance.md has what others would give.
     """
     eight, seventy = ParallelPlan(shard=8), ParallelPlan(tensor=8, sequence=True, shard=32)
     wide, quick = (seconds("8b", eight, 2, spec) for spec in (None, Fp8()))

@@ -21,7 +21,7 @@ from nemo_vfm.perf.step_time import Clock, Machine
 
 NEMOTRON = {"vocab": 256_000, "width": 18432, "depth": 96, "heads": 96, "groups": 8, "mlp_hidden": 73728,
             "activation": "squared_relu", "norm": "layernorm1p"}  # fmt: skip
-#: Model, latents or tokens, layout, published utilisation (docs/planning.md says where each is from).
+#: Model, latents or tokens, layout, published utilisation (docs/how-to/training/planning.md says where each is from).
 PUBLISHED = [
     ((4096, 28, 32), (32, 32, 32), {"tensor": 2, "shard": 128}, 0.525),
     ((4096, 28, 32), (32, 128, 64), {"tensor": 2, "context": 4, "shard": 32}, 0.444),

@@ -161,11 +161,11 @@ def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
 def test_the_notebook_runs_and_prints_what_it_shows(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
-    for number, cell in enumerate(json.loads((ROOT / "docs/python.ipynb").read_text())["cells"]):
+    for number, cell in enumerate(json.loads((ROOT / "docs/how-to/python.ipynb").read_text())["cells"]):
         if cell["cell_type"] == "code":
             exec(compile("".join(cell["source"]), f"cell {number}", "exec"), names)
             shown = "".join(line for output in cell["outputs"] for line in output["text"])
-            assert capsys.readouterr().out == shown, f"cell {number}: run docs/python.ipynb again"
+            assert capsys.readouterr().out == shown, f"cell {number}: run docs/how-to/python.ipynb again"
 
 
 def test_the_python_of_the_page_runs(monkeypatch):
@@ -174,7 +174,9 @@ def test_the_python_of_the_page_runs(monkeypatch):
     monkeypatch.setattr(
         nemo_vfm, "run", lambda cfg, **_: received.append(cfg) or Outcome("3 steps done", {}), raising=False
     )
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/python.md").read_text(), re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", (ROOT / "docs/how-to/python.md").read_text(), re.DOTALL | re.MULTILINE
+    )
     names: dict[str, object] = {}
     for number, block in enumerate(blocks):
         exec(compile(block, f"block {number}", "exec"), names)

@@ -1,13 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Writes docs/recipes-list.md from the recipes' headers: `python -m tests.support.recipes_list`."""
+"""Writes docs/reference/recipes-list.md from the recipes' headers: `python -m tests.support.recipes_list`."""
 
 from pathlib import Path
 
 from nemo_vfm.config.recipe_header import header
 from tests.support.repository import ROOT, where, yaml_files
 
-PAGE = ROOT / "docs" / "recipes-list.md"
+PAGE = ROOT / "docs/reference/recipes-list.md"
 INTRODUCTION = """# All recipes
 
 This page is generated from the comment at the top of each recipe. To update it, edit the recipe and run
@@ -17,10 +17,11 @@ This page is generated from the comment at the top of each recipe. To update it,
 SECTIONS = {
     "recipes": "From raw video to a trained model",
     "synthetic": "Generated videos",
-    "curation": "Curation ([how it works](curation.md))",
-    "diffusion": "Diffusion ([layouts](several_devices.md), [loading](loading.md))",
-    "world_model": "Pretrained world models ([Cosmos and Wan](video_models.md))",
-    "llm": "Language models ([how they work](language_models.md), [text](pretraining_data.md), [phases](phases.md))",
+    "curation": "Curation ([how it works](../how-to/video/curation.md))",
+    "diffusion": "Diffusion ([layouts](../how-to/training/several_devices.md), [loading](../how-to/video/loading.md))",
+    "world_model": "Pretrained world models ([Cosmos and Wan](../how-to/video/video_models.md))",
+    "llm": "Language models ([how they work](../how-to/language/language_models.md), "
+    "[text](../how-to/language/pretraining_data.md), [phases](../how-to/training/phases.md))",
 }
 HEAD = "| recipe | what it does | hardware | time | expected result |\n|---|---|---|---|---|"
 
@@ -42,7 +43,7 @@ def _row(recipe: Path) -> str:
     needs = f"{top.hardware}; `nemo_vfm[{','.join(top.extras)}]`" if top.extras else top.hardware
     cells = [text.replace("|", "\\|") for text in (top.title, needs, top.time, top.expected)]
     name = where(recipe)
-    return " | ".join([f"| [`{name.removeprefix('recipes/')}`](../{name})", *cells]) + " |"
+    return " | ".join([f"| [`{name.removeprefix('recipes/')}`](../../{name})", *cells]) + " |"
 
 
 if __name__ == "__main__":

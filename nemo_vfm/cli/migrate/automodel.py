@@ -6,7 +6,8 @@ from nemo_vfm.cli.migrate.foreign_yaml import Value
 from nemo_vfm.cli.migrate.formats import Format
 
 OTHER_AXES = (
-    "the engine decides how tensors are sent and stored; the degrees are under parallel (docs/several_devices.md)"
+    "the engine decides how tensors are sent and stored; the degrees are under parallel "
+    "(docs/how-to/training/several_devices.md)"
 )
 DEVICES = "how many devices take part follows from parallel, and where they are from the launcher's cluster"
 KERNELS = "the choice of kernels does not change what is learned; PyTorch chooses them"
@@ -16,6 +17,8 @@ MODEL = "an argument of their model; `nemo-vfm explain DiT` or `GPT` shows those
 ACCUMULATION = "the number of microbatches follows from the batch size and the microbatch size: parallel.microbatches"
 ADAPTER = "an option of their adapters; `nemo-vfm explain LowRankAdapter` shows those of ours"
 QUANTISED = "frozen weights under adapters are not quantised"
+PACKED = "to pack samples of any shapes, wrap data in PackedLatents (docs/how-to/video/loading.md)"
+FORMAT = "whether sequences are packed is said by the data: PackedLatents (docs/how-to/video/loading.md)"
 TASK = "the task prepares the inputs of each network; there is nothing to choose"
 METRICS = "the metrics of every step are always written"
 SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
@@ -157,7 +160,7 @@ AUTOMODEL = Format(
         "model.**": MODEL,
         "peft.**": ADAPTER,
         "quantization.**": QUANTISED,
-        "fp8.**": "precision.fp8 has other settings (docs/fp8.md)",
+        "fp8.**": "precision.fp8 has other settings (docs/how-to/training/fp8.md)",
         "checkpoint.checkpoint_dir": RUN_FOLDER,
         "checkpoint.**": CHECKPOINTS,
         "step_scheduler.log_remote_every_steps": METRICS,
@@ -185,7 +188,7 @@ AUTOMODEL = Format(
         "loss_fn.**": "the loss belongs to the task",
         "dataset.**": "an argument of their data set",
         "dataloader.**": "an argument of their data loader",
-        "packed_sequence.**": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)",
+        "packed_sequence.**": PACKED,
         "tokenizer.**": "a tokenizer is a local folder: data.tokenizer.folder",
         "rng.**": "every random number follows from the seed",
         "wandb.dir": RUN_FOLDER,

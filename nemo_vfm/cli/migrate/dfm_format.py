@@ -2,7 +2,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Maps the keys of DFM's YAML: Megatron-Bridge's containers (`train`, `dataset`) or AutoModel's with `dfm.` classes."""
 
-from nemo_vfm.cli.migrate.automodel import AUTOMODEL, DEVICES, KERNELS, METRICS, NO_RESTORE, OTHER_AXES, RUN_FOLDER
+from nemo_vfm.cli.migrate.automodel import (
+    AUTOMODEL,
+    DEVICES,
+    FORMAT,
+    KERNELS,
+    METRICS,
+    NO_RESTORE,
+    OTHER_AXES,
+    PACKED,
+    RUN_FOLDER,
+)
 from nemo_vfm.cli.migrate.formats import Format
 
 #: Degrees in Megatron's words.
@@ -66,13 +76,13 @@ DFM = Format(
     },
     left={
         **{f"model.{name}": OTHER_AXES for name in OTHERS},
-        **{f"dataset.{name}": "to pack samples of any shapes, wrap data in PackedLatents (docs/loading.md)" for name in
+        **{f"dataset.{name}": PACKED for name in
            ("seq_length", "task_encoder_seq_length", "packing_buffer_size")},
         "ddp.**": OTHER_AXES,
         "comm_overlap.**": OTHER_AXES,
         "dist.**": DEVICES,
         "model.recompute_*": MEMORY,
-        "model.qkv_format": "whether sequences are packed is said by the data: PackedLatents (docs/loading.md)",
+        "model.qkv_format": FORMAT,
         "model.seq_length": "the length follows from the bucket",
         "model.vae_cache_folder": "haar stands in for the VAE, and has no weights",
         "model.guidance_*": "guidance belongs to sampling",

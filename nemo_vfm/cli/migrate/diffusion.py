@@ -191,7 +191,7 @@ def _stand_ins(draft: Draft) -> None:
     """A codec and a text encoder without weights."""
     draft.choices |= {"task.codec": "haar", "task.text_encoder": "hashed", "task.objective": "flow"}
     draft.differ("haar stands in for their VAE, so latents are others; task.codec=diffusers reads one of Wan or "
-                 "Cosmos from a folder (docs/video_models.md)")  # fmt: skip
+                 "Cosmos from a folder (docs/how-to/video/video_models.md)")  # fmt: skip
     draft.leave("codec", "haar stands in for it; task.codec=diffusers reads one of Wan or Cosmos from a folder")
     _text_encoder(draft)
 

@@ -88,7 +88,7 @@ def _without_weights(draft: Draft) -> None:
     if not asked(draft):
         return
     draft.differ("their adapters are trained on weights that this file does not name, so all weights are trained; "
-                 "start_from and adapters=lora_text take them (docs/language_models.md)")  # fmt: skip
+                 "start_from and adapters=lora_text take them (docs/how-to/language/language_models.md)")  # fmt: skip
     for fact in ADAPTERS:
         draft.leave(fact, "adapters need weights to start from: adapters=lora_text start_from=DIR")
 

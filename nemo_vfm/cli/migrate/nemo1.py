@@ -150,7 +150,7 @@ NEMO1 = Format(
         "name": RUN_FOLDER,
         "defaults": COMPOSED,
         "defaults.**": COMPOSED,
-        "s3_checkpointing.**": "checkpoints are copied to a store by checkpoint.copy_to (docs/object-stores.md)",
+        "s3_checkpointing.**": "checkpoint.copy_to copies them to a store (docs/how-to/clusters/object-stores.md)",
         "hydra.**": "our command line differs",
         "run.**": "where a recipe runs is not part of it",
         "trainer.strategy.**": OTHER_AXES,

@@ -104,7 +104,8 @@ def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
     machines = count(-(-answer.gpus // network.gpus_per_node), "machine", "machines")
     yield (
         f"{answer.gpus:,} {gpu.name} of {gpu.memory_gib:g} GiB, of which {gib(gpu.usable_bytes)} can be filled, in "
-        f"{machines} of up to {network.gpus_per_node}. Predicted, not measured: docs/planning.md says how well."
+        f"{machines} of up to {network.gpus_per_node}. Predicted, not measured: "
+        "docs/how-to/training/planning.md says how well."
     )
     if request.held.weights:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in request.held.weights.items())

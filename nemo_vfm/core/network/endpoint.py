@@ -85,7 +85,7 @@ class Endpoint:
     """A service that takes and gives JSON, at a host that the user allows. Give its name or its URL.
 
     Args:
-        name: in the user's endpoints file, which holds address and key (docs/captions.md).
+        name: in the user's endpoints file, which holds address and key (docs/how-to/video/captions.md).
         url: where it is, such as https://host/v1 or http://127.0.0.1:8000/v1, without what names the operation. The
             user allows the host by `--allow-host HOST` or `--allow-host HOST=VARIABLE`, where VARIABLE holds the key.
             Addresses where clouds hand out credentials are refused all the same.

@@ -4,7 +4,7 @@
 
 A secret is hidden both as it is and in its encoded forms: inside URLs, JSON, HTML and base64. Texts shorter than six
 characters, everyday words, plain numbers and existing folders are not secrets. A page in which every `1` or `/data` is
-`***` would be useless. docs/logging.md says what this cannot see.
+`***` would be useless. docs/how-to/training/logging.md says what this cannot see.
 """
 
 import os

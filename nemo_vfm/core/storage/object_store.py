@@ -204,7 +204,7 @@ def _error(address: Address, text: str) -> StoreError:
     if any(word in text.upper() for word in map(str.upper, _DENIED)):
         return StoreDenied(
             f"{address.scheme}://{address.bucket} denies access to {address.name}: check the credentials in the "
-            f"environment or profile and their permissions (docs/object-stores.md)"
+            f"environment or profile and their permissions (docs/how-to/clusters/object-stores.md)"
         )
     return StoreUnreachable(
         f"{address} cannot be reached: {_short(text)}. Check the network and the endpoint, and run again"

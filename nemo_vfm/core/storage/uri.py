@@ -3,7 +3,7 @@
 """Parses text into a local path or an address in an object store, and refuses any other kind of address.
 
 An address names a bucket and a key and nothing else: no password, no query, no chain of file systems. Credentials come
-from the environment or the cloud's own profile files (docs/object-stores.md).
+from the environment or the cloud's own profile files (docs/how-to/clusters/object-stores.md).
 """
 
 import re
@@ -131,7 +131,7 @@ def _judged(text: str) -> str:
     if "@" in bucket or ":" in bucket:
         register(bucket.rpartition("@")[0].rpartition(":")[2])  # the complaint shows the line that it stands on
         raise ValueError(
-            "the URL must not contain a user, password or port: see docs/object-stores.md for where they go"
+            "the URL holds a user, password or port: docs/how-to/clusters/object-stores.md says where they go"
         )
     if is_key(text):  # whoever owns the bucket reads the names that are asked for
         raise ValueError("the URL must not contain a secret: part of this one is the value of a variable such as a key")

@@ -13,7 +13,7 @@ class Written:
 
 
 #: A file or folder that a component creates, changes or deletes. A recipe may name one below the working directory or
-#: in the run folder; elsewhere the user must have typed or allowed it (docs/permissions.md).
+#: in the run folder; elsewhere the user must have typed or allowed it (docs/how-to/clusters/permissions.md).
 WritePath = Annotated[Path, Written()]
 
 

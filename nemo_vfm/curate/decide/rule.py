@@ -18,7 +18,7 @@ from nemo_vfm.curate.decide.score_table import Flags, Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """Drops clips by their scores: either by one threshold, or by an expression (docs/decisions.md).
+    """Drops clips by their scores: either by one threshold, or by an expression (docs/how-to/video/decisions.md).
 
     A clip without the score is dropped by `keep`, which keeps only what is certainly true, and by no other form. An
     image has no scores of time and motion, so `keep` drops it only for what is certainly false.

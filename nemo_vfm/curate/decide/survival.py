@@ -20,7 +20,7 @@ _POINTS = 64
 
 
 def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[str] = ()) -> Json:
-    """What survival.json holds; see docs/decisions.md.
+    """What survival.json holds; see docs/how-to/video/decisions.md.
 
     Args:
         table: all clips.

@@ -26,7 +26,7 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by; chosen on 80 generated films (docs/splitting.md).
+    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md).
 
     Args:
         jump: mean difference of the pictures before and after, 0 to 255, at least.

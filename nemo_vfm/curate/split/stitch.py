@@ -52,8 +52,8 @@ class Stitch:
 
     Args:
         splitter: cuts first; its own longest length is the finest that comes out.
-        max_distance: between the two frames' unit vectors, 0 to 2. 0.9 suits `ColourLayout` (docs/splitting.md);
-            Panda-70M has 0.6 for ImageBind.
+        max_distance: between the two frames' unit vectors, 0 to 2. 0.9 suits `ColourLayout`
+            (docs/how-to/video/splitting.md); Panda-70M has 0.6 for ImageBind.
         max_length_s: nothing is joined to more than this, in seconds.
         embedder: turns frames into vectors; `ColourLayout` needs no weights.
     """

@@ -26,7 +26,7 @@ _WAYS = (
 
 @dataclass(frozen=True, slots=True)
 class WipeLimits:
-    """What a wipe is told by; chosen on videos of real footage of other seeds than the benchmark's (docs/splitting.md).
+    """What a wipe is told by; chosen on videos of other seeds than the benchmark's (docs/how-to/video/splitting.md).
 
     Args:
         strangeness: how far the middle's cells are from before or after, whichever is nearer, as a part of the way

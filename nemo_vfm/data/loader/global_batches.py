@@ -275,7 +275,7 @@ def _digest(entries: Sequence[Entry], group: Group) -> str:
 
 
 def _times(entry: Entry) -> int:
-    """How often a sample comes in an epoch: the weight that a balance gave its clip (docs/decisions.md), else once."""
+    """How often a sample comes in an epoch: the weight of its clip (docs/how-to/video/decisions.md), else once."""
     weight = entry.index.get("weight", 1)
     return weight if type(weight) is int and 1 <= weight <= _MAX_WEIGHT else 1
 

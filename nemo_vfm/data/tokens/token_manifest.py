@@ -114,13 +114,16 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / NAME
     if not folder.is_dir():
-        raise UserError(f"there is no folder of tokens {folder}; `TokenizeText` makes one (docs/pretraining_data.md)")
+        raise UserError(
+            f"there is no token folder {folder}; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)"
+        )
     if not path.is_file():
         started = any(folder.glob("*.tokens"))
         raise UserError(
             f"{folder} holds no {NAME}"
             + (": whoever wrote its shards has not finished; run the same command again, it goes on where it stopped"
-               if started else ", so it is not a folder of tokens; `TokenizeText` makes one (docs/pretraining_data.md)")
+               if started else
+               ", so it is no token folder; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)")
         )  # fmt: skip
     return _parsed(path)
 

@@ -3,8 +3,8 @@
 """Sums each rank's part of the gradients to those of one device, and computes their norm.
 
 FSDP has already averaged over the ranks that share weights. What is left are parameters that several ranks hold whole
-while each saw only some tokens, some heads or some stages (docs/several_devices.md). Sums are of plain local tensors,
-and never a mean: what a mean would be over depends on the layout.
+while each saw only some tokens, some heads or some stages (docs/how-to/training/several_devices.md). Sums are of plain
+local tensors, and never a mean: what a mean would be over depends on the layout.
 """
 
 import itertools

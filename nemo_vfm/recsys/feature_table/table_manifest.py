@@ -109,7 +109,7 @@ def read_manifest(folder: Path, name: str = NAME) -> TableManifest:
     if not path.is_file():
         raise UserError(
             f"{folder} holds no {name}, so it is no feature table or one that was not finished; run the job that "
-            "writes it again (docs/feature_table.md)"
+            "writes it again (docs/how-to/recommenders/feature_table.md)"
         )
     try:
         return _parsed(read_json(path))

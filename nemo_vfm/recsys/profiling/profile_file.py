@@ -16,7 +16,7 @@ NAME = "profile.json"
 
 
 def load_profile(path: Path, *, of: LogSource | None = None) -> Mapping[str, Json]:
-    """The profile in a file; docs/profiles.md lists its keys.
+    """The profile in a file; docs/how-to/recommenders/profiles.md lists its keys.
 
     Args:
         of: the log that it must be of; None takes any.

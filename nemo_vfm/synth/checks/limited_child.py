@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a Python program that a model wrote in a limited child process.
 
-docs/row_checks.md says what each limit guards against, and what is not guarded.
+docs/how-to/language/row_checks.md says what each limit guards against, and what is not guarded.
 """
 
 import functools

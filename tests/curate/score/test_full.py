@@ -29,7 +29,7 @@ def test_every_rule_can_be_applied_and_an_honest_film_is_kept(table):
 
 
 def test_the_page_on_scores_names_every_column_that_the_full_stages_give(table):
-    page = (ROOT / "docs" / "scores.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/reference/scores.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`([a-z_.]+(?:\.\*)?)`", page))
     known = named | {name.removesuffix(".*") + part for name in named for part in (".mean", ".min", ".p10")}
     measured = set(table.column_names[table.column_names.index("motion") :])

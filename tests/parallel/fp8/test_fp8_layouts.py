@@ -121,7 +121,7 @@ TENSOR, SEQUENCE, CONTEXT = {"tensor": 2}, {"tensor": 2, "sequence": True}, {"co
 def test_scales_and_losses_are_those_of_one_device(alone: dict[str, Any], place: int, degrees: dict[str, Any]):
     parts, recipe = RECIPES[place]
     if recipe == "block" and "context" in degrees:
-        pytest.skip("a block is 128 tokens of one rank, so other tokens share a scale (docs/fp8.md)")
+        pytest.skip("a block is 128 tokens of one rank, so other tokens share a scale (docs/how-to/training/fp8.md)")
     expected = one_device(alone, place)
     for found in on_ranks(2, steps, degrees, spec_of(recipe), parts):
         assert found["loss"] == pytest.approx(expected["loss"], rel=1e-7)
