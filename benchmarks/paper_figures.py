@@ -21,7 +21,7 @@ HEAD = """# Performance beside published figures
 
 Each cell is *measured*, *predicted* by the model of [planning](planning.md), or *not known*. No GPU was at hand, so
 nothing of ours here is measured: every number in the columns "ours" is predicted, or counted from shapes where it is
-FLOPs. What was measured on a CPU stands in [FLOPs, MFU and memory](counting.md#model-compared-with-measurement). All
+FLOPs. What was measured on a CPU stands in [FLOPs, MFU and memory](../design/counting.md#model-compared-with-measurement). All
 predictions are for H100 80 GB in DGX H100 machines, bf16 unless a line says FP8. Deviation is ours over theirs, less
 one. The paper draws most of its figures without numbers: those cells are not known.
 """
@@ -68,7 +68,7 @@ In how many of the eight cases of figure 10 above the best layout of our model f
 it. Why it prefers context to tensor ranks stands in
 [planning](planning.md#recipes-and-their-published-layouts)."""
 FLOPS = """\
-Counted, not run; [what does not fit, and why](counting.md#published-figures-by-this-formula)."""
+Counted, not run; [what does not fit, and why](../design/counting.md#published-figures-by-this-formula)."""
 
 
 def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
