@@ -19,7 +19,7 @@ HEAD = """# Performance beside published figures
 
 <!-- `make perf` writes this page from benchmarks/paper_figures.py; edit that. -->
 
-Each cell is *measured*, *predicted* by the model of [planning](planning.md), or *not known*. No GPU was at hand, so
+Each cell is *measured*, *predicted* by the model of [planning](../how-to/training/planning.md), or *not known*. No GPU was at hand, so
 nothing of ours here is measured: every number in the columns "ours" is predicted, or counted from shapes where it is
 FLOPs. What was measured on a CPU stands in [FLOPs, MFU and memory](../design/counting.md#model-compared-with-measurement). All
 predictions are for H100 80 GB in DGX H100 machines, bf16 unless a line says FP8. Deviation is ours over theirs, less
@@ -66,7 +66,7 @@ the FP8 peak (0.6) was assumed and not fitted; an H200 has reached 0.63 since th
 RULES = """\
 In how many of the eight cases of figure 10 above the best layout of our model follows each rule that speaks of
 it. Why it prefers context to tensor ranks stands in
-[planning](planning.md#recipes-and-their-published-layouts)."""
+[planning](../how-to/training/planning.md#recipes-and-their-published-layouts)."""
 FLOPS = """\
 Counted, not run; [what does not fit, and why](../design/counting.md#published-figures-by-this-formula)."""
 
