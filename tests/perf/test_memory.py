@@ -43,7 +43,7 @@ wan_lora = AdaptedModel(
     partial(Wan, in_channels=16, text_dim=64, width=96, depth=3, heads=4, mlp_hidden=384),
     LowRankAdapter(targets=TARGETS),
 )
-gpt_dora = AdaptedModel(gpt, LowRankAdapter(targets=WORDS, method="dora"))
+gpt_dora = AdaptedModel(partial(gpt, groups=4), LowRankAdapter(targets=WORDS, method="dora"))
 gpt_mlp_dora = AdaptedModel(gpt, LowRankAdapter(targets={"mlp": WORDS["mlp"]}, method="dora"))
 MODELS: dict[str, tuple[Any, dict[str, tuple[int, ...]]]] = {
     "dit": (dit, VIDEO), "st_dit": (st_dit, VIDEO), "gpt": (gpt, {"tokens_BS": (1, 512)}),
