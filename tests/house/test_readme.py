@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that README.md shows the real tree of folders."""
+"""Tests that CONTRIBUTING.md shows the real tree of folders, and that pages and links are true."""
 
 import re
 from pathlib import Path
@@ -14,8 +14,9 @@ TOP_FOLDERS = ("nemo_vfm", "launcher", "conf", "recipes", "tests", "benchmarks",
 
 def drawn() -> dict[str, str]:
     """Path -> description, as drawn in the fenced block under "The tree"."""
-    block = re.search(r"## The tree\n.*?```\w*\n(.*?)```", README, re.DOTALL)
-    assert block, 'README.md should hold a fenced block under "## The tree"'
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    block = re.search(r"## The tree\n.*?```\w*\n(.*?)```", text, re.DOTALL)
+    assert block, 'CONTRIBUTING.md should hold a fenced block under "## The tree"'
     found = {}
     for line in block[1].splitlines():
         if match := re.fullmatch(r"( *)([\w.]+)(/?) {2,}(\S.*)", line):
@@ -118,6 +119,10 @@ def test_no_block_of_a_page_is_empty():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     block = re.compile(r"^```.*?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
     assert not [page.name for page in pages for text in block.findall(page.read_text("utf-8")) if not text.strip()]
+
+
+def test_the_readme_is_short():
+    assert len(README.splitlines()) <= 120
 
 
 def test_the_readme_speaks_of_torch_for_both_kinds_of_machine():
