@@ -1,0 +1,99 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that the commands that pages and recipes show are commands: recipe, keys, values and options."""
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import suppress
+
+import pytest
+
+from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.config import Roots, check, trust_list
+from nemo_vfm.core.network.permission import NOTHING
+from nemo_vfm.runtime.command import composed_recipe
+from tests.support.repository import ROOT, where, yaml_files
+
+#: Pages that show mistakes, old commands, or what was typed on a day.
+OTHERS = ("docs/reference/mistakes.md", "docs/reference/messages.md", "docs/log.md", "docs/measurements/")
+COMMAND = re.compile(r"\bnemo-vfm (run|check|show|plan|parity) ")
+#: What a recipe is refused for that a user has prepared, or that the page is about.
+PREPARED = (
+    "--allow-host",
+    "the endpoints file has no endpoint",
+    "looks like a key",
+    "the package mine is not installed",
+)
+KNOWN = {name for name, _ in Roots.standard().all_recipes()}
+
+
+def shown() -> Iterator[tuple[str, str, list[str]]]:
+    """Page, verb and words of every command on a recipe of ours."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *yaml_files("recipes")]
+    for page in pages:
+        if where(page).startswith(OTHERS) or page.name == "CHANGELOG.md":
+            continue
+        text = page.read_text(encoding="utf-8")
+        for match in COMMAND.finditer(text):
+            words = words_of(re.sub(r"\n# *", "\n", text[match.end() :]))
+            if any(recipe_of(word) in KNOWN for word in words):
+                yield where(page), match[1], words
+
+
+def words_of(text: str) -> list[str]:
+    """A command's words as a shell has them, without a comment or prose behind it."""
+    lines = re.sub(r"\\\n", "", text).splitlines()
+    for count in range(1, 8):  # a quoted word may go on
+        line = "\n".join(lines[:count]).partition("`")[0]
+        with suppress(ValueError):
+            words = shlex.split(line, comments=True)
+            end = next((n for n, one in enumerate(words) if n and not _belongs(one, words[n - 1])), None)
+            return words[:end]
+    return []
+
+
+def _belongs(word: str, before: str) -> bool:
+    return word.startswith(("-", "~")) or "=" in word or recipe_of(word) in KNOWN or before.startswith("--")
+
+
+def recipe_of(word: str) -> str:
+    return word.removeprefix("recipes/").removesuffix(".yaml")
+
+
+SHOWN = list(shown())
+
+
+def test_the_commands_are_found():
+    assert len(SHOWN) > 150 and any("\n" in word for *_, words in SHOWN for word in words)
+
+
+@pytest.mark.parametrize(
+    ("page", "verb", "words"), SHOWN, ids=lambda value: value if isinstance(value, str) else " ".join(value)
+)
+def test_a_command_on_a_page_is_one(page, verb, words, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    parser = VerbParser(prog="nemo-vfm")
+    importlib.import_module(f"nemo_vfm.cli.verbs.{verb}").add_arguments(parser)
+    arguments = parser.parse_intermixed_args(words)
+    composed = composed_recipe(arguments)
+    if verb == "show":
+        return
+    problems = check(composed, trust_list(getattr(arguments, "trust", [])), NOTHING)
+    wrong = [one for one in problems if one.kind != "missing" and not any(words in one.message for words in PREPARED)]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+NAMED = {
+    name: where(page)
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *yaml_files("recipes")]
+    if not where(page).startswith(OTHERS) and page.name != "CHANGELOG.md"
+    for name in re.findall(r"\b(?:nemo_vfm|launcher)(?:\.[a-z]\w*)+\.[A-Z]\w*", page.read_text(encoding="utf-8"))
+}
+
+
+@pytest.mark.parametrize("name", sorted(NAMED))
+def test_a_class_that_a_page_names_stands_where_it_says(name):
+    module, _, attribute = name.rpartition(".")
+    assert hasattr(importlib.import_module(module), attribute), NAMED[name]
