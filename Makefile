@@ -52,6 +52,7 @@ demo: $(RUNTIME_STAMP) ## from raw video to sampled video on this machine; INPUT
 	@$(BIN)/nemo-vfm run $(RECIPE) $(OVERRIDES)
 
 setup: $(RUNTIME_STAMP) ## only install what running needs
+	@echo "Everything is in $(VENV). Next, type:  . $(BIN)/activate && nemo-vfm run quickstart --overlay smoke"
 setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 # A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.

@@ -90,7 +90,8 @@ class Workflow:
         for number, (name, job) in enumerate(self.steps.items(), 1):
             step = replace(run.step(name), before=before)
             ask = Ask.of(step, before)
-            yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}")
+            ends_run = number == len(self.steps) and not run.before
+            yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}", ends_run)
             before = ask.after()
 
     def num_ranks(self) -> int:
@@ -139,7 +140,7 @@ class OneStep(Workflow):
         Raises:
             UserError: an earlier step is not done, or was done otherwise.
         """
-        return self.turn(run).perform()
+        return replace(self.turn(run), ends_run=True).perform()
 
     def turn(self, run: Run) -> "Turn":
         """This step as it is asked for, all before it being done.
@@ -171,17 +172,22 @@ class OneStep(Workflow):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A step whose turn it is, what it is asked for, and what to call it."""
+    """A step whose turn it is, what it is asked for, and what to call it.
+
+    Args:
+        ends_run: nothing comes after it in the run.
+    """
 
     name: str
     job: Job
     run: Run
     ask: Ask
     title: str
+    ends_run: bool
 
     def perform(self) -> Outcome:
         """Run it, unless it is done."""
-        return perform(self.job, self.run, self.ask, title=self.title)
+        return perform(self.job, self.run, self.ask, title=self.title, ends_run=self.ends_run)
 
     def is_done(self) -> bool:
         """Whether it has done just this before."""
@@ -203,11 +209,12 @@ def unfinished(job: Job, run: Run) -> list[str]:
     return [f"steps.{turn.name}." for turn in turns if not turn.is_done()]
 
 
-def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True) -> Outcome:
+def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_aside: bool = True) -> Outcome:
     """Run a job in its folder unless it has done just this before.
 
     Args:
         title: what to call it in messages.
+        ends_run: its summary is the run's, which is printed as a result and so not logged, too.
         set_aside: move away a folder whose predecessors were others; else go on in it.
     """
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
@@ -230,7 +237,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, set_aside: bool = True)
         with suppress(OSError):  # of a full disk the job's own error tells more
             write_json(run.folder / STARTED, {**_marker(ask), "seconds": _since(began, before_s)})
         raise
-    info(f"{title}: {outcome.summary} ({time.monotonic() - began:.0f} s)")
+    info(f"{title}: {'done' if ends_run else outcome.summary} ({time.monotonic() - began:.0f} s)")
     write_json(run.folder / DONE, {**_marker(ask), "summary": outcome.summary, "figures": dict(outcome.figures),
                                    "seconds": _since(began, before_s)})  # fmt: skip
     return outcome

@@ -100,4 +100,4 @@ class Share:
     def _turn(self, run: Run) -> Turn:
         if isinstance(self._job, OneStep):
             return self._job.turn(run)
-        return Turn("", self._job, run, Ask.of(run), "")
+        return Turn("", self._job, run, Ask.of(run), "", ends_run=True)

@@ -56,7 +56,8 @@ def test_it_says_what_it_does(kitchen, capfd):
     said = capfd.readouterr()
     for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
         assert text in said.err
-    assert "3 steps done; counted to 1 steps" in said.out and said.out.splitlines()[-1] == "out/report.html"
+    assert "3 steps done; counted to 1 steps" in said.out and "counted to 1 steps" not in said.err, "said once"
+    assert "[3/3] third: done (0 s)" in said.err and said.out.splitlines()[-1] == "out/report.html"
 
 
 def test_a_second_run_does_nothing(cooked, capsys):
@@ -168,7 +169,7 @@ def test_what_an_interrupted_step_took_counts_in_what_it_takes(tmp_path, monkeyp
 
     for fails in (True, True, False):
         with pytest.raises(ValueError, match="no") if fails else nullcontext():
-            workflow.perform(Slow(fails=fails), Run(tmp_path / "out"), Ask("a", "b"), title="slow")
+            workflow.perform(Slow(fails=fails), Run(tmp_path / "out"), Ask("a", "b"), title="slow", ends_run=False)
     assert json.loads((tmp_path / "out/done.json").read_text())["seconds"] == 120
 
 
