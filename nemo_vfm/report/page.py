@@ -3,7 +3,7 @@
 """Writes a run's `report.html`: one file, no script, nothing downloaded, all text from the run escaped."""
 
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -12,10 +12,10 @@ from markupsafe import Markup
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report import sections
-from nemo_vfm.report.head import head
+from nemo_vfm.report.head import Head, head
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.run_values import RunFolder
-from nemo_vfm.report.section import ENVIRONMENT, Section, fragment
+from nemo_vfm.report.section import ENVIRONMENT, Card, Section, fragment
 
 NAME = "report.html"
 MEDIA_BYTES = 10_500_000  # base64 makes it 14 MB, still quick to open and small enough to mail
@@ -48,14 +48,15 @@ def render(folder: Path) -> str:
     """The page as text, a pure function of the folder's files."""
     run = RunFolder.open(folder)
     parts = sorted(all_sections(run), key=lambda section: section.folded)
+    cards = [card for part in parts for card in part.cards]
+    return page_text(head(run), parts, cards, run.take_notes(), kind="run report")
+
+
+def page_text(top: Head, parts: Sequence[Section], cards: Sequence[Card], notes: Sequence[str], *, kind: str) -> str:
+    """A page of sections under its head and headline figures."""
     here = Path(__file__).parent
-    values = {
-        "head": head(run),
-        "sections": parts,
-        "cards": [card for part in parts for card in part.cards],
-        "style": Markup((here / "page.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
-        "notes": run.take_notes(),
-    }
+    style = Markup((here / "page.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
+    values = {"head": top, "sections": parts, "cards": cards, "style": style, "notes": notes, "kind": kind}
     html = ENVIRONMENT.from_string((here / "page.html").read_text(encoding="utf-8")).render(values)
     return html.encode("utf-8", "replace").decode("utf-8")
 

@@ -40,7 +40,9 @@ def run_sweep(arguments: argparse.Namespace) -> int:
                 break
     finally:
         if rows:
-            sweep_table.show([axis.path for axis in sweep.axes], rows, sweep.folder)
+            from nemo_vfm.runtime.compared_runs import show_sweep
+
+            show_sweep([axis.path for axis in sweep.axes], rows, sweep.folder)
     return next((int(row["exit_status"]) for row in rows if row["exit_status"]), 0)
 
 

@@ -120,8 +120,8 @@ def show(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
     """
     from rich.console import Console
 
-    measure, mode = _measure(rows, folder)
-    figures, best = _figures(rows, measure), _best(rows, measure, mode)
+    measure, mode = measure_of(rows, [folder / row["name"] for row in rows])
+    figures, best = _figures(rows, measure), best_of(rows, measure, mode)
     room, shown = Console(file=sys.stdout).width, list(figures)
     while len(shown) > 1 and _width(_table(axes, rows, shown, best)) > room:
         shown.pop()
@@ -171,18 +171,19 @@ def _figures(rows: Sequence[Json], measure: str) -> list[str]:
     return [name for name in dict.fromkeys([*first, *names]) if name in names][:5]
 
 
-def _measure(rows: Sequence[Json], folder: Path) -> tuple[str, Mode]:
+def measure_of(rows: Sequence[Json], folders: Sequence[Path]) -> tuple[str, Mode]:
     """The figure that says which run is best, and whether a small value is; empty where none does."""
     names = _names(rows)
-    begun = (run for row in rows if (run := folder / row["name"]).is_dir())
-    given = recipe_metric(next(begun, folder))  # the recipe is one, but for what is swept
+    begun = (run for run in folders if run.is_dir())
+    given = recipe_metric(next(begun, Path()))  # the recipe is one, but for what differs
     if given is not None and f"{given.step}{given.name}" in names:
         return f"{given.step}{given.name}", given.mode
     losses = (name for name in names if name.split("/")[-1] == "loss")
     return validation_loss(names) or next(losses, ""), "min"
 
 
-def _best(rows: Sequence[Json], measure: str, mode: Mode) -> Json:
+def best_of(rows: Sequence[Json], measure: str, mode: Mode) -> Json:
+    """The row with the best figure; None where fewer than two have one."""
     ranked = [row for row in rows if measure in row["figures"]]
     choose = max if mode == "max" else min
     return choose(ranked, key=lambda row: float(row["figures"][measure])) if len(ranked) > 1 else None

@@ -211,6 +211,7 @@ def test_a_sweep_runs_all_prints_a_table_and_goes_on(kitchen):
     kitchen.write("count.yaml", COUNT)
     done = kitchen.command("run", "count.yaml", "--sweep", "weight=1.0,2.0", "duration=1 steps")
     assert done.returncode == 0, done.stderr
+    assert "comparison of runs" in (kitchen.folder / "runs/count-sweep/report.html").read_text()
     kept = json.loads((kitchen.folder / "runs/count-sweep/sweep.json").read_text())
     assert [point["state"] for point in kept["points"]] == ["done"] * 2
     assert kept["axes"] == {"weight": ["1.0", "2.0"]}

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the report of a run folder again, and print its path; for a sweep, update its table and print it."""
+"""Write the report of a run folder again, and print its path; for a sweep, that of all its runs and its table."""
 
 import argparse
 import sys
@@ -21,10 +21,11 @@ def run(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import RunFolderError
     from nemo_vfm.core.types.job import SWEEP
     from nemo_vfm.runtime import sweep_table
+    from nemo_vfm.runtime.compared_runs import show_sweep
 
     if (arguments.folder / SWEEP).is_file():
         found = sweep_table.gathered(arguments.folder)
-        sweep_table.show(list(found["axes"]), found["points"], arguments.folder)
+        show_sweep(list(found["axes"]), found["points"], arguments.folder)
         return 0
     if not (arguments.folder / "recipe.yaml").is_file():
         raise RunFolderError(f"{arguments.folder} is not a run folder: it has no recipe.yaml")

@@ -41,7 +41,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     """The losses of each step that logged metrics; whatever else it logged is folded."""
     for step in run.having("metrics.jsonl"):
         records = run.read_lines(step.folder / "metrics.jsonl")
-        by_step, not_finite = _columns(records)
+        by_step, not_finite = columns(records)
         if not_finite:
             run.note(f"{not_finite:,} values in metrics.jsonl are not finite and are not drawn.")
         lost = not_finite_since(reversed(records))
@@ -50,7 +50,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield from _more(step, by_step, _times(records))
 
 
-def _columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
+def columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
     """The points of each key by rising step. A resumed run logs some steps twice: the later line counts."""
     values: dict[str, dict[float, float]] = {}
     not_finite = 0
@@ -103,10 +103,10 @@ def _losses(values: Values) -> Iterator[Markup]:
         Line("validation", checked, "b", "dots"),
     ]
     if raw or checked:
-        yield line_chart("Loss", lines, x_label="step", log_y=_spreads([*raw, *checked]))
+        yield line_chart("Loss", lines, x_label="step", log_y=spreads([*raw, *checked]))
     if points := values.get("val_perplexity"):
         yield line_chart("Perplexity of held-out text", [Line("", points, "b", "dots")], x_label="step",
-                         log_y=_spreads(points))  # fmt: skip
+                         log_y=spreads(points))  # fmt: skip
     for name, title in RANKING.items():
         if by_label := [key for key in sorted(values) if _ranks(key, name)]:
             lines = [_one_of_several(values, key, words(clean(key.removeprefix(name), 40)), place)
@@ -122,7 +122,7 @@ def _losses(values: Values) -> Iterator[Markup]:
         tones = [f"n{round(place * (NUM_TONES - 1) / max(len(bins) - 1, 1))}" for place in range(len(bins))]
         lines = [Line(_bin_name(key), values[key], tone, "dots") for key, tone in zip(bins, tones, strict=True)]
         every = [point for key in bins for point in values[key]]
-        yield line_chart("Validation loss by noise level", lines, x_label="step", log_y=_spreads(every))
+        yield line_chart("Validation loss by noise level", lines, x_label="step", log_y=spreads(every))
 
 
 def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
@@ -139,7 +139,7 @@ def _speeds(values: Values, times: Mapping[float, float]) -> Iterator[Markup]:
     if "grad_norm" in values:
         points = values["grad_norm"]
         lines = [Line("", points, "e", "faint"), Line("", smooth_both_ways(points, max(len(points) / 60, 1)), "e")]
-        yield line_chart("Gradient norm", lines, x_label="step", log_y=_spreads(points))
+        yield line_chart("Gradient norm", lines, x_label="step", log_y=spreads(points))
 
 
 def _others(values: Values) -> Iterator[Markup]:
@@ -192,7 +192,7 @@ def _bin_name(key: str) -> str:
     return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
 
 
-def _spreads(points: Sequence[Point]) -> bool:
+def spreads(points: Sequence[Point]) -> bool:
     """Whether a logarithmic axis shows more: all positive, and more than a factor of six apart."""
     ys = [y for _, y in points if y > 0]
     return len(ys) == len(points) and bool(ys) and max(ys) > 6 * min(ys)

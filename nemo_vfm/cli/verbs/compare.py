@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Write one page about several runs: how they ended, in what their recipes differ, their curves over each other."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from nemo_vfm.core.errors import RunFolderError
+from nemo_vfm.core.sanitize import printable
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The runs, and where the page goes."""
+    parser.add_argument("folders", metavar="RUN", type=Path, nargs="+", help="run folders, or folders of sweeps")
+    parser.add_argument("--out", metavar="FILE.html", type=Path, default=Path("comparison.html"),
+                        help="the page (default: comparison.html)")  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read what the runs left and write the page; nothing else is written."""
+    from nemo_vfm.core.types.job import SWEEP
+    from nemo_vfm.runtime import sweep_table
+    from nemo_vfm.runtime.compared_runs import write_comparison
+
+    folders: dict[str, Path] = {}
+    for folder in arguments.folders:
+        if (folder / SWEEP).is_file():
+            points = (folder / row["name"] for row in sweep_table.gathered(folder)["points"])
+            folders |= {str(point): point for point in points if (point / "recipe.yaml").is_file()}
+        elif (folder / "recipe.yaml").is_file():
+            folders[str(folder)] = folder
+        else:
+            raise RunFolderError(f"{folder} is not a run folder: it has no recipe.yaml")
+    if len(folders) < 2:
+        raise RunFolderError(f"a comparison needs two runs, and {len(folders)} is there; give further run folders")
+    names = dict(zip(_short(list(folders)), folders.values(), strict=True))
+    page = write_comparison(arguments.out, " and ".join(names) if len(names) == 2 else "Runs", names)
+    sys.stdout.write(f"{printable(str(page), 4096)}\n")
+    return 0
+
+
+def _short(paths: list[str]) -> list[str]:
+    """Without the folders that all lie in."""
+    parts = [Path(path).parts for path in paths]
+    shared = 0
+    while all(len(one) > shared + 1 and one[shared] == parts[0][shared] for one in parts):
+        shared += 1
+    return [printable(str(Path(*one[shared:])), 1000) for one in parts]

@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Writes one page about several runs: how each ended, in what recipes differ, and their curves over each other."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup
+
+from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.storage.files import write_text
+from nemo_vfm.report.chart import Line, Point, grid, line_chart, smooth_both_ways
+from nemo_vfm.report.head import Head
+from nemo_vfm.report.page import page_text
+from nemo_vfm.report.plain_text import clean, figure, words
+from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.sections.curves import RANKING, columns, spreads
+
+MAX_RUNS = 16  # lines of a chart
+MAX_COLUMNS = 6  # of the table; further settings are folded below it
+NUM_OPEN = 6
+_RAMP = 8  # tones n0 to n7
+#: Metrics with a title of their own, in the order of their charts.
+_TITLES = {"val_loss": "Validation loss", "loss": "Loss", "val_perplexity": "Perplexity of held-out text", **RANKING,
+           "lr": "Learning rate", "grad_norm": "Gradient norm", "tokens_per_s": "Tokens per second",
+           "samples_per_s": "Samples per second", "mfu": "MFU"}  # fmt: skip
+_TABLE = """
+<div class="scroll"><table class="compared">
+<thead><tr><th scope="col">run</th>
+{% for name in columns %}
+<th scope="col">{{ name }}</th>
+{% endfor %}
+<th scope="col">state</th>
+{% for name in figures %}
+<th scope="col" class="n">{{ name }}</th>
+{% endfor %}
+</tr></thead>
+<tbody>
+{% for run in runs %}
+<tr><th scope="row"><span class="key tone-{{ run.tone }}">
+{%- if run.link %}<a href="{{ run.link }}">{{ run.name }}</a>{% else %}{{ run.name }}{% endif %}</span></th>
+{% for value in run.settings %}
+<td>{{ value }}</td>
+{% endfor %}
+<td>{{ run.state }}</td>
+{% for value in run.figures %}
+<td class="n">{{ value }}</td>
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody></table></div>
+"""
+_MORE = """
+<div class="scroll"><table>
+<thead><tr><th scope="col">key</th>{% for name in names %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for key, values in rows %}
+<tr><th scope="row">{{ key }}</th>{% for value in values %}<td>{{ value }}</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table></div>
+"""
+
+Curves = dict[tuple[str, str], list[Point]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A run among others.
+
+    Args:
+        name: how the user calls it.
+        state: how it ended.
+        settings: by key, the values of its recipe that others have otherwise.
+        figures: what it measured in the end.
+    """
+
+    name: str
+    folder: Path
+    state: str
+    settings: Mapping[str, str]
+    figures: Mapping[str, float]
+
+
+def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", measure: str = "") -> Path:
+    """Write the page.
+
+    Args:
+        best: name of the best run, by the figure `measure`; empty where nobody can tell.
+
+    Raises:
+        NotADirectoryError: a run has no folder.
+        OSError: the page cannot be written.
+    """
+    tones = _tones(len(runs))
+    sections = [_table(path, runs, tones), *_differences(runs), *_curves(runs, tones)]
+    head = Head(title, f"{len(runs)} runs beside each other.", (), "")
+    cards = [Card("best run", best, words(measure))] if best else []
+    write_text(path, conceal(page_text(head, sections, cards, (), kind="comparison of runs")))
+    return path
+
+
+def _tones(count: int) -> list[str]:
+    """A colour for each that is drawn: five are told apart by hue, more by their place on a ramp."""
+    if count <= 5:
+        return list("abcde"[:count])
+    drawn = min(count, MAX_RUNS)
+    return [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)] + ["other"] * (count - drawn)
+
+
+def _table(path: Path, runs: Sequence[Compared], tones: Sequence[str]) -> Section:
+    settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
+    rows = [
+        {"name": run.name, "tone": tone, "state": run.state, "link": _link(path, run),
+         "settings": [run.settings.get(key, "") for key in settings],
+         "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
+        for run, tone in zip(runs, tones, strict=True)
+    ]  # fmt: skip
+    columns = [key.removeprefix("steps.") for key in settings]
+    names = [words(name) for name in figures]
+    return Section("Runs", fragment(_TABLE, {"runs": rows, "columns": columns, "figures": names}))
+
+
+def _link(path: Path, run: Compared) -> str:
+    """To the run's own page, from where this one lies."""
+    return os.path.relpath(run.folder / "report.html", path.parent) if (run.folder / "report.html").is_file() else ""
+
+
+def _settings(runs: Sequence[Compared]) -> list[str]:
+    return list(dict.fromkeys(key for run in runs for key in run.settings))
+
+
+def _figures(runs: Sequence[Compared]) -> list[str]:
+    """Up to four that any run has, losses first."""
+    names = list(dict.fromkeys(name for run in runs for name in run.figures))
+    return sorted(names, key=lambda name: name.split("/")[-1] not in ("val_loss", "loss"))[:4]
+
+
+def _differences(runs: Sequence[Compared]) -> Iterator[Section]:
+    if more := _settings(runs)[MAX_COLUMNS:]:
+        rows = [(key, [run.settings.get(key, "") for run in runs]) for key in more]
+        body = fragment(_MORE, {"names": [run.name for run in runs], "rows": rows})
+        yield Section("What else differs", body, f"{len(more)} further keys of the recipes.", folded=True)
+
+
+def _curves(runs: Sequence[Compared], tones: Sequence[str]) -> Iterator[Section]:
+    """A chart for each metric that a run logged, with a line for each run that did."""
+    drawn = [(run, tone, _logged(run)) for run, tone in list(zip(runs, tones, strict=True))[:MAX_RUNS]]
+    keys = sorted({key for _, _, curves in drawn for key in curves}, key=_place)
+    charts = [_chart(key, [(run.name, tone, curves.get(key, [])) for run, tone, curves in drawn]) for key in keys]
+    if charts:
+        left = f" The first {MAX_RUNS} of {len(runs)} runs are drawn." if len(runs) > MAX_RUNS else ""
+        yield Section("Curves", grid(charts, NUM_OPEN), f"The loss of each batch is smoothed over steps.{left}")
+
+
+def _logged(run: Compared) -> Curves:
+    """By step of a workflow and metric; a run's only training has no name, so that runs of other recipes line up."""
+    folder = RunFolder.open(run.folder)
+    trained = folder.having("metrics.jsonl")
+    found: Curves = {}
+    for step in trained:
+        values, _ = columns(folder.read_lines(step.folder / "metrics.jsonl"))
+        found |= {(step.name if len(trained) > 1 else "", key): points for key, points in values.items()}
+    return found
+
+
+def _place(key: tuple[str, str]) -> tuple[int, str, str]:
+    step, name = key
+    return (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name, step)
+
+
+def _chart(key: tuple[str, str], runs: Sequence[tuple[str, str, Sequence[Point]]]) -> Markup:
+    step, name = key
+    title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step})" if step else "")
+    smoothed = name in ("loss", "grad_norm")
+    lines = [
+        Line(who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, tone)
+        for who, tone, points in runs
+        if points
+    ]
+    return line_chart(title, lines, x_label="step", log_y=spreads([point for line in lines for point in line.points]))

@@ -1,0 +1,63 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Gathers what a page of several runs shows: how each ended, and the keys in which their recipes differ."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from nemo_vfm.config import read_values
+from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.report import comparison
+from nemo_vfm.report.comparison import Compared
+from nemo_vfm.runtime import sweep_table
+from nemo_vfm.runtime.run_status import look
+
+_IGNORED = ("run_dir", "seed")  # where a run lies; and a seed stands in no recipe
+
+
+def show_sweep(axes: Sequence[str], rows: Sequence[Json], folder: Path) -> None:
+    """Print a sweep's table, write its page and print where that is."""
+    sweep_table.show(axes, rows, folder)
+    begun = {row["name"]: run for row in rows if ((run := folder / row["name"]) / "recipe.yaml").is_file()}
+    if begun:
+        page = write_comparison(folder / "report.html", printable(folder.name, 200), begun)
+        sys.stdout.write(f"{printable(str(page), 4096)}\n")
+
+
+def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Path:
+    """Write the page of runs, each under its name.
+
+    Raises:
+        UserError: a recipe cannot be read.
+        OSError: the page cannot be written.
+    """
+    recipes = {name: dict(_leaves(_recipe(folder))) for name, folder in folders.items()}
+    keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
+    differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
+    runs = [
+        Compared(name, folder, look(folder).state, {key: recipes[name].get(key, "") for key in differing},
+                 sweep_table.result_of(folder).get("figures", {}))
+        for name, folder in folders.items()
+    ]  # fmt: skip
+    rows = [{"name": run.name, "figures": run.figures} for run in runs]
+    measure, mode = sweep_table.measure_of(rows, list(folders.values()))
+    best = sweep_table.best_of(rows, measure, mode)
+    return comparison.write(
+        path, title, runs, best["name"] if best else "", f"{'highest' if mode == 'max' else 'lowest'} {measure}"
+    )
+
+
+def _recipe(folder: Path) -> Json:
+    return read_values((folder / "recipe.yaml").read_text(encoding="utf-8"), str(folder / "recipe.yaml"))
+
+
+def _leaves(node: Json, path: str = "") -> Iterator[tuple[str, str]]:
+    """Every value by its dotted key, as text; a list is one value."""
+    if isinstance(node, Mapping) and node:
+        for key, value in node.items():
+            yield from _leaves(value, f"{path}.{key}" if path else str(key))
+    else:
+        yield path, conceal_keys(str(node))

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tests that a page of several runs shows what differs, who is best and each curve in its run's colour."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nemo_vfm.cli.main import main
+from tests.report.conftest import read_page
+
+
+def trained(folder: Path, lr: float, losses: list[float], **figures: float) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "recipe.yaml").write_text(f"_target_: a.Train\noptimizer: {{lr: {lr}}}\nrun_dir: {folder}\nsame: 1\n")
+    (folder / "status.json").write_text(json.dumps({"state": "done", "figures": figures}))
+    lines = [json.dumps({"step": n, "loss": loss, "val_loss": loss / 2}) for n, loss in enumerate(losses, 1)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def page(tmp_path, *runs) -> str:
+    out = tmp_path / "comparison.html"
+    assert main(["compare", *map(str, runs), "--out", str(out)]) == 0
+    return out.read_text(encoding="utf-8")
+
+
+def test_the_best_run_and_the_values_that_differ_stand_in_the_table(tmp_path, capsys):
+    runs = [trained(tmp_path / "runs" / f"r{n}", 10.0**-n, [3.0, 1.0 + n], val_loss=1.0 + n) for n in (2, 1, 3)]
+    (runs[0] / "report.html").write_text("")
+    seen = read_page(page(tmp_path, *runs)).finish()
+    assert capsys.readouterr().out == f"{tmp_path / 'comparison.html'}\n"
+    assert "best run r1 lowest val loss" in seen.text and "optimizer.lr" in seen.text
+    assert "same" not in seen.text and "run_dir" not in seen.text, "only what differs is shown"
+    assert [row["href"] for row in seen.all("a")] == ["runs/r2/report.html"], "a page that is there is linked"
+
+
+def test_each_metric_has_one_chart_with_a_line_for_each_run_that_logged_it(tmp_path):
+    runs = [trained(tmp_path / f"r{n}", 0.1, [3.0, 2.0, n]) for n in (1, 2)]
+    runs.append(trained(tmp_path / "silent", 0.2, []))
+    seen = read_page(page(tmp_path, *runs)).finish()
+    titles = [alt for svg in seen.all("svg") if (alt := svg["aria-label"])]
+    assert [alt.partition(" over")[0] for alt in titles] == ["Validation loss", "Loss"]
+    assert titles[0] == "Validation loss over step: r1 from 1.5 to 0.5; r2 from 1.5 to 1"
+    assert [path["class"] for path in seen.all("path")] == ["line tone-a", "line tone-b"] * 2
+
+
+def test_a_step_of_a_workflow_stands_beside_a_lone_training(tmp_path):
+    lone = trained(tmp_path / "lone", 0.1, [3.0, 2.0])
+    trained(tmp_path / "flow" / "train", 0.1, [3.0, 1.0])
+    (tmp_path / "flow" / "recipe.yaml").write_text("_target_: a.Flow\n")
+    seen = read_page(page(tmp_path, lone, tmp_path / "flow")).finish()
+    assert [len(svg["aria-label"].split(";")) for svg in seen.all("svg")] == [2, 2], "both lines are in one chart"
+
+
+def test_more_runs_than_colours_are_drawn_on_a_ramp_and_those_left_out_are_said(tmp_path):
+    runs = [trained(tmp_path / f"r{n:02d}", n, [3.0, 2.0]) for n in range(18)]
+    seen = read_page(page(tmp_path, *runs)).finish()
+    assert "The first 16 of 18 runs are drawn." in seen.text and len(seen.all("path")) == 32
+    assert len({path["class"] for path in seen.all("path")}) == 8
+
+
+@pytest.mark.parametrize("given", [["r1"], ["r1", "nowhere"]])
+def test_one_run_or_no_run_is_refused(tmp_path, monkeypatch, capsys, given):
+    monkeypatch.chdir(tmp_path)
+    trained(Path("r1"), 0.1, [1.0])
+    assert main(["compare", *given]) == 2 and not Path("comparison.html").exists()
+    said = capsys.readouterr().err
+    assert "a comparison needs two runs" in said or "nowhere is not a run folder" in said
+
+
+def test_names_of_runs_and_values_are_text(tmp_path):
+    runs = [trained(tmp_path / "<b>", 0.1, [1.0]), trained(tmp_path / "b", 0.1, [1.0])]
+    (runs[0] / "recipe.yaml").write_text("_target_: a.Train\nname: '<script>'\n")
+    assert not read_page(page(tmp_path, *runs)).finish().all("script")
