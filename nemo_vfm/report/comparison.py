@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from markupsafe import Markup
 
@@ -125,7 +126,8 @@ def _table(path: Path, runs: Sequence[Compared], tones: Sequence[str]) -> Sectio
 
 def _link(path: Path, run: Compared) -> str:
     """To the run's own page, from where this one lies."""
-    return os.path.relpath(run.folder / "report.html", path.parent) if (run.folder / "report.html").is_file() else ""
+    page = run.folder / "report.html"
+    return f"./{quote(os.path.relpath(page, path.parent))}" if page.is_file() else ""
 
 
 def _settings(runs: Sequence[Compared]) -> list[str]:

@@ -33,7 +33,7 @@ def test_the_best_run_and_the_values_that_differ_stand_in_the_table(tmp_path, ca
     assert capsys.readouterr().out == f"{tmp_path / 'comparison.html'}\n"
     assert "best run r1 lowest val loss" in seen.text and "optimizer.lr" in seen.text
     assert "same" not in seen.text and "run_dir" not in seen.text, "only what differs is shown"
-    assert [row["href"] for row in seen.all("a")] == ["runs/r2/report.html"], "a page that is there is linked"
+    assert [row["href"] for row in seen.all("a")] == ["./runs/r2/report.html"], "a page that is there is linked"
 
 
 def test_each_metric_has_one_chart_with_a_line_for_each_run_that_logged_it(tmp_path):

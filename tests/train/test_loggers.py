@@ -47,7 +47,7 @@ from nemo_vfm.train.loggers import Csv, MLflow, TensorBoard, WeightsAndBiases
 from tests.train.test_job import train
 sources = {{"tensorboard": TensorBoard(), "csv": Csv()}}
 if available("wandb"):
-    sources["wandb"] = WeightsAndBiases(tags=["x"])
+    sources["wandb"] = WeightsAndBiases(tags=["x"], group="ablations-7", job_type="pretrain-7")
 if available("mlflow"):
     sources["mlflow"] = MLflow()
 class Draw:
@@ -55,6 +55,7 @@ class Draw:
         if fit.step % 5 == 0:
             (fit.run.folder / "samples").mkdir(exist_ok=True)
             Image.new("RGB", (8, 4), "red").save(fit.run.folder / "samples" / f"step-{{fit.step:08d}}.png")
+            (fit.run.folder / "samples" / f"step-{{fit.step:08d}}.mp4").write_bytes(b"a video")
 for duration in ("6 steps", "10 steps"):
     if os.fork() == 0:
         train(duration, loggers=sources, callbacks={{"draw": Draw()}}).run(Run(Path("run"), settings={RECIPE!r}))
@@ -133,6 +134,8 @@ def test_wandb_goes_on_with_the_same_number_and_keeps_the_settings(offline: Path
     first, second = ((part / f"run-{number}.wandb").read_bytes() for part in parts)
     assert b"model.depth" in first and b"grad_norm" in first and b"grad_norm" in second
     assert [len(list(part.glob("files/media/images/preview_*.png"))) for part in parts] == [1, 1]
+    videos = [[file.read_bytes() for file in part.glob("files/media/videos/preview_video_*.mp4")] for part in parts]
+    assert videos == [[b"a video"], [b"a video"]] and b"ablations-7" in first and b"pretrain-7" in second
     everything = b"".join(path.read_bytes() for path in (offline / "run").rglob("*") if path.is_file())
     assert b"0f" * 20 not in everything, "a key of the environment is not kept, although nothing needs it"
 
@@ -145,9 +148,8 @@ def test_mlflow_goes_on_with_the_same_run_in_its_database(offline: Path) -> None
         assert database.execute("select run_uuid, status from runs").fetchall() == [(number, "FINISHED")]
         found = database.execute("select step from metrics where key = 'loss' order by step").fetchall()
         assert [step for (step,) in found] == list(range(1, 11))
-        assert {path.name for path in (offline / "run/mlflow/artifacts").rglob("*.png")} == (
-            {"step-00000005.png", "step-00000010.png"}
-        )
+        previews = {path.name for path in (offline / "run/mlflow/artifacts").rglob("step-*")}
+        assert previews == {f"step-{step}.{kind}" for step in ("00000005", "00000010") for kind in ("png", "mp4")}
         assert ("7",) in database.execute("select value from params where key = 'model.depth'").fetchall()
 
 
@@ -285,7 +287,9 @@ def test_a_server_with_a_password_is_refused_since_files_name_it(
 @pytest.mark.parametrize("source", [WeightsAndBiases, MLflow, TensorBoard, Csv])
 def test_no_recipe_can_say_where_a_key_is_sent(source: type) -> None:
     takes = set(inspect.signature(source).parameters)
-    assert takes <= {"project", "experiment", "name", "entity", "tags", "mode"}, "the environment names servers"
+    assert takes <= {"project", "experiment", "name", "entity", "tags", "group", "job_type", "mode"}, (
+        "the environment names servers"
+    )
 
 
 @pytest.mark.parametrize("file", yaml_files("recipes"), ids=lambda file: file.stem)

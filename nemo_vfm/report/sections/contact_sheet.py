@@ -4,6 +4,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import quote
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, number, words
@@ -14,6 +15,7 @@ ORDER = 30
 BUDGET_MB = 3.0
 Row = dict[str, Any]
 MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 6, 6, 6, 20
+MAX_LISTED = 2000  # lines, with links to the pictures in the run folder: the page itself has no room for all of these
 
 _SHEETS = """
 {% macro clip(c) %}
@@ -38,6 +40,17 @@ _SHEETS = """
 {% if kept %}
 <h3>{{ kept.title }} <span class="count">{{ kept.count }}</span></h3>
 {{ sheet(kept.clips) }}
+{% endif %}
+{% if listed %}
+<details><summary>All kept clips <span class="count">{{ listed_count }}</span></summary>
+<div class="scroll"><table>
+<thead><tr><th scope="col">clip</th><th scope="col">source</th><th scope="col">caption</th></tr></thead>
+<tbody>
+{% for row in listed %}
+<tr><td class="file">{% if row.link %}<a href="{{ row.link }}">{{ row.id }}</a>{% else %}{{ row.id }}{% endif %}</td>
+<td>{{ row.source }}</td><td>{{ row.caption }}</td></tr>
+{% endfor %}
+</tbody></table></div></details>
 {% endif %}
 {% for group in dropped %}
 <details><summary>{{ group.title }} <span class="count">{{ group.count }}</span></summary>
@@ -86,6 +99,8 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
     values = {
         "kept": look.sheet("Kept", kept, MAX_KEPT) if kept else None,
+        "listed": [look.line(row) for row in kept[:MAX_LISTED]] if len(kept) > MAX_KEPT else [],
+        "listed_count": shown_of(MAX_LISTED, len(kept)),
         "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": shown_of(MAX_PAIRS, len(twins)),
@@ -107,6 +122,13 @@ class _Look:
     def sheet(self, title: str, rows: Sequence[dict[str, Any]], at_most: int) -> dict[str, Any]:
         clips = [self.clip(row) for row in spread(rows, at_most)]
         return {"title": title, "count": shown_of(at_most, len(rows)), "clips": clips}
+
+    def line(self, row: Mapping[str, Any]) -> dict[str, str]:
+        """A clip in one line, with the way to its picture from the page, where there is one."""
+        picture = self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))
+        link = f"./{quote(self._step.name or '.')}/thumbnails/{picture.name}" if picture.is_file() else ""
+        return {"id": clean(str(row.get("clip_id") or ""), 100)[:8], "link": link, "source": _source(row),
+                "caption": clean(str(row.get("caption") or ""), 160)}  # fmt: skip
 
     def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
         caption = clean(str(row.get("caption") or ""), 160)

@@ -16,7 +16,7 @@ from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, wor
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
 
-ORDER = 6
+ORDER = 3
 BUDGET_MB = 0.0
 MAX_OTHERS = 8
 MAX_LINES = 10  # of one chart

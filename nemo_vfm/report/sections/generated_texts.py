@@ -11,18 +11,24 @@ from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
 from nemo_vfm.report.sections.samples import UNTRAINED
 
-ORDER = 4
+ORDER = 2
 BUDGET_MB = 0.0
-MAX_SHOWN, MAX_LETTERS = 12, 900
+NUM_OPEN, MAX_SHOWN, MAX_LETTERS, MAX_UNTRAINED = 3, 12, 900, 200  # nobody reads an untrained model's text
 
 _BODY = """
+{% macro shown(rows) %}
 <div class="texts">{% for row in rows %}
 <article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for name, text, wrong in row.texts %}
 <figure><figcaption>{{ name }}</figcaption><blockquote>{{ text }}</blockquote>{% if wrong is not none %}
 <p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}{% else %}<span class="mark right">✓</span> agrees with
 itself{% endif %}</p>{% endif %}</figure>{% endfor %}
 </article>{% endfor %}
-</div>"""
+</div>
+{% endmacro %}
+{{ shown(open) }}
+{% if more %}
+<details><summary>{{ more | length }} more</summary>{{ shown(more) }}</details>
+{% endif %}"""
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
@@ -40,7 +46,13 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     rows = [_row(index, prompt, columns, reasons) for index, (prompt, _) in prompts[:MAX_SHOWN]]
     lead = "Each prompt, and the model's continuation."
     names = ", ".join(step.name for step in steps if step.name)
-    yield Section("What was written", fragment(_BODY, {"rows": rows}), lead, names, _cards(judged))
+    yield Section(
+        "What was written",
+        fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]}),
+        lead,
+        names,
+        _cards(judged),
+    )
 
 
 def _label(step: Step, num_trained: int) -> str:
@@ -52,7 +64,8 @@ def _label(step: Step, num_trained: int) -> str:
 def _texts(run: RunFolder, step: Step) -> dict[int, tuple[str, str]]:
     """Prompt and text by number."""
     lines = run.read_lines(step.folder / "texts.jsonl")
-    return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), MAX_LETTERS))
+    letters = MAX_UNTRAINED if step.name in UNTRAINED else MAX_LETTERS
+    return {place: (clean(str(line.get("prompt", "")), MAX_LETTERS), clean(str(line.get("text", "")), letters))
             for place, line in enumerate(lines)}  # fmt: skip
 
 

@@ -3,27 +3,31 @@
 """Shows what a training drew at rising steps: samples of the same prompts, and pictures that a module logged."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote
 
 from markupsafe import Markup
 
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, words
+from nemo_vfm.report.plain_text import clean, listing, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import shown_of, spread
 
 ORDER = 5
 BUDGET_MB = 3.0
-MAX_SHOWN = 8
+MAX_SHOWN, MAX_PROMPTS = 8, 40
 MAX_NAMES = 12  # of pictures that a module logged
 
 _STRIP = """
 <div class="previews {{ kind }}" style="--columns: {{ columns }}">{% for item in shown %}
 <figure>{{ medium(item.medium, alt ~ " " ~ item.step) }}<figcaption>{{ label }} {{ item.step }}</figcaption></figure>
-{% endfor %}</div>"""
+{% endfor %}</div>
+{% if prompts %}
+<p class="aside">From the top left, row by row: {% for one in prompts %}<q>{{ one }}</q>{{ "" if loop.last else ", " }}
+{%- endfor %}</p>
+{% endif %}"""
 _STRIPS = """
 {% for strip in strips %}
 <h3>{{ strip.name }} <span class="count">{{ strip.count }}</span></h3>
@@ -39,7 +43,9 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             if (moving := found[last].with_suffix(".mp4")).is_file():
                 found[last] = moving
             lead = "The same prompts from the same noise, sampled during training."
-            yield Section("While training", _strip(found, media, "", "step", "Samples at step"), lead, step.name)
+            prompts = [clean(str(one), 200) for one in listing(run.read_json(step.folder / "samples" / "prompts.json"))]
+            body = _strip(found, media, "", "step", "Samples at step", prompts[:MAX_PROMPTS])
+            yield Section("While training", body, lead, step.name)
         if named := _logged(step):
             yield _pictures(run, media, step, named)
 
@@ -57,10 +63,13 @@ def _pictures(run: RunFolder, media: Media, step: Step, named: dict[str, dict[in
     return Section("Pictures", fragment(_STRIPS, {"strips": strips}), lead, step.name)
 
 
-def _strip(found: dict[int, Path], media: Media, kind: str, label: str, alt: str) -> Markup:
+def _strip(
+    found: dict[int, Path], media: Media, kind: str, label: str, alt: str, prompts: Sequence[str] = ()
+) -> Markup:
     places = spread(sorted(found), MAX_SHOWN)
     shown = [{"step": f"{place:,}", "medium": media.embed(found[place])} for place in places]
-    values = {"shown": shown, "columns": _columns(len(shown)), "kind": kind, "label": label, "alt": alt}
+    values = {"shown": shown, "columns": _columns(len(shown)), "kind": kind, "label": label, "alt": alt,
+              "prompts": prompts}  # fmt: skip
     return fragment(_STRIP, values)
 
 

@@ -10,7 +10,7 @@ from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, 
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Card, Section, fragment
 
-ORDER = 2
+ORDER = 1
 BUDGET_MB = 5.0
 MAX_PROMPTS = 32
 SHOWN_FIRST = 8

@@ -13,16 +13,22 @@ from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 from nemo_vfm.report.sections.contact_sheet import spread
 
-ORDER = 3
+ORDER = 6
 BUDGET_MB = 0.0
-MAX_SHOWN, MAX_PROMPTS, MAX_LETTERS = 3, 12, 900
+MAX_SHOWN, NUM_OPEN, MAX_PROMPTS, MAX_LETTERS = 3, 3, 12, 900
 
 _BODY = """
+{% macro shown(rows) %}
 <div class="texts">{% for row in rows %}
 <article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for step, text in row.texts %}
 <figure><figcaption>step {{ step }}</figcaption><blockquote>{{ text }}</blockquote></figure>{% endfor %}
 </article>{% endfor %}
-</div>"""
+</div>
+{% endmacro %}
+{{ shown(open) }}
+{% if more %}
+<details><summary>{{ more | length }} more</summary>{{ shown(more) }}</details>
+{% endif %}"""
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
@@ -33,7 +39,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
             if len(rows) > MAX_PROMPTS:
                 run.note(f"The first {MAX_PROMPTS} of {len(rows)} prompts are shown.")
-            body = fragment(_BODY, {"rows": rows[:MAX_PROMPTS]})
+            body = fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:MAX_PROMPTS]})
             lead = "Continuations of the same prompts with the same random numbers, as training progressed."
             yield Section("What it writes", body, lead, step.name)
 

@@ -13,6 +13,7 @@ from nemo_vfm.core import ranks
 from nemo_vfm.core.bounds import MOST_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.frame_rate import frame_rate
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.data.video.given_frames import given_frames
 from nemo_vfm.data.video.video_grid import write_grid
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
@@ -20,7 +21,7 @@ from nemo_vfm.train.train_state import TrainState
 
 
 class Preview:
-    """Writes `samples/step-<n>.png` and `.mp4`, drawn with the averaged weights if there are any.
+    """Writes `samples/step-<n>.png` and `.mp4`, drawn with the averaged weights if there are any, and `prompts.json`.
 
     Args:
         pipeline: how a model's outputs become pixels.
@@ -68,6 +69,7 @@ class Preview:
         if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
+        write_json(fit.run.folder / "samples" / "prompts.json", list(self.prompts))
 
     def _given(self) -> list[Tensor]:
         """The first frames of each sample; empty where nothing is given."""

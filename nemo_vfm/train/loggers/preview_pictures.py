@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Logs a preview's file as a picture to a Lightning logger whose tracker shows pictures."""
+"""Logs a preview's files to a Lightning logger: its picture, and its video where the tracker shows videos."""
 
 from pathlib import Path
 
@@ -10,11 +10,15 @@ NAME = "preview"
 
 
 def log_picture(logger: Logger, file: Path, step: int) -> None:
-    """Hand a picture on; Lightning's loggers have no common word for it, so each is told in its own."""
+    """Hand a picture on, and the video beside it; each of Lightning's loggers has a word of its own for that."""
+    video = file.with_suffix(".mp4")
     if isinstance(logger, WandbLogger):
         logger.log_image(NAME, [str(file)], step=step)
+        if video.is_file():
+            logger.log_video(f"{NAME}_video", [str(video)], step=step, format=["mp4"])
     elif isinstance(logger, MLFlowLogger):
-        logger.experiment.log_artifact(logger.run_id, str(file), "samples")
+        for one in filter(Path.is_file, (file, video)):
+            logger.experiment.log_artifact(logger.run_id, str(one), "samples")
     elif isinstance(logger, TensorBoardLogger):
         import numpy as np
         from PIL import Image

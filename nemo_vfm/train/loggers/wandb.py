@@ -41,16 +41,20 @@ class WeightsAndBiases:
         name: the run's name; None takes the run folder's.
         entity: the user or team that owns the project; None takes the key's own.
         tags: words to find the run by.
+        group: a name that runs of one experiment share, under which its pages gather them.
+        job_type: what the run does, such as train or evaluate.
         mode: offline writes files alone; online sends while training.
     """
 
     def __init__(
         self, *, project: SentText = "nemo_vfm", name: SentText | None = None, entity: SentText | None = None,
-        tags: Sequence[SentText] = (), mode: Literal["offline", "online"] = "offline",
+        tags: Sequence[SentText] = (), group: SentText | None = None, job_type: SentText | None = None,
+        mode: Literal["offline", "online"] = "offline",
     ) -> None:  # fmt: skip
         listed = {f"tags.{number}": tag for number, tag in enumerate(tags)}
-        refuse_keys(KEY, project=project, name=name, entity=entity, **listed)
+        refuse_keys(KEY, project=project, name=name, entity=entity, group=group, job_type=job_type, **listed)
         self.project, self.name, self.entity, self.tags = project, name, entity, tuple(tags)
+        self.group, self.job_type = group, job_type
         self.mode: Literal["offline", "online"] = mode
 
     def recipients(self) -> Sequence[Recipient]:
@@ -75,6 +79,7 @@ class WeightsAndBiases:
         return _logger(wandb.init(
             project=conceal(self.project), name=conceal(self.name or folder.name), entity=self.entity,
             tags=[conceal(tag) for tag in self.tags] or None,
+            group=self.group and conceal(self.group), job_type=self.job_type and conceal(self.job_type),
             dir=str(folder.absolute()), id=identity.find_or_make(home / "id.json", self.entity, self.project),
             # Offline there is no server to ask, and asking for a resumption is a warning.
             resume="allow" if self.mode == "online" else None, reinit="create_new", settings=self._settings(wandb),
