@@ -5,13 +5,14 @@
 import gzip
 import io
 import json
+import re
+import shutil
 import tarfile
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
 import pytest
-import webdataset
 
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate, trust_list
 from nemo_vfm.core.errors import DataError, UserError
@@ -22,7 +23,8 @@ from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.data.shards.tar_sanitizer import Sieve
+from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_members import TarMembers
 from nemo_vfm.data.sources.piped import PipedTars
 from nemo_vfm.data.sources.streamed import StreamedTars
 from tests.data.conftest import LatentShards, mp4
@@ -149,45 +151,67 @@ def test_videos_are_cut_to_the_bucket_and_bad_ones_keep_their_place(tmp_path: Pa
     assert batch.weight_B.tolist() == [1, 1, 0, 1, 1] and data.faults.by_sample == {"clip2": 1}
 
 
+def test_equal_keys_in_a_batch_are_told_apart_by_the_tar_on_every_rank(tars: Path) -> None:
+    first = min(tars.glob("*.tar"))
+    for number in (0, 1):
+        shutil.copy(first, tars / f"copy{number}.tar")
+    for path in tars.glob("shard-*.tar"):
+        path.unlink()
+    whole = [take(data_of(tars, shuffle_buffer=1, batch_size=10), 1)[0].keys]
+    assert whole == [tuple(f"copy{number}.tar/{key:032x}" for number in (0, 1) for key in range(5))]
+    parts = [take(data_of(tars, shuffle_buffer=1, batch_size=10), 1, rank=rank, num_ranks=2)[0].keys for rank in (0, 1)]
+    assert [parts[0] + parts[1]] == whole
+
+
+def test_a_compressed_tar_is_a_sentence_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(gzip.compress(tar(tmp_path / "b", member("a.mp4", mp4())).read_bytes()))
+    sentence = f"{tmp_path / 'a.tar'} is not a tar that can be read: it is compressed; unpack it first, with gzip -dc"
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        index_tar(tmp_path / "a.tar")
+    assert list(tar_stream.samples_of(tar_stream.PlacedTar(tmp_path / "a.tar"), max_member_bytes=1)) == []
+    assert f"{sentence}; nothing more of it is read" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_sample_whose_latents_are_damaged_is_named_with_its_tar(latent_shards: LatentShards) -> None:
     folder = latent_shards([SMALL] * 7, bad={5: b"junk"})
     with pytest.raises(DataError, match=rf"sample {5:032x} in \S*shard-000001.tar: "):
         take(data_of(folder, shuffle_buffer=1, max_bad_in_a_row=1), 2)
 
 
-def read(sieve: Sieve) -> dict[str, bytes]:
-    files = webdataset.tariterators.tar_file_iterator(sieve)
-    return {file["fname"]: file["data"] for file in files}
+def read(members: TarMembers) -> dict[str, bytes]:
+    found = ((f"{one.key}.{one.extension}", members.read(one)) for one in members)
+    return {name: data for name, data in found if data is not None}
 
 
-def sieved(data: bytes) -> Sieve:
-    return Sieve(io.BytesIO(data), "x.tar", max_member_bytes=1 << 20)
+def members_of(data: bytes) -> TarMembers:
+    return TarMembers(io.BytesIO(data), "x.tar", max_member_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_a_sound_tar_passes_the_sieve_whole(tar_format: int, tmp_path: Path) -> None:
+def test_all_members_of_a_sound_tar_are_read(tar_format: int, tmp_path: Path) -> None:
     long = member("folder/" * 9 + "c.json", b"z" * 3000)
-    sieve = sieved(tar(tmp_path / "a.tar", *GOOD, long, tar_format=tar_format).read_bytes())
-    assert read(sieve) == {info.name: data for info, data in (*GOOD, long)} and not sieve.skipped
+    members = members_of(tar(tmp_path / "a.tar", *GOOD, long, tar_format=tar_format).read_bytes())
+    assert read(members) == {info.name: data for info, data in (*GOOD, long)} and not members.skipped
 
 
 HOSTILE = [
     member("../../x.txt"), member("/etc/x.txt"), member("x.txt", kind=tarfile.SYMTYPE, link="/etc/passwd"),
     member("x.txt", kind=tarfile.LNKTYPE, link="a.txt"), member("x.txt", kind=tarfile.CHRTYPE),
     member("d.mp4", b"x" * (2 << 20)),
-    member("x.txt", kind=tarfile.FIFOTYPE), member("new\nline.txt"), member("x.pkl"), member("x.PT"), member("a.txt"),
-    member("n" * 3000 + ".txt"), member("noextension"), member("x.txt", kind=tarfile.DIRTYPE),
+    member("x.txt", kind=tarfile.FIFOTYPE), member("new\nline.txt"), member("x.pkl"), member("x.PT"),
+    member("n" * 4096 + ".txt"), member("noextension"), member("x.txt", kind=tarfile.DIRTYPE), member("c\x9b.txt"),
+    member("d/.hidden.txt"), member("__meta__/x.txt"), member("x.__key__"), member("x.__BAD__"), member("\udcff.txt"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_hostile_members_do_not_pass_and_are_counted(hostile: Member, tar_format: int, tmp_path: Path) -> None:
-    sieve = sieved(
-        tar(tmp_path / "a.tar", *GOOD, hostile, member("z.txt", b"last"), tar_format=tar_format).read_bytes()
-    )
-    assert read(sieve) == {**{info.name: data for info, data in GOOD}, "z.txt": b"last"}
-    assert sieve.skipped.total() == 1
+    path = tar(tmp_path / "a.tar", *GOOD, hostile, member("z.txt", b"last"), tar_format=tar_format)
+    members, index = members_of(path.read_bytes()), index_tar(path)
+    assert read(members) == {**{info.name: data for info, data in GOOD}, "z.txt": b"last"}
+    assert members.skipped.total() == 1
+    assert index.skipped == members.skipped or hostile[0].size > 1 << 20, "with an index and without"
 
 
 def test_a_sparse_file_of_an_exabyte_is_passed_over() -> None:
@@ -204,8 +228,8 @@ def test_a_sparse_file_of_an_exabyte_is_passed_over() -> None:
     good = tarfile.TarInfo("z.txt")
     good.size = 4
     bombs = bytes(block) + bytes(512) + pax.tobuf(tarfile.PAX_FORMAT) + bytes(512)
-    sieve = sieved(bombs + good.tobuf() + b"last" + bytes(1532))
-    assert read(sieve) == {"z.txt": b"last"} and sieve.skipped == {"not a regular file": 2}
+    members = members_of(bombs + good.tobuf() + b"last" + bytes(1532))
+    assert read(members) == {"z.txt": b"last"} and members.skipped == {"not a regular file": 2}
 
 
 def test_a_size_in_a_pax_header_is_honoured_as_tar_does() -> None:
@@ -213,15 +237,15 @@ def test_a_size_in_a_pax_header_is_honoured_as_tar_does() -> None:
     info.size, info.pax_headers = 0, {"size": "1024"}
     good = tarfile.TarInfo("z.txt")
     good.size = 4
-    sieve = sieved(info.tobuf(tarfile.PAX_FORMAT) + b"m" * 1024 + good.tobuf() + b"last" + bytes(1532))
-    assert read(sieve) == {"big.mp4": b"m" * 1024, "z.txt": b"last"}
+    members = members_of(info.tobuf(tarfile.PAX_FORMAT) + b"m" * 1024 + good.tobuf() + b"last" + bytes(1532))
+    assert read(members) == {"big.mp4": b"m" * 1024, "z.txt": b"last"}
 
 
-@pytest.mark.parametrize("cut", [100, 700, 1100, 2100, 2600])
+@pytest.mark.parametrize("cut", [514, 700, 1100, 2100, 2600])
 def test_a_tar_cut_short_gives_its_whole_members(cut: int, tmp_path: Path) -> None:
     data = tar(tmp_path / "a.tar", *GOOD, tar_format=tarfile.USTAR_FORMAT).read_bytes()[:cut]
-    found = read(sieved(data))
-    assert list(found) == [info.name for info, _ in GOOD][: (cut - 0) // 1024]
+    found = read(members_of(data))
+    assert list(found) == [info.name for info, _ in GOOD][: (cut + 512 - 6) // 1024]
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -237,7 +261,7 @@ def test_a_header_that_claims_gigabytes_is_not_held() -> None:
     head = tarfile.TarInfo("././@LongLink")
     head.type, head.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
     with pytest.raises(DataError, match="claims"):
-        read(sieved(head.tobuf(tarfile.GNU_FORMAT) + bytes(10240)))
+        read(members_of(head.tobuf(tarfile.GNU_FORMAT) + bytes(10240)))
 
 
 def test_tars_without_a_sample_end_with_a_sentence_and_not_never(tmp_path: Path) -> None:
