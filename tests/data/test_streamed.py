@@ -12,6 +12,8 @@ from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate, trust_list
@@ -19,14 +21,20 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
-from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_counts import TarCounts
 from nemo_vfm.data.shards.tar_members import TarMembers
+from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.shards.tar_stream import PlacedTar
 from nemo_vfm.data.sources.piped import PipedTars
+from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.sources.video_folder import VideoFolder
 from tests.data.conftest import LatentShards, mp4
 from tests.data.test_shard_data import SMALL, contents
 from tests.data.test_tar import GOOD, Member, member, tar
@@ -299,6 +307,63 @@ def test_trusted_commands_give_the_same_batches(tars: Path) -> None:
     assert contents(take(piped, 7)) == whole
     with pytest.raises(DataError, match="cannot be read"):
         take(PipedTars(commands=["false"], batch_size=1, bucket=Bucket(32, 32, 5)), 1)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("reader", ["folder", "shards", "streamed"])
+def test_what_training_does_not_see_is_counted_and_said(
+    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = cv2.imencode(".png", np.zeros((64, 64, 3), np.uint16))[1].tobytes()
+    files = {
+        "a.mp4": mp4(seed=1), "a.TXT": b"A", "b.my.video.mp4": mp4(seed=2), "b.my.video.json": b'{"caption": "B"}',
+        "c.png": deep, "c.caption": b"C", "d.MP4": mp4(seed=3), "d.txt": b" ", "d.cls": b"7", "d.seg.PNG": deep[:99],
+        "e.mp4": mp4(seed=4), "e.cls": b"8", "e.npy": b"9",
+    }  # fmt: skip
+    size = Bucket(48, 32, 5, 8)
+    both = {"film": size, "still": Bucket(48, 32, 1)}
+    if reader == "folder":
+        del files["d.seg.PNG"]  # there it is a picture of its own
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        data: Feed | StreamedTars = VideoFolder(path=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
+    else:
+        tar(tmp_path / "a.tar", *(member(name, content) for name, content in files.items()))
+        data = StreamedTars(tars=tmp_path, batch_size=1, bucket=size)
+        if reader == "shards":
+            data = ShardData(shards=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
+    data.start(seed=0, first_batch=0)
+    batches = list(islice(data.train_dataloader(), 40))
+    place = f"{tmp_path}/a.tar" if reader == "streamed" else str(tmp_path)
+    said = told(capsys)
+    assert said.count(f"2 of 5 samples in {place} have no caption") == 1 == said.count("no caption")
+    assert said.count("One image has 16 bits a channel, of which the upper 8 are used") == 1
+    unread = f"members in {place} that nothing reads: 2 .cls, 1 .seg.png, 1 .npy"
+    assert said.count(unread) == (reader != "folder") == said.count("nothing reads")
+    captions = {caption for batch in batches for caption, weight in zip(batch.captions, batch.weight_B, strict=True)
+                if weight}  # fmt: skip
+    assert captions == {"A", "B", ""} | ({"C"} if reader != "streamed" else set())
+
+
+def test_streams_say_what_is_missing_of_their_first_tar_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        tar(tmp_path / f"{number}.tar", member("a.txt"), member("b.mp4"), member("c.mp4"), member("c.text", b" "))
+    order = TarOrder(
+        [PlacedTar(tmp_path / f"{number}.tar") for number in range(3)], TarCounts(None), 1, seed=0, max_member_bytes=9
+    )
+    list(islice(order.samples(0), 50))
+    said = told(capsys)
+    assert [said.count(f"2 of 3 samples in {tmp_path}/{number}.tar have no caption") for number in range(3)] == [
+        1,
+        0,
+        0,
+    ]
+    assert said.count("6 of 9 samples in the 3 tars have no caption") == 1 and said.count("no caption") == 2
 
 
 def test_what_is_streamed_is_not_held_out_and_impossible_values_are_refused(tars: Path) -> None:

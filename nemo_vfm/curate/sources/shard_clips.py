@@ -23,7 +23,8 @@ from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.clip_id import Clip
-from nemo_vfm.data.shards.sample_reader import IMAGES, VIDEOS, caption_of
+from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
+from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.shards.shard_index import read_shards_json
 from nemo_vfm.data.video.decode import open_video
@@ -52,7 +53,7 @@ class ShardClip:
 
     def media(self) -> str | None:
         """The extension of its video or picture; None where it has neither."""
-        return next((extension for extension in (*VIDEOS, *IMAGES) if extension in self.entry.members), None)
+        return media_among(self.entry.members)
 
     def read(self) -> bytes:
         """The bytes of its video or picture.
@@ -80,20 +81,20 @@ class ShardClip:
         first, count = _whole(own.get("first_frame"), 0), int(facts["num_frames"])
         source = str(own.get("source_id") or self.entry.key)
         clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.entry.key)
-        scores, is_image = own.get("scores"), self.media() in IMAGES
+        scores, still = own.get("scores"), is_image(self.media())
         record = ClipRecord(
             clip, str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}"), (Path(self.entry.shard),), fps,
-            int(facts["width"]), int(facts["height"]), 0 if is_image else round(count / fps * 1e6),
-            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=is_image,
+            int(facts["width"]), int(facts["height"]), 0 if still else round(count / fps * 1e6),
+            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=still,
         )  # fmt: skip
-        record.caption = caption_of(self.shards, self.entry) if "txt" in self.entry.members else ""
+        record.caption = caption_of(self.shards, self.entry)
         return record
 
     def _json(self) -> Mapping[str, Json]:
-        if "json" not in self.entry.members:
+        if (name := json_among(self.entry.members)) is None:
             return self.entry.index
         try:
-            content = json.loads(self.shards.read(self.entry, "json"))
+            content = json.loads(self.shards.read(self.entry, name))
         except (ValueError, RecursionError, DataError):
             return self.entry.index
         return {**content, **self.entry.index} if isinstance(content, dict) else self.entry.index
