@@ -60,7 +60,7 @@ class Remembering:
             ):
                 records.append(self._record(clip, seen, caches))
                 hashes.append(seen.key)
-                line.advance(note=clip.entry.key)
+                line.advance(note=clip.key)
         return records, hashes
 
     def _caches(self) -> dict[str, Cache]:
@@ -117,7 +117,7 @@ class _See:
 
     def _look(self, clip: ShardClip, data: bytes, seen: _Seen) -> None:
         known = {name: cache.get(seen.key) for name, cache in self.caches.items()}
-        picture = self.thumbnails / f"{clip.entry.key}.jpg"
+        picture = self.thumbnails / f"{clip.key}.jpg"
         if all(value is not None for value in known.values()) and picture.is_file():
             seen.vectors = {name: value["vector"] for name, value in known.items()}
             seen.facts = next(iter(known.values()))["facts"]

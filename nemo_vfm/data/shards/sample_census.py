@@ -43,8 +43,8 @@ class Census:
         self._without_caption += not _has_caption(samples, entry)
         for name in unread:
             self._unread[name] += 1
-        if is_image(media) and "fps" not in entry.index:  # what has an index was looked at by who wrote it
-            self._deep += _is_deep(samples, entry, media or "")
+        if media is not None and is_image(media):
+            self._deep += bool(entry.index.get("is_deep")) if "fps" in entry.index else _is_deep(samples, entry, media)
 
     def tell(self, where: str) -> None:
         """Say it, of the samples in `where`; nothing where there are none."""
