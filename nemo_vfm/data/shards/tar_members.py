@@ -113,20 +113,20 @@ class TarMembers:
     ) -> None:
         self._source, self._name, self._max_member_bytes, self._skip = source, name, max_member_bytes, skip
         self.skipped: Counter[str] = Counter()  #: reason -> how many members were left out for it
-        self._position, self._next_header = 0, 0
+        self._position = 0
 
     def __iter__(self) -> Iterator[Member]:
         for info in self._files():
             # Links, folders and devices have no bytes, whatever their header says of a size.
             size = info.size if info.isreg() or info.type not in tarfile.SUPPORTED_TYPES else 0
-            self._next_header = self._position + size + -size % BLOCK
+            next_header = self._position + size + -size % BLOCK
             named = key_and_extension(info.name)
             reason = _why_not(info, named, self._max_member_bytes)
             if named is None or reason is not None:
                 self.skipped[reason or NO_NAME] += 1
             else:
                 yield Member(*named, self._position, info.size)
-            self._pass(self._next_header - self._position)
+            self._pass(next_header - self._position)
 
     def read(self, member: Member) -> bytes | None:
         """The bytes of the member that was given last; None where the tar ends before them, which is counted."""
