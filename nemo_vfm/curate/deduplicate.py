@@ -78,7 +78,7 @@ class Deduplicate:
         if (known := _finished(folder, state)) is not None:
             return Outcome(known["summary"], known["figures"], did_nothing=True)
         done.unlink(missing_ok=True)
-        exact = _first_of([clip.entry.key for clip in clips])
+        exact = _first_of([clip.key for clip in clips])
         looked = [clip for place, clip in enumerate(clips) if place not in exact]
         remembering = Remembering(self.stages, folder / "work", folder / "thumbnails", self.workers)
         records, hashes = remembering.records(looked)
@@ -143,7 +143,7 @@ class Deduplicate:
         def fill(partial: Path) -> None:
             with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
                 for clip in kept:
-                    writer.write(clip.entry.key, clip.members(), clip.entry.index)
+                    writer.write(clip.key, clip.members(), clip.entry.index)
 
         replace_folder(folder / "shards", fill)
         known = {f"{record.clip.id}.jpg" for record in records}

@@ -24,7 +24,8 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
-from nemo_vfm.data.shards.sample_reader import TEXT, caption_of
+from nemo_vfm.data.shards.sample_members import TEXT
+from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards

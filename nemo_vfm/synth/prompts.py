@@ -101,13 +101,17 @@ class CaptionPrompts:
         Raises:
             NothingKept: no clip has a caption.
         """
+        from nemo_vfm.data.shards.sample_reader import caption_of
         from nemo_vfm.data.shards.shard_files import ShardSet
 
-        captions = dict.fromkeys(str(entry.index.get("caption", "")) for entry in ShardSet(self.shards).entries)
-        captions.pop("", None)
+        shards, captions = ShardSet(self.shards), dict[str, None]()
+        for text in filter(None, (caption_of(shards, entry) for entry in shards.entries)):
+            captions[text] = None
+            if len(captions) == self.num:
+                break
         if not captions:
             raise NothingKept(f"no clip in {self.shards} has a caption to use as a prompt")
-        return [Prompt(text) for text in list(captions)[: self.num]]
+        return [Prompt(text) for text in captions]
 
 
 class StoryPrompts:

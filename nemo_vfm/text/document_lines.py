@@ -15,12 +15,13 @@ from typing import IO, Any, cast
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE
 from nemo_vfm.text.text_splits import Span
 
 _ROWS_AT_ONCE = 64
 _BROKEN = "damaged from here on: {}"
-#: Why members of a tar are left out that would be no documents anyway; see data/shards/tar.py.
-_NO_DOCUMENTS = {"a folder", "not a regular file", "a name that is no key and extension", "a format that can hold code"}
+#: Why members of a tar are left out that would be no documents anyway.
+_NO_DOCUMENTS = {A_FOLDER, NOT_A_FILE, NO_NAME, CAN_HOLD_CODE}
 
 
 @dataclass(frozen=True, slots=True)

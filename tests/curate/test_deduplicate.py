@@ -22,6 +22,7 @@ from nemo_vfm.curate.sources.shard_clips import open_all
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.models.scorer import Scorer
+from tests.data.test_tar import member, tar
 from tests.support.encoders import tiny_clip
 from tests.support.films import FPS, pan
 
@@ -198,6 +199,20 @@ def test_shards_of_others_without_json_or_index_are_read(tmp_path: Path):
     for path in folder.glob("*.json"):
         path.unlink()
     assert job([folder]).run(Run(tmp_path / "run")).figures == {"clips": 2.0, "clips_kept": 1.0}
+
+
+def test_equal_and_odd_keys_in_tars_of_others_are_samples_of_their_own(tmp_path: Path):
+    for number, folder in enumerate(("one", "two")):
+        (tmp_path / folder).mkdir()
+        for tar_name in ("0.tar", "1.tar"):
+            films = {f"./{n}.film.MP4": media(tmp_path, pan(10 * number + 5 * int(tar_name[0]) + n)) for n in range(2)}
+            tar(tmp_path / folder / tar_name, *(member(name, data) for name, data in films.items()))
+    outcome = job([tmp_path / "one", tmp_path / "two"]).run(Run(tmp_path / "run"))
+    assert outcome.figures == {"clips": 8.0, "clips_kept": 8.0}
+    written = ShardSet(tmp_path / "run/shards")
+    assert len({entry.key for entry in written.entries}) == 8
+    assert len({written.read(entry, "film.mp4") for entry in written.entries}) == 8
+    assert len([*(tmp_path / "run/thumbnails").iterdir()]) == 8
 
 
 def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):

@@ -24,10 +24,11 @@ from nemo_vfm.curate.score.text_overlay import TextOverlay
 from nemo_vfm.curate.score.ticker import Ticker
 from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.video.image_file import open_image
-from nemo_vfm.data.video.media_info import facts_of_files
 from nemo_vfm.report import page
 from tests.curate.test_encode_shards import _Letters, _Mean
 from tests.curate.test_job import outputs, rows
@@ -265,6 +266,10 @@ def test_images_of_16_bits_are_counted_and_said_where_they_become_8(tmp_path, ca
     for time in ("first", "again"):
         both(folder).run(Run(tmp_path / time))
         assert "2 images have 16 bits a channel" in " ".join(capsys.readouterr().err.split())
-    for index in (tmp_path / "index.json",) * 2:
-        facts_of_files({one.name: one for one in folder.iterdir()}, index)
-        assert "2 images have 16 bits a channel" in " ".join(capsys.readouterr().err.split())
+    readers: list[Feed] = [ShardData(shards=tmp_path / "first/shards", batch_size=1, buckets=BUCKETS)]
+    readers += [
+        VideoFolder(path=folder, index=tmp_path / "index.json", batch_size=1, buckets=BUCKETS) for _ in range(2)
+    ]
+    for reader in readers:
+        reader.start(seed=0, first_batch=0)
+        assert " ".join(capsys.readouterr().err.split()).count("2 images have 16 bits a channel") == 1

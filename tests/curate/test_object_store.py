@@ -32,7 +32,7 @@ def films(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "deep").mkdir()
     write_film(folder / "b.mp4", pan(1))
     write_film(folder / "deep" / "a.mp4", pan(2))
-    (folder / "deep" / "a.txt").write_text("a striped thing")
+    (folder / "deep" / "a.TXT").write_text("a striped thing")
     (folder / "noise.mp4").write_bytes(b"no video" * 400)
     return folder
 
@@ -73,7 +73,7 @@ def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path)
     (found,) = source.files()
     with found.here() as path:
         assert found.name == "a.mp4" and path.read_bytes() == (films / "deep/a.mp4").read_bytes()
-    assert path.with_suffix(".txt").read_text() == "a striped thing"
+    assert path.with_suffix(".TXT").read_text() == "a striped thing"
 
 
 def test_nothing_there_and_nowhere_to_fetch_to_are_said(bucket: Bucket, tmp_path: Path) -> None:

@@ -5,26 +5,36 @@
 import gzip
 import io
 import json
+import re
+import shutil
 import tarfile
 from collections import Counter
 from itertools import islice
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
-import webdataset
 
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, locate, trust_list
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
-from nemo_vfm.data.batching.bucket import Bucket
+from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards import tar_order, tar_stream
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.shards.shard_upload import upload_shards
-from nemo_vfm.data.shards.tar_sanitizer import Sieve
+from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_counts import TarCounts
+from nemo_vfm.data.shards.tar_members import TarMembers
+from nemo_vfm.data.shards.tar_order import TarOrder
+from nemo_vfm.data.shards.tar_stream import PlacedTar
 from nemo_vfm.data.sources.piped import PipedTars
+from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.sources.video_folder import VideoFolder
 from tests.data.conftest import LatentShards, mp4
 from tests.data.test_shard_data import SMALL, contents
 from tests.data.test_tar import GOOD, Member, member, tar
@@ -149,45 +159,67 @@ def test_videos_are_cut_to_the_bucket_and_bad_ones_keep_their_place(tmp_path: Pa
     assert batch.weight_B.tolist() == [1, 1, 0, 1, 1] and data.faults.by_sample == {"clip2": 1}
 
 
+def test_equal_keys_in_a_batch_are_told_apart_by_the_tar_on_every_rank(tars: Path) -> None:
+    first = min(tars.glob("*.tar"))
+    for number in (0, 1):
+        shutil.copy(first, tars / f"copy{number}.tar")
+    for path in tars.glob("shard-*.tar"):
+        path.unlink()
+    whole = [take(data_of(tars, shuffle_buffer=1, batch_size=10), 1)[0].keys]
+    assert whole == [tuple(f"copy{number}.tar/{key:032x}" for number in (0, 1) for key in range(5))]
+    parts = [take(data_of(tars, shuffle_buffer=1, batch_size=10), 1, rank=rank, num_ranks=2)[0].keys for rank in (0, 1)]
+    assert [parts[0] + parts[1]] == whole
+
+
+def test_a_compressed_tar_is_a_sentence_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.tar").write_bytes(gzip.compress(tar(tmp_path / "b", member("a.mp4", mp4())).read_bytes()))
+    sentence = f"{tmp_path / 'a.tar'} is not a tar that can be read: it is compressed; unpack it first, with gzip -dc"
+    with pytest.raises(DataError, match=re.escape(sentence)):
+        index_tar(tmp_path / "a.tar")
+    assert list(tar_stream.samples_of(tar_stream.PlacedTar(tmp_path / "a.tar"), max_member_bytes=1)) == []
+    assert f"{sentence}; nothing more of it is read" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_sample_whose_latents_are_damaged_is_named_with_its_tar(latent_shards: LatentShards) -> None:
     folder = latent_shards([SMALL] * 7, bad={5: b"junk"})
     with pytest.raises(DataError, match=rf"sample {5:032x} in \S*shard-000001.tar: "):
         take(data_of(folder, shuffle_buffer=1, max_bad_in_a_row=1), 2)
 
 
-def read(sieve: Sieve) -> dict[str, bytes]:
-    files = webdataset.tariterators.tar_file_iterator(sieve)
-    return {file["fname"]: file["data"] for file in files}
+def read(members: TarMembers) -> dict[str, bytes]:
+    found = ((f"{one.key}.{one.extension}", members.read(one)) for one in members)
+    return {name: data for name, data in found if data is not None}
 
 
-def sieved(data: bytes) -> Sieve:
-    return Sieve(io.BytesIO(data), "x.tar", max_member_bytes=1 << 20)
+def members_of(data: bytes) -> TarMembers:
+    return TarMembers(io.BytesIO(data), "x.tar", max_member_bytes=1 << 20)
 
 
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT])
-def test_a_sound_tar_passes_the_sieve_whole(tar_format: int, tmp_path: Path) -> None:
+def test_all_members_of_a_sound_tar_are_read(tar_format: int, tmp_path: Path) -> None:
     long = member("folder/" * 9 + "c.json", b"z" * 3000)
-    sieve = sieved(tar(tmp_path / "a.tar", *GOOD, long, tar_format=tar_format).read_bytes())
-    assert read(sieve) == {info.name: data for info, data in (*GOOD, long)} and not sieve.skipped
+    members = members_of(tar(tmp_path / "a.tar", *GOOD, long, tar_format=tar_format).read_bytes())
+    assert read(members) == {info.name: data for info, data in (*GOOD, long)} and not members.skipped
 
 
 HOSTILE = [
     member("../../x.txt"), member("/etc/x.txt"), member("x.txt", kind=tarfile.SYMTYPE, link="/etc/passwd"),
     member("x.txt", kind=tarfile.LNKTYPE, link="a.txt"), member("x.txt", kind=tarfile.CHRTYPE),
     member("d.mp4", b"x" * (2 << 20)),
-    member("x.txt", kind=tarfile.FIFOTYPE), member("new\nline.txt"), member("x.pkl"), member("x.PT"), member("a.txt"),
-    member("n" * 3000 + ".txt"), member("noextension"), member("x.txt", kind=tarfile.DIRTYPE),
+    member("x.txt", kind=tarfile.FIFOTYPE), member("new\nline.txt"), member("x.pkl"), member("x.PT"),
+    member("n" * 4096 + ".txt"), member("noextension"), member("x.txt", kind=tarfile.DIRTYPE), member("c\x9b.txt"),
+    member("d/.hidden.txt"), member("__meta__/x.txt"), member("x.__key__"), member("x.__BAD__"), member("\udcff.txt"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 @pytest.mark.parametrize("tar_format", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
 def test_hostile_members_do_not_pass_and_are_counted(hostile: Member, tar_format: int, tmp_path: Path) -> None:
-    sieve = sieved(
-        tar(tmp_path / "a.tar", *GOOD, hostile, member("z.txt", b"last"), tar_format=tar_format).read_bytes()
-    )
-    assert read(sieve) == {**{info.name: data for info, data in GOOD}, "z.txt": b"last"}
-    assert sieve.skipped.total() == 1
+    path = tar(tmp_path / "a.tar", *GOOD, hostile, member("z.txt", b"last"), tar_format=tar_format)
+    members, index = members_of(path.read_bytes()), index_tar(path)
+    assert read(members) == {**{info.name: data for info, data in GOOD}, "z.txt": b"last"}
+    assert members.skipped.total() == 1
+    assert index.skipped == members.skipped or hostile[0].size > 1 << 20, "with an index and without"
 
 
 def test_a_sparse_file_of_an_exabyte_is_passed_over() -> None:
@@ -204,8 +236,8 @@ def test_a_sparse_file_of_an_exabyte_is_passed_over() -> None:
     good = tarfile.TarInfo("z.txt")
     good.size = 4
     bombs = bytes(block) + bytes(512) + pax.tobuf(tarfile.PAX_FORMAT) + bytes(512)
-    sieve = sieved(bombs + good.tobuf() + b"last" + bytes(1532))
-    assert read(sieve) == {"z.txt": b"last"} and sieve.skipped == {"not a regular file": 2}
+    members = members_of(bombs + good.tobuf() + b"last" + bytes(1532))
+    assert read(members) == {"z.txt": b"last"} and members.skipped == {"not a regular file": 2}
 
 
 def test_a_size_in_a_pax_header_is_honoured_as_tar_does() -> None:
@@ -213,15 +245,15 @@ def test_a_size_in_a_pax_header_is_honoured_as_tar_does() -> None:
     info.size, info.pax_headers = 0, {"size": "1024"}
     good = tarfile.TarInfo("z.txt")
     good.size = 4
-    sieve = sieved(info.tobuf(tarfile.PAX_FORMAT) + b"m" * 1024 + good.tobuf() + b"last" + bytes(1532))
-    assert read(sieve) == {"big.mp4": b"m" * 1024, "z.txt": b"last"}
+    members = members_of(info.tobuf(tarfile.PAX_FORMAT) + b"m" * 1024 + good.tobuf() + b"last" + bytes(1532))
+    assert read(members) == {"big.mp4": b"m" * 1024, "z.txt": b"last"}
 
 
-@pytest.mark.parametrize("cut", [100, 700, 1100, 2100, 2600])
+@pytest.mark.parametrize("cut", [514, 700, 1100, 2100, 2600])
 def test_a_tar_cut_short_gives_its_whole_members(cut: int, tmp_path: Path) -> None:
     data = tar(tmp_path / "a.tar", *GOOD, tar_format=tarfile.USTAR_FORMAT).read_bytes()[:cut]
-    found = read(sieved(data))
-    assert list(found) == [info.name for info, _ in GOOD][: (cut - 0) // 1024]
+    found = read(members_of(data))
+    assert list(found) == [info.name for info, _ in GOOD][: (cut + 512 - 6) // 1024]
 
 
 @pytest.mark.parametrize("kind", ["gz", "bz2", "xz"])
@@ -237,7 +269,7 @@ def test_a_header_that_claims_gigabytes_is_not_held() -> None:
     head = tarfile.TarInfo("././@LongLink")
     head.type, head.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
     with pytest.raises(DataError, match="claims"):
-        read(sieved(head.tobuf(tarfile.GNU_FORMAT) + bytes(10240)))
+        read(members_of(head.tobuf(tarfile.GNU_FORMAT) + bytes(10240)))
 
 
 def test_tars_without_a_sample_end_with_a_sentence_and_not_never(tmp_path: Path) -> None:
@@ -275,6 +307,63 @@ def test_trusted_commands_give_the_same_batches(tars: Path) -> None:
     assert contents(take(piped, 7)) == whole
     with pytest.raises(DataError, match="cannot be read"):
         take(PipedTars(commands=["false"], batch_size=1, bucket=Bucket(32, 32, 5)), 1)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("reader", ["folder", "shards", "streamed"])
+def test_what_training_does_not_see_is_counted_and_said(
+    reader: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    deep = cv2.imencode(".png", np.zeros((64, 64, 3), np.uint16))[1].tobytes()
+    files = {
+        "a.mp4": mp4(seed=1), "a.TXT": b"A", "b.my.video.mp4": mp4(seed=2), "b.my.video.json": b'{"caption": "B"}',
+        "c.png": deep, "c.caption": b"C", "d.MP4": mp4(seed=3), "d.txt": b" ", "d.cls": b"7", "d.seg.PNG": deep[:99],
+        "e.mp4": mp4(seed=4), "e.cls": b"8", "e.npy": b"9",
+    }  # fmt: skip
+    size = Bucket(48, 32, 5, 8)
+    both = {"film": size, "still": Bucket(48, 32, 1)}
+    if reader == "folder":
+        del files["d.seg.PNG"]  # there it is a picture of its own
+        for name, content in files.items():
+            (tmp_path / name).write_bytes(content)
+        data: Feed | StreamedTars = VideoFolder(path=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
+    else:
+        tar(tmp_path / "a.tar", *(member(name, content) for name, content in files.items()))
+        data = StreamedTars(tars=tmp_path, batch_size=1, bucket=size)
+        if reader == "shards":
+            data = ShardData(shards=tmp_path, batch_size=1, buckets=Buckets(buckets=both))
+    data.start(seed=0, first_batch=0)
+    batches = list(islice(data.train_dataloader(), 40))
+    place = f"{tmp_path}/a.tar" if reader == "streamed" else str(tmp_path)
+    said = told(capsys)
+    assert said.count(f"2 of 5 samples in {place} have no caption") == 1 == said.count("no caption")
+    assert said.count("One image has 16 bits a channel, of which the upper 8 are used") == 1
+    unread = f"members in {place} that nothing reads: 2 .cls, 1 .seg.png, 1 .npy"
+    assert said.count(unread) == (reader != "folder") == said.count("nothing reads")
+    captions = {caption for batch in batches for caption, weight in zip(batch.captions, batch.weight_B, strict=True)
+                if weight}  # fmt: skip
+    assert captions == {"A", "B", ""} | ({"C"} if reader != "streamed" else set())
+
+
+def test_streams_say_what_is_missing_of_their_first_tar_and_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(3):
+        tar(tmp_path / f"{number}.tar", member("a.txt"), member("b.mp4"), member("c.mp4"), member("c.text", b" "))
+    order = TarOrder(
+        [PlacedTar(tmp_path / f"{number}.tar") for number in range(3)], TarCounts(None), 1, seed=0, max_member_bytes=9
+    )
+    list(islice(order.samples(0), 50))
+    said = told(capsys)
+    assert [said.count(f"2 of 3 samples in {tmp_path}/{number}.tar have no caption") for number in range(3)] == [
+        1,
+        0,
+        0,
+    ]
+    assert said.count("6 of 9 samples in the 3 tars have no caption") == 1 and said.count("no caption") == 2
 
 
 def test_what_is_streamed_is_not_held_out_and_impossible_values_are_refused(tars: Path) -> None:

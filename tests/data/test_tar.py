@@ -4,17 +4,22 @@
 
 import ast
 import io
+import re
 import tarfile
+import unicodedata
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from webdataset.tariterators import base_plus_ext, group_by_keys, tar_file_expander
 
 import nemo_vfm.data
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.data.shards.tar import index_tar
+from nemo_vfm.data.shards.tar_stream import PlacedTar, samples_of
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -37,6 +42,93 @@ def tar(path: Path, *members: Member, tar_format: int = tarfile.PAX_FORMAT) -> P
 GOOD = (member("a.txt", b"first"), member("a.mp4", b"film"), member("dir/b.txt", b"second"))
 
 
+#: Parts of names, safe and otherwise.
+_PARTS = st.text("aB1. _-é東\u202e\x85\x7f\n:\\~#", min_size=1, max_size=6) | st.sampled_from(
+    [".", "..", "__a__", "v1.0", "x" * 120]
+)
+_SUFFIXES = st.sampled_from(["mp4", "MP4", "Seg.PNG", "video.mp4", "txt", "é", "0", "cls", "a b"])
+
+
+def of_webdataset(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    """Key and members of each sample, as webdataset reads the tar."""
+    with path.open("rb") as file:
+        found = [dict(s) for s in group_by_keys(tar_file_expander([{"url": "", "stream": file}]))]
+    return [(s["__key__"], {n: data for n, data in s.items() if isinstance(data, bytes)}) for s in found]
+
+
+def streamed(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    return [(raw.key, dict(raw.members)) for raw in samples_of(PlacedTar(path), max_member_bytes=1 << 20)]
+
+
+def indexed(path: Path) -> list[tuple[str, dict[str, bytes]]]:
+    data = path.read_bytes()
+    return [(key, {n: data[at : at + size] for n, (at, size) in members.items()})
+            for key, members in index_tar(path).samples.items()]  # fmt: skip
+
+
+def is_safe(name: str) -> bool:
+    """Of a member, by the rule in docs/loading.md."""
+    control = any(unicodedata.category(char) in ("Cc", "Cs") for char in name)
+    hidden = name.rpartition("/")[2].startswith(".")
+    return not control and not hidden and ".." not in re.split(r"[/\\]", name) and not name.startswith("/")
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.builds("/".join, st.lists(_PARTS, min_size=1, max_size=3)), min_size=1, max_size=4),
+    st.lists(_SUFFIXES, min_size=1, max_size=3, unique_by=str.lower),
+    st.sampled_from([tarfile.PAX_FORMAT, tarfile.GNU_FORMAT]),
+)
+def test_members_of_safe_names_are_those_that_webdataset_reads(
+    tmp_path_factory, stems: list[str], suffixes: list[str], tar_format: int
+) -> None:
+    by_key = {base_plus_ext(f"{stem}.x")[0]: stem for stem in stems}  # samples stand side by side, each key once
+    names = [f"{stem}.{suffix}" for stem in by_key.values() for suffix in suffixes]
+    folder, safe = tmp_path_factory.mktemp("tars"), [name for name in names if is_safe(name)]
+    expected = of_webdataset(
+        tar(folder / "safe.tar", *[member(name, name.encode()) for name in safe], tar_format=tar_format)
+    )
+    path = tar(folder / "all.tar", *[member(name, name.encode()) for name in names], tar_format=tar_format)
+    assert streamed(path) == indexed(path) == expected
+    assert index_tar(path).skipped.total() == len(names) - sum(len(members) for _, members in expected)
+
+
+def test_a_name_that_is_not_utf_8_is_left_out_and_counted(tmp_path: Path) -> None:
+    for tar_format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):
+        index = index_tar(tar(tmp_path / "a.tar", *GOOD, member("caf\udce9.mp4"), tar_format=tar_format))
+        assert index.samples.keys() == {"a", "dir/b"} and index.skipped.total() == 1
+
+
+def test_a_second_sample_of_a_key_is_left_out_whole_and_counted(tmp_path: Path) -> None:
+    """Its json would otherwise speak of another film."""
+    again = [member("a.mp4", b"other"), member("a.json", b"{}")]
+    path = tar(tmp_path / "a.tar", *GOOD, *again, member("a.TXT"), member("c.txt", b"third"))
+    expected = [("a", {"txt": b"first", "mp4": b"film"}), ("dir/b", {"txt": b"second"}), ("c", {"txt": b"third"})]
+    assert streamed(path) == indexed(path) == expected
+    assert index_tar(path).skipped == {"a key that came before": 3}
+
+
+def test_members_of_a_sample_that_stand_apart_are_found_by_the_index(tmp_path: Path) -> None:
+    path = tar(tmp_path / "a.tar", member("a.mp4"), member("b.mp4"), member("a.txt", b"A"), member("b.txt", b"B"))
+    assert dict(indexed(path)) == {"a": {"mp4": b"x", "txt": b"A"}, "b": {"mp4": b"x", "txt": b"B"}}
+
+
+def test_equal_keys_in_two_tars_are_two_samples_told_apart_by_the_tar(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+        for number in (0, 1):
+            said = f"{folder} {number}".encode()
+            tar(tmp_path / folder / f"{number}.tar", member("0.txt", said), member(f"own{folder}{number}.txt", said))
+    shards = ShardSet(tmp_path / "one")
+    assert {entry.key: shards.read(entry, "txt") for entry in shards.entries} == {
+        "0.tar/0": b"one 0", "ownone0": b"one 0", "1.tar/0": b"one 1", "ownone1": b"one 1",
+    }  # fmt: skip
+    both = named_shards([tmp_path / "one", tmp_path / "two"], None)
+    assert len(both.entries) == 8 == len({entry.key for entry in both.entries})
+    found = {(Path(entry.shard).parent.name, both.read(entry, "txt").decode()[:3]) for entry in both.entries}
+    assert found == {("one", "one"), ("two", "two")}
+
+
 def test_a_foreign_webdataset_is_listed_by_its_headers(tmp_path: Path) -> None:
     for tar_format in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT, tarfile.USTAR_FORMAT):
         tar(tmp_path / "a.tar", *GOOD, tar_format=tar_format)
@@ -53,7 +145,8 @@ def test_a_foreign_webdataset_is_listed_by_its_headers(tmp_path: Path) -> None:
         member("x.txt", kind=tarfile.SYMTYPE, link="/etc/passwd"),
         member("x.txt", kind=tarfile.LNKTYPE, link="a.txt"), member("x.txt", kind=tarfile.CHRTYPE),
         member("x.txt", kind=tarfile.FIFOTYPE), member("new\nline.txt"), member("x.pkl"), member("x.pt"),
-        member("x.weights.pth"), member("x.pyd"), member("noextension"), member(".hidden"), member("a.txt", b"again"),
+        member("x.weights.pth"), member("x.pyd"), member("noextension"), member(".hidden"),
+        member("dir/b.txt", b"again"),
         member("n" * 3000 + "/../x.txt"),
     ],
 )  # fmt: skip

@@ -11,12 +11,13 @@ from typing import TypeVar
 
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.core.errors import DataError, NemoVfmError
-from nemo_vfm.core.log import bar, warn
+from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
+from nemo_vfm.curate.caption.description import DESCRIPTION
 from nemo_vfm.curate.caption.kept_captions import KeptCaptions, caption_journal
 from nemo_vfm.curate.stage import Captioner, ClipRecord
 
@@ -84,9 +85,20 @@ def write_captions(
     with caption_journal(folder, journal_name) if keeps else nullcontext() as journal:
         _caption_all(records, captioners, media_path, journal, report)
     report.by.update(record.caption_by for record in records)
+    _tell(records)
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
+
+
+def _tell(records: Sequence[ClipRecord]) -> None:
+    """How many of the kept clips have no caption; a text made of a clip's numbers is none."""
+    kept = [record for record in records if record.decision == "kept"]
+    numbers = sum(record.caption_by == DESCRIPTION for record in kept)
+    without = sum(not record.caption for record in kept) + numbers
+    instead = f"; {numbers:,} of them have their numbers in its place, such as size and length" if numbers else ""
+    if kept:
+        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}")
 
 
 def _caption_all(

@@ -4,6 +4,8 @@
 
 from nemo_vfm.curate.stage import ClipRecord
 
+DESCRIPTION = "description"
+
 
 class Description:
     """Says what the numbers say: "a 3.2 s video, 854x480, 24 fps, little motion, dark"; "an image, 640x480"."""
@@ -16,7 +18,7 @@ class Description:
         for column, words in _WORDS.items():
             if column in record.scores:
                 facts.append(next(word for limit, word in words if float(record.scores[column]) < limit))
-        return ", ".join(fact for fact in facts if fact), "description"
+        return ", ".join(fact for fact in facts if fact), DESCRIPTION
 
 
 _ANY = float("inf")

@@ -9,6 +9,7 @@ from pathlib import Path
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.data.shards.sample_members import caption_in
 from nemo_vfm.data.sources.sidecar_files import texts_beside
 
 _MAX_BYTES = 64 << 20
@@ -17,11 +18,11 @@ _MAX_BYTES = 64 << 20
 class Sidecar:
     """Takes captions from a file beside the video.
 
-    For `a/x.mp4` these are looked for, in this order: `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`. A text file's text,
-    and a JSON file's `{"caption": text}`, is said of every clip of the video. A JSON file may have a caption a
-    shot instead: `{"captions": [{"first_frame": 0, "last_frame": 48, "caption": text}, ...]}` (last_frame exclusive);
-    a clip takes the one it shares most frames with, the earlier where two share as many. A link is
-    followed while it stays inside the source's folder.
+    For `a/x.mp4` these are looked for, in this order: `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`, and the same with
+    `.text` and `.caption`. A text file's text, and a JSON file's `{"caption": text}`, is said of every clip of the
+    video. A JSON file may have a caption a shot instead: `{"captions": [{"first_frame": 0, "last_frame": 48,
+    "caption": text}, ...]}` (last_frame exclusive); a clip takes the one it shares most frames with, the earlier where
+    two share as many. A link is followed while it stays inside the source's folder.
     """
 
     def caption(self, record: ClipRecord) -> tuple[str, str] | None:
@@ -49,19 +50,17 @@ def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES >> 20} MiB")
-        text = path.read_text(encoding="utf-8-sig")
-        return text.strip() if path.suffix == ".txt" else _parse(json.loads(text))
+        data = path.read_bytes()
+        return caption_in(path.name, data) or (_shots(json.loads(data)) if path.suffix.lower() == ".json" else "")
     except (OSError, ValueError, RecursionError) as error:
         warn_once(f"{path} is not used for captions: {error}")
         return ""
 
 
-def _parse(value: Json) -> str | tuple[tuple[int, int, str], ...]:
-    if isinstance(value, dict) and isinstance(value.get("caption"), str):
-        return str(value["caption"]).strip()
-    shots = value.get("captions") if isinstance(value, dict) else None
+def _shots(content: Json) -> tuple[tuple[int, int, str], ...]:
+    shots = content.get("captions", []) if isinstance(content, dict) else []
     if not isinstance(shots, list):
-        raise ValueError('it has neither "caption", a text, nor "captions", a list')
+        raise ValueError(f'its "captions" is no list but {str(shots)[:100]}')
     return tuple(_shot(shot) for shot in shots)
 
 

@@ -109,18 +109,23 @@ def write_shards(
     """
     import json
 
+    from nemo_vfm.data.video.image_file import is_deep
+
     def fill(partial: Path) -> None:
         with ShardWriter(partial, samples_per_shard=samples_per_shard) as writer:
             for record in records:
                 film = media(record)
+                data = film.read_bytes()
                 members: Mapping[str, bytes] = {
-                    film.suffix[1:]: film.read_bytes(),
+                    film.suffix[1:]: data,
                     **({"flac": film.with_suffix(".flac").read_bytes()} if record.audio == "flac" else {}),
                     "txt": record.caption.encode(),
                     "json": json.dumps(clip_json(record), ensure_ascii=False, allow_nan=False).encode(),
                 }
-                weight = {"weight": weights[record.clip.id]} if weights else {}
-                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **weight})
+                more: dict[str, Json] = {"weight": weights[record.clip.id]} if weights else {}
+                if is_deep(data):
+                    more["is_deep"] = True  # loaders count pictures of 16 bits by this
+                writer.write(record.clip.id, members, {**_shape(record), "source": record.source, **more})
 
     replace_folder(folder, fill)
 

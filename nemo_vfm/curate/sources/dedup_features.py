@@ -21,7 +21,7 @@ from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.data.shards.clip_id import source_id
-from nemo_vfm.data.shards.sample_reader import IMAGES
+from nemo_vfm.data.shards.sample_members import is_image
 
 _UNKNOWN = {"num_frames": 1, "fps": 1.0, "width": 0, "height": 0}
 
@@ -60,7 +60,7 @@ class Remembering:
             ):
                 records.append(self._record(clip, seen, caches))
                 hashes.append(seen.key)
-                line.advance(note=clip.entry.key)
+                line.advance(note=clip.key)
         return records, hashes
 
     def _caches(self) -> dict[str, Cache]:
@@ -117,12 +117,12 @@ class _See:
 
     def _look(self, clip: ShardClip, data: bytes, seen: _Seen) -> None:
         known = {name: cache.get(seen.key) for name, cache in self.caches.items()}
-        picture = self.thumbnails / f"{clip.entry.key}.jpg"
+        picture = self.thumbnails / f"{clip.key}.jpg"
         if all(value is not None for value in known.values()) and picture.is_file():
             seen.vectors = {name: value["vector"] for name, value in known.items()}
             seen.facts = next(iter(known.values()))["facts"]
             return
-        with footage_of(data, clip.media() in IMAGES) as (footage, seen.facts):
+        with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
             for name, stage in self.stages.items():
                 self._ask(name, stage, footage, seen)
             write_bytes(picture, thumbnail(footage))

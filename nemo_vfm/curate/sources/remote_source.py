@@ -3,7 +3,7 @@
 """Fetches videos from an object store as local files for as long as they are needed, within a byte limit."""
 
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.component import no_component
+from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_media
 
-_SIDECARS = (".json", ".txt")
 _MAX_SIDECAR_BYTES = 64 << 20
 _AT_ONCE = 8
 
@@ -39,7 +39,7 @@ class FetchedFile:
         self._hashes: dict[Path, str] = {}
         self._fetching: dict[Path, threading.Lock] = {}
         for path in sorted(folder.rglob("*"), key=lambda path: path.name) if folder.is_dir() else ():
-            if path.is_file() and path.suffix not in _SIDECARS and not path.name.startswith("."):
+            if path.is_file() and path.suffix.lower() not in CAPTION_SUFFIXES and not path.name.startswith("."):
                 self._sizes[path] = path.stat().st_size
 
     def path(self, item: object_store.Item) -> Path:
@@ -48,13 +48,16 @@ class FetchedFile:
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
         """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
-        by_name = {item.name: item for item in others if item.name.endswith(_SIDECARS)}
-        wanted = []
-        for video in videos:
-            stem = video.name.rpartition(".")[0]
-            names = {f"{name}{end}" for name in (video.name, stem) for end in _SIDECARS} & by_name.keys()
-            folder = self.path(video).parent
-            wanted += [(by_name[name], folder / name.rpartition("/")[2]) for name in sorted(names)]
+        by_name = defaultdict[str, list[object_store.Item]](list)
+        for item in others:
+            stem, dot, suffix = item.name.rpartition(".")
+            by_name[stem + dot + suffix.lower()].append(item)
+        wanted = [
+            (item, self.path(video).parent / item.name.rpartition("/")[2])
+            for video in videos
+            for name in sorted(texts_beside_media(video.name))
+            for item in by_name.get(name, [])
+        ]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
             list(threads.map(lambda pair: self._sidecar(*pair), wanted))
 

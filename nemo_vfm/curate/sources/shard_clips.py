@@ -6,6 +6,7 @@ Shape letters: T frames, H height, W width, C colours (RGB).
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +23,9 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.transform import decode_image
-from nemo_vfm.data.shards.clip_id import Clip
-from nemo_vfm.data.shards.sample_reader import IMAGES, VIDEOS, caption_of
+from nemo_vfm.data.shards.clip_id import Clip, is_key, key_of
+from nemo_vfm.data.shards.sample_members import is_image, json_among, media_among
+from nemo_vfm.data.shards.sample_reader import caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet
 from nemo_vfm.data.shards.shard_index import read_shards_json
 from nemo_vfm.data.video.decode import open_video
@@ -45,14 +47,21 @@ class KeyedClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class ShardClip:
-    """One sample of one of the folders."""
+    """One sample of one of the folders.
+
+    Args:
+        shards: the folder.
+        entry: what is known of the sample.
+        key: names it among the samples of all folders, and in shards that are written.
+    """
 
     shards: ShardSet
     entry: Entry
+    key: str
 
     def media(self) -> str | None:
         """The extension of its video or picture; None where it has neither."""
-        return next((extension for extension in (*VIDEOS, *IMAGES) if extension in self.entry.members), None)
+        return media_among(self.entry.members)
 
     def read(self) -> bytes:
         """The bytes of its video or picture.
@@ -79,21 +88,21 @@ class ShardClip:
         own, fps = self._json(), float(facts["fps"])
         first, count = _whole(own.get("first_frame"), 0), int(facts["num_frames"])
         source = str(own.get("source_id") or self.entry.key)
-        clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.entry.key)
-        scores, is_image = own.get("scores"), self.media() in IMAGES
+        clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.key)
+        scores, still = own.get("scores"), is_image(self.media())
         record = ClipRecord(
             clip, str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}"), (Path(self.entry.shard),), fps,
-            int(facts["width"]), int(facts["height"]), 0 if is_image else round(count / fps * 1e6),
-            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=is_image,
+            int(facts["width"]), int(facts["height"]), 0 if still else round(count / fps * 1e6),
+            scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=still,
         )  # fmt: skip
-        record.caption = caption_of(self.shards, self.entry) if "txt" in self.entry.members else ""
+        record.caption = caption_of(self.shards, self.entry)
         return record
 
     def _json(self) -> Mapping[str, Json]:
-        if "json" not in self.entry.members:
+        if (name := json_among(self.entry.members)) is None:
             return self.entry.index
         try:
-            content = json.loads(self.shards.read(self.entry, "json"))
+            content = json.loads(self.shards.read(self.entry, name))
         except (ValueError, RecursionError, DataError):
             return self.entry.index
         return {**content, **self.entry.index} if isinstance(content, dict) else self.entry.index
@@ -127,10 +136,22 @@ def open_all(folders: Sequence[Place]) -> list[ShardClip]:
         UserError: a folder holds no shards, or all of them together no sample.
     """
     opened = [ShardSet(folder) for folder in folders]
-    clips = [ShardClip(shards, entry) for shards in opened for entry in shards.entries]
+    counts = Counter(entry.key for shards in opened for entry in shards.entries)
+    clips = [
+        ShardClip(shards, entry, _key(shards, entry, number, counts))
+        for number, shards in enumerate(opened)
+        for entry in shards.entries
+    ]
     if not clips:
         raise UserError(f"{', '.join(map(str, folders))} hold no samples; give folders of clip shards")
     return clips
+
+
+def _key(shards: ShardSet, entry: Entry, number: int, counts: Mapping[str, int]) -> str:
+    """Its own, which our index vouches for; of tars of others a new one, where that is odd or in several folders."""
+    if shards.is_indexed or (counts[entry.key] == 1 and is_key(entry.key)):
+        return entry.key
+    return key_of(entry.key, f"{number}/{entry.shard}/{entry.key}")
 
 
 def stamp_of(shards: ShardSet) -> Json:

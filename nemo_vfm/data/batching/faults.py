@@ -38,6 +38,7 @@ class Faults:
             raise ValueError(f"max_in_a_row must be at least 1, got {max_in_a_row}")
         self._max_in_a_row, self._in_a_row = max_in_a_row, 0
         self.by_sample: Counter[str] = Counter()
+        self._told: set[tuple[str, str]] = set()  # keys of streamed tars are equal in several
 
     def count(self, found: Sequence[Fault | None]) -> None:
         """Take note of one batch, a fault or None a sample.
@@ -49,7 +50,8 @@ class Faults:
             self._in_a_row = 0 if fault is None else self._in_a_row + 1
             if fault is None:
                 continue
-            if fault.key not in self.by_sample:
+            if (fault.key, fault.shard) not in self._told:
+                self._told.add((fault.key, fault.shard))
                 warn(f"{fault}; it is kept with loss weight 0")
             self.by_sample[fault.key] += 1
             if self._in_a_row >= self._max_in_a_row:

@@ -14,7 +14,6 @@ from nemo_vfm.data.batching.faults import Fault
 from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
-from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.tar_stream import Raw
 
 
@@ -43,51 +42,24 @@ class RawReader:
 
     def read(self, index: int, raws: Sequence[Raw]) -> Loaded:
         """One batch; a sample that cannot be read becomes a fault."""
-        entries = [_entry(raw) for raw in raws]
+        entries = [raw.entry for raw in raws]
         return collate(index, entries, lambda _, rows: [self._sample(raw, rows) for raw in raws], self._layout)
 
     def _sample(self, raw: Raw, rows: Rows) -> Sample | Fault:
         try:
-            return self._loading(raw).load([_entry(raw)], rows)[0]
+            return self._loading(raw).load([raw.entry], rows)[0]
         except NemoVfmError as error:
             return Fault(raw.key, raw.tar, str(error))
 
     def _loading(self, raw: Raw) -> Loading:
-        one = _One(raw)
-        return CachedLatents(one, None) if self._buckets is None else Media(one, self._buckets)
-
-
-class _One:
-    """A single sample in memory, as the set of samples that decoding asks for."""
-
-    def __init__(self, raw: Raw) -> None:
-        self.folder, self.entries, self._members = raw.tar, (_entry(raw),), raw.members
-
-    def read(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.read`."""
-        if extension not in self._members:
-            raise DataError(f"sample {entry.key} has no {extension}, only {', '.join(self._members)}")
-        return self._members[extension]
-
-    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
-        """See `Samples.read_all`."""
-        return [self.read(entry, extension) for extension in extensions]
-
-    def video(self, entry: Entry, extension: str) -> bytes:
-        """See `Samples.video`."""
-        return self.read(entry, extension)
-
-
-def _entry(raw: Raw) -> Entry:
-    return Entry(raw.key, raw.tar, {name: (0, len(data)) for name, data in raw.members.items()})
+        return CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets)
 
 
 def _latent_layout(first: Iterable[Raw]) -> Layout:
     reason = "they hold no sample"
     for raw in first:
         try:
-            one = _One(raw)
-            return CachedLatents(one, None).layout(one.entries[0])
+            return CachedLatents(raw, None).layout(raw.entry)
         except NemoVfmError as error:
             reason = str(error)
     raise DataError(f"no latents can be read from these tars: {reason}; set a bucket to train from videos or images")

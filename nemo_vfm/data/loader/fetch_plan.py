@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from nemo_vfm.data.shards.read_in_place import ReadsInPlace
-from nemo_vfm.data.shards.sample_reader import IMAGES, LATENTS, TEXT, VIDEOS, Samples
+from nemo_vfm.data.shards.sample_members import LATENTS, TEXT, json_among, media_among, texts_among
+from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_files import Entry
 
 #: A shard, an offset in it and a size.
@@ -115,14 +116,12 @@ def _reads(entry: Entry) -> list[tuple[str, ...]]:
     rank for itself, and counted."""
     members = entry.members
     reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
-    media = next((name for name in (*VIDEOS, *IMAGES) if name in members), None)
+    media = media_among(members)
     if not reads and media is not None:
         reads.append((media,))
-    if not isinstance(entry.index.get("caption"), str) and "txt" in members:
-        reads.append(("txt",))
-    if "fps" not in entry.index and "json" in members:
-        reads.append(("json",))
-    return reads
+    texts = [] if isinstance(entry.index.get("caption"), str) else texts_among(members)
+    facts = json_among(members) if "fps" not in entry.index else None
+    return reads + [(name,) for name in dict.fromkeys([*texts, facts]) if name is not None]
 
 
 def _between(spans: Sequence[Span], begin: int, end: int) -> Iterator[Cut]:

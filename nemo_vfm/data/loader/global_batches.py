@@ -27,6 +27,7 @@ from nemo_vfm.data.loader.batch_loader import Batches, BatchReader, GlobalBatche
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
 from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
+from nemo_vfm.data.shards.sample_census import Census
 from nemo_vfm.data.shards.sample_reader import Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -243,6 +244,10 @@ class _Opened:
             counts = ", ".join(f"{count} {reason}" for reason, count in sorted(left_out.items()))
             of = f"{left_out.total()} of {len(samples.entries)} samples in {samples.folder}"
             warn(f"{of} cannot be trained on: {counts}")
+        census = Census()
+        for entry in samples.entries:
+            census.add(samples, entry)
+        census.tell(str(samples.folder))
         held_out = {i for group in places.values() for i in group if is_held_out(samples.entries[i], feed.val_fraction)}
         self.train, self.val = (
             [

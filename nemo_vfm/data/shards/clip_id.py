@@ -12,6 +12,7 @@ from nemo_vfm.core.storage.files import sha256_file
 
 CLIP_SCHEMA = "nemo_vfm.clip/1"
 _KEY = re.compile(r"[A-Za-z0-9_-]{1,90}")
+_ODD = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def source_id(source: Path | bytes) -> str:
@@ -22,6 +23,11 @@ def source_id(source: Path | bytes) -> str:
 def is_key(text: str) -> bool:
     """Whether a text can name a sample: no dot (it would end the key in a tar), no slash, at most 90 characters."""
     return _KEY.fullmatch(text) is not None
+
+
+def key_of(name: str, identity: str) -> str:
+    """A key by which a sample's name is recognised; samples of other identities have other keys."""
+    return f"{_ODD.sub('-', name)[-60:]}-{hashlib.sha256(identity.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,17 @@ from nemo_vfm.data.batching.faults import Changed, Fault
 from nemo_vfm.data.batching.transform import image_size, image_to_bucket, video_to_bucket
 from nemo_vfm.data.shards.read_in_place import ReaderInPlace, ReadsInPlace, Rows
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
+from nemo_vfm.data.shards.sample_members import (
+    LATENTS,
+    TEXT,
+    caption_in,
+    is_image,
+    json_among,
+    media_among,
+    texts_among,
+)
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
-
-LATENTS, TEXT = "latents.safetensors", "text.safetensors"
-VIDEOS, IMAGES = ("mp4", "mkv", "webm", "mov", "avi"), ("png", "jpg", "jpeg")
 
 _MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
 
@@ -206,7 +212,7 @@ class Media:
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
         """By bucket."""
-        if _media_of(entry) is None:
+        if media_among(entry.members) is None:
             return None, "no video or image"
         try:
             facts = facts_of(self._shards, entry)
@@ -231,8 +237,8 @@ class Media:
         return [_attempt(entry, partial(self._sample, entry)) for entry in entries]
 
     def _sample(self, entry: Entry) -> Sample:
-        bucket, extension = self._bucket_of(entry), _media_of(entry) or ""
-        if extension in IMAGES:
+        bucket, extension = self._bucket_of(entry), media_among(entry.members) or ""
+        if is_image(extension):
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
         else:
             frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
@@ -301,13 +307,18 @@ def _text_layout(shards: Samples) -> Layout:
 
 
 def caption_of(shards: Samples, entry: Entry) -> str:
-    """From the index, else from the .txt member, else empty."""
+    """From the index, else of the first text beside the media that has one, else empty; damaged texts have none."""
     known = entry.index.get("caption")
     if isinstance(known, str):
         return known
-    if "txt" not in entry.members:
-        return ""
-    return _text(shards, entry, "txt").decode("utf-8", errors="replace").strip()
+    for name in texts_among(entry.members):
+        try:
+            text = caption_in(name, _text(shards, entry, name))
+        except (ValueError, RecursionError):
+            continue
+        if text:
+            return text
+    return ""
 
 
 def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
@@ -318,18 +329,18 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
     """
     if "fps" in entry.index:
         return entry.index
-    if "json" in entry.members:
+    if (name := json_among(entry.members)) is not None:
         try:
-            content = json.loads(_text(shards, entry, "json"))
+            content = json.loads(_text(shards, entry, name))
         except (ValueError, RecursionError) as error:
             raise DataError(f"the json of {entry.key} is damaged: {error}") from error
         if isinstance(content, dict) and "fps" in content:
             return content
-    extension = _media_of(entry)
+    extension = media_among(entry.members)
     if extension is None:
         raise DataError(f"sample {entry.key} says its fps neither in the index nor in a .json")
     data = shards.read(entry, extension)
-    if extension in IMAGES:
+    if is_image(extension):
         width, height = image_size(data)
         return {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
     with open_video(data) as reader:
@@ -340,19 +351,15 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
 def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
     """The index's numbers and words, then the json's, then those among the json's scores; a damaged json gives none."""
     content: Json = None
-    if "json" in entry.members:
+    if (name := json_among(entry.members)) is not None:
         try:
-            content = json.loads(_text(shards, entry, "json"))
+            content = json.loads(_text(shards, entry, name))
         except (ValueError, RecursionError):
             content = None
     content = content if isinstance(content, dict) else {}
     scores = content.get("scores")
     found = {**entry.index, **content, **(scores if isinstance(scores, dict) else {})}
     return {name: value for name, value in found.items() if type(value) in (int, float, str)}
-
-
-def _media_of(entry: Entry) -> str | None:
-    return next((extension for extension in (*VIDEOS, *IMAGES) if extension in entry.members), None)
 
 
 def _text(shards: Samples, entry: Entry, extension: str) -> bytes:

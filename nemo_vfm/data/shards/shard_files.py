@@ -43,7 +43,8 @@ from nemo_vfm.data.shards.shard_index import (
     listed_entries,
     read_shards_json,
 )
-from nemo_vfm.data.shards.tar import BLOCK, MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, header, padding
+from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, header, padding
+from nemo_vfm.data.shards.tar_members import BLOCK, REFUSED_EXTENSIONS
 
 __all__ = ["Entry", "ShardSet", "ShardWriter", "verify"]
 
@@ -227,6 +228,11 @@ class ShardSet:
             f"{self.folder} has no shards.json, so it is not finished, or its tars come from elsewhere; those are "
             f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
         )
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether our index names the samples; those of other tars are named by whoever wrote them."""
+        return bool(self._hashes)
 
     def _must_have_checksums(self) -> None:
         if without := [entry for entry in self.entries if not entry.crcs and entry.members]:

@@ -4,9 +4,10 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -17,7 +18,8 @@ from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.clip_id import is_key
 from nemo_vfm.data.shards.shard_folder import ShardFolder, folder_at
-from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, REFUSED_EXTENSIONS, index_tar
+from nemo_vfm.data.shards.tar import MAX_MEMBER_BYTES, index_tar
+from nemo_vfm.data.shards.tar_members import REFUSED_EXTENSIONS
 
 SHARDS_SCHEMA = "nemo_vfm.shards/1"
 INDEX_SCHEMA = "nemo_vfm.shard_index/1"
@@ -78,9 +80,11 @@ class SampleRecord(TypedDict):
 def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     """The samples of tars that came without our index; of all in the folder, or of those named.
 
+    Samples of one key in several tars are told apart by the tar: `0.tar/KEY` and `1.tar/KEY`.
+
     Raises:
         UserError: there is no tar.
-        DataError: a key is in two tars, or a tar cannot be read.
+        DataError: a tar cannot be read.
     """
     paths = sorted(folder.glob("*.tar")) if only is None else [folder / name for name in sorted(only)]
     if missing := [path for path in paths if not path.is_file()]:
@@ -88,16 +92,16 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     if not paths:
         raise UserError(f"{folder} holds no shards: neither shards.json nor any .tar was found")
     warn_once(f"{folder} has no shards.json; its {len(paths)} tars are indexed by reading their headers")
-    entries: dict[str, Entry] = {}
+    entries: list[Entry] = []
     for path in paths:
         index = index_tar(path)
         for reason, count in index.skipped.items():
             warn_once(f"{path}: {count} members left out: {reason}")
-        for key, members in index.samples.items():
-            if key in entries:
-                raise DataError(f"sample {key} is in both {entries[key].shard} and {path.name}; keys must be unique")
-            entries[key] = Entry(key, path.name, members)
-    return list(entries.values())
+        entries += [Entry(key, path.name, members) for key, members in index.samples.items()]
+    counts = Counter(entry.key for entry in entries)
+    if several := sum(count > 1 for count in counts.values()):
+        warn_once(f"{several:,} keys are in more than one tar of {folder}; their samples are called TAR/KEY")
+    return [replace(one, key=f"{one.shard}/{one.key}") if counts[one.key] > 1 else one for one in entries]
 
 
 def indexed_entries(place: Place, folder: ShardFolder, shards: list[ShardRecord]) -> list[Entry]:

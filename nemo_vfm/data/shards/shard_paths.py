@@ -45,25 +45,32 @@ def folders_of(places: Sequence[Place]) -> dict[Place, frozenset[str] | None]:
 class Joined:
     """Several sets of samples as one; a sample's shard is named with its folder.
 
+    A key that tars of others have in two sets names two samples, which are told apart by the set's number. A key of
+    ours is made of the clip, so it names the same clip.
+
     Args:
         sets: what is joined, in order.
 
     Raises:
-        DataError: a key is in two of them.
+        DataError: a key of ours is in two of them.
     """
 
     def __init__(self, sets: Sequence[ShardSet]) -> None:
         self.folder = f"{sets[0].folder} and {len(sets) - 1} more"
         self._homes: dict[str, tuple[ShardSet, str]] = {}
-        entries: dict[str, Entry] = {}
-        for shards in sets:
+        entries: list[Entry] = []
+        first: dict[str, str] = {}  # a key's first shard
+        for number, shards in enumerate(sets):
             for entry in shards.entries:
-                name = f"{shards.folder}/{entry.shard}"
+                name, key = f"{shards.folder}/{entry.shard}", entry.key
                 self._homes[name] = shards, entry.shard
-                if entry.key in entries:
-                    raise DataError(f"sample {entry.key} is in both {entries[entry.key].shard} and {name}")
-                entries[entry.key] = replace(entry, shard=name)
-        self.entries = tuple(entries.values())
+                other = first.setdefault(key, name)
+                if other != name:
+                    if shards.is_indexed or self._homes[other][0].is_indexed:
+                        raise DataError(f"sample {key} is in both {other} and {name}")
+                    key = f"{number}/{key}"
+                entries.append(replace(entry, key=key, shard=name))
+        self.entries = tuple(entries)
 
     def read(self, entry: Entry, extension: str) -> bytes:
         """See `Samples.read`."""

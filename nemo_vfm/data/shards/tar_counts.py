@@ -11,7 +11,7 @@ from nemo_vfm.core.storage.write_path import require_own
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.data.shards.tar_stream import Tar
 
-COUNTS_SCHEMA = "nemo_vfm.tar_counts/1"
+COUNTS_SCHEMA = "nemo_vfm.tar_counts/2"  # 1 counted fewer names of members
 _BEGINNING = b'{\n "schema": "nemo_vfm.tar_counts/'  # of every version
 _MAX_BYTES = 256 << 20
 

@@ -15,6 +15,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.seed import generator
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.data.shards.sample_census import Census
 from nemo_vfm.data.shards.tar_counts import TarCounts
 from nemo_vfm.data.shards.tar_stream import Raw, Tar, samples_of
 
@@ -33,6 +34,7 @@ class TarOrder:
     def __init__(self, tars: Sequence[Tar], counts: TarCounts, block: int, *, seed: int, max_member_bytes: int) -> None:
         self._tars, self._counts, self._block = tuple(tars), counts, block
         self._seed, self._max_member_bytes = seed, max_member_bytes
+        self._census, self._unseen = Census(), {tar.name for tar in tars}
 
     def samples(self, first: int) -> Iterator[Raw]:
         """Samples `first`, `first` + 1, ... without end.
@@ -81,11 +83,24 @@ class TarOrder:
                 raise UserError(f"none of the {len(self._tars)} tars holds a sample that can be read")
 
     def _counted(self, tar: Tar) -> Iterator[Raw]:
-        count = 0
+        count, is_new = 0, tar.name in self._unseen
         for sample in samples_of(tar, max_member_bytes=self._max_member_bytes):
             count += 1
+            if is_new:
+                self._census.add(sample, sample.entry)
             yield sample
         self._counts.put(tar, count)
+        if is_new:
+            self._tell(tar)
+
+    def _tell(self, tar: Tar) -> None:
+        """Say what training does not see, of the first tar as soon as it is read, and of all."""
+        self._unseen.discard(tar.name)
+        num_read = len(self._tars) - len(self._unseen)
+        if not self._unseen:
+            self._census.tell(tar.name if len(self._tars) == 1 else f"the {len(self._tars)} tars")
+        elif num_read == 1:
+            self._census.tell(tar.name)
 
     def _permutation(self, count: int, *names: str | int) -> list[int]:
         if self._block == 1:

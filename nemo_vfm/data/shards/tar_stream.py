@@ -1,12 +1,8 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the samples of tars without an index, in order, from front to back, by webdataset.
+"""Reads the samples of tars without an index, in order, from front to back."""
 
-webdataset gets an open stream and never an address: with an address it would start shells (`pipe:`) and programs.
-"""
-
-import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,10 +10,10 @@ from typing import Protocol
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.core.optional import require
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, Place
-from nemo_vfm.data.shards.tar_sanitizer import Sieve, Unreadable
+from nemo_vfm.data.shards.shard_index import Entry
+from nemo_vfm.data.shards.tar_members import TarMembers, Unreadable, neighbours
 
 _CHUNK = 8 << 20
 
@@ -53,7 +49,7 @@ class Tar(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """One sample, not decoded.
+    """One sample, not decoded; by itself it is the set of samples that decoding asks for.
 
     Args:
         key: as in the tar.
@@ -64,6 +60,35 @@ class Raw:
     key: str
     tar: str
     members: Mapping[str, bytes]
+
+    @property
+    def folder(self) -> str:
+        """See `Samples.folder`."""
+        return self.tar
+
+    @property
+    def entry(self) -> Entry:
+        """What is known of it."""
+        return Entry(self.key, self.tar, {name: (0, len(data)) for name, data in self.members.items()})
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """See `Samples.entries`."""
+        return (self.entry,)
+
+    def read(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.read`."""
+        if extension not in self.members:
+            raise DataError(f"sample {entry.key} has no {extension}, only {', '.join(self.members)}")
+        return self.members[extension]
+
+    def read_all(self, entry: Entry, extensions: Sequence[str]) -> list[bytes]:
+        """See `Samples.read_all`."""
+        return [self.read(entry, extension) for extension in extensions]
+
+    def video(self, entry: Entry, extension: str) -> bytes:
+        """See `Samples.video`."""
+        return self.read(entry, extension)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +150,22 @@ def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
         DataError: it cannot be read to its end.
         StoreError: the store does not answer.
     """
-    tariterators = require("webdataset.tariterators", purpose="Streaming tars")
+    keys: set[str] = set()
     try:
         with closing(tar.open()) as stream:
-            sieve = Sieve(stream, tar.name, max_member_bytes=max_member_bytes)
-            files = tariterators.tar_file_expander([{"url": tar.name, "stream": sieve}])
-            for sample in tariterators.group_by_keys(files):
-                members = {name: data for name, data in sample.items() if isinstance(data, bytes)}
-                yield Raw(sample["__key__"], tar.name, members)
-            for reason, count in sieve.skipped.items():
+            members = TarMembers(stream, tar.name, max_member_bytes=max_member_bytes)
+            contents = ((m.key, m.extension, data) for m in members if (data := members.read(m)) is not None)
+            for key, found in neighbours(contents, members.skipped):
+                if key in keys:
+                    members.skipped["a key that came before"] += len(found)
+                    continue
+                keys.add(key)
+                yield Raw(key, tar.name, found)
+            for reason, count in members.skipped.items():
                 warn_once(f"{tar.name}: {count} members left out: {reason}")
     except FileNotFoundError as error:
         raise UserError(f"there is no {tar.name}") from error
     except OSError as error:  # the line, not the bytes: going on would train on other samples than a resume
         raise DataError(f"{tar.name} cannot be read: {error}") from error
-    except (Unreadable, tarfile.TarError) as error:
-        warn_once(f"{tar.name} is read no further: {error}")
+    except Unreadable as error:
+        warn_once(f"{error}; nothing more of it is read")

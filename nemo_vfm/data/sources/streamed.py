@@ -8,9 +8,10 @@ samples. Every rank reads all bytes. A resume reads up to its position, except f
 
 import copy
 import itertools
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -171,7 +172,7 @@ class StreamedTars:
         order, share = self._started()[0], self.batch_size // self._num_ranks
         samples = order.samples(self._place + (self._first_batch - self._begins) * self.batch_size)
         for index in itertools.count(self._first_batch):
-            whole = list(itertools.islice(samples, self.batch_size))
+            whole = _told_apart(list(itertools.islice(samples, self.batch_size)))
             yield index, whole[self._rank * share : (self._rank + 1) * share]
 
 
@@ -211,6 +212,17 @@ class _Batches:
         finally:
             line.shutdown(wait=False, cancel_futures=True)
             workers.shutdown(wait=False, cancel_futures=True)
+
+
+def _told_apart(samples: list[Raw]) -> list[Raw]:
+    """Those of one key from several tars as TAR/KEY: a key's noise is its own."""
+    tars = defaultdict[str, set[str]](set)
+    for raw in samples:
+        tars[raw.key].add(raw.tar)
+    return [
+        replace(raw, key=f"{raw.tar.rpartition('/')[2]}/{raw.key}") if len(tars[raw.key]) > 1 else raw
+        for raw in samples
+    ]
 
 
 def _placed(tars: Place | Sequence[Place]) -> tuple[Place, ...]:

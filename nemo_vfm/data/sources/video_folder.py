@@ -2,15 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads training batches from a folder of videos and images with captions beside them, without shards."""
 
-import json
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.shards.sample_members import caption_in
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
 from nemo_vfm.data.sources.sidecar_files import texts_beside
@@ -23,9 +22,9 @@ class VideoFolder(Feed):
     """Batches straight from a folder of videos and pictures, decoded and cut to buckets as they are asked for.
 
     The same guarantees as `ShardData`. A long video gives one sample, from its middle: curation cuts it into clips.
-    The caption of `a/x.mp4` is the text of the first there is of `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`; of a
-    JSON file its `caption`; without one it is empty. Links are followed while they stay inside the folder. Files are
-    looked at once; those that changed are looked at again.
+    The caption of `a/x.mp4` is that of the first that has one of `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`, and the
+    same with `.text` and `.caption`; of a JSON file it is its `caption`. Links are followed while they stay inside the
+    folder. Files are looked at once; those that changed are looked at again.
 
     Args:
         path: the folder, with all folders below it.
@@ -78,24 +77,15 @@ class VideoFolder(Feed):
 
 
 def caption_beside(media: Path, root: Path) -> str:
-    """What a file beside the video says of it; empty where there is none below `root`, or it cannot be used."""
-    path = next(texts_beside(media, root), None)
-    return "" if path is None else _read_caption(path)
+    """What the first file beside the video that has a caption says; empty where there is none below `root`."""
+    return next(filter(None, map(_read_caption, texts_beside(media, root))), "")
 
 
 def _read_caption(path: Path) -> str:
     try:
         if path.stat().st_size > _MAX_CAPTION_BYTES:
             raise ValueError(f"it is larger than {_MAX_CAPTION_BYTES >> 20} MiB")
-        text = path.read_text(encoding="utf-8-sig")
-        caption = text if path.suffix == ".txt" else _caption(json.loads(text))
-        return caption.strip()
+        return caption_in(path.name, path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         warn_once(f"{path} is not used for captions: {error}")
         return ""
-
-
-def _caption(content: Json) -> str:
-    if not isinstance(content, dict) or not isinstance(content.get("caption"), str):
-        raise ValueError('it has no text under "caption"')
-    return str(content["caption"])

@@ -16,7 +16,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES
 from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
-from nemo_vfm.data.video.image_file import is_deep, said_of_deep
+from nemo_vfm.data.video.image_file import is_deep
 
 FACTS_SCHEMA = "nemo_vfm.file_facts/2"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
@@ -130,5 +130,3 @@ def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
         warn(f"{paths[name]} is left out: {found[name]['why']}")
     if len(unused) > _SHOWN:
         warn(f"{len(unused) - _SHOWN} more files are left out")
-    if deep := sum(bool(found[name].get("is_deep")) for name in paths):
-        warn(said_of_deep(deep))

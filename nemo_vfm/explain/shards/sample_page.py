@@ -14,7 +14,8 @@ from nemo_vfm.config.recipe_errors import did_you_mean, printable
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.safetensors_views import Stored, stored_tensors
-from nemo_vfm.data.shards.sample_reader import VIDEOS, Samples, caption_of
+from nemo_vfm.data.shards.sample_members import VIDEOS
+from nemo_vfm.data.shards.sample_reader import Samples, caption_of
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
 

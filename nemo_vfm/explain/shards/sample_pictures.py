@@ -20,7 +20,8 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.data.batching.transform import decode_image
 from nemo_vfm.data.shards.safetensors_views import stored_tensors
-from nemo_vfm.data.shards.sample_reader import IMAGES, LATENTS, VIDEOS, Samples, facts_of
+from nemo_vfm.data.shards.sample_members import LATENTS, is_image, media_among
+from nemo_vfm.data.shards.sample_reader import Samples, facts_of
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.video.decode import open_video
 
@@ -48,11 +49,11 @@ def frames_of(samples: Samples, entry: Entry, most: int) -> list[Frame]:
     Raises:
         DataError: its film, picture or latents are damaged.
     """
-    for extension in entry.members:
-        if extension in VIDEOS:
-            return _film(samples.read(entry, extension), most)
-        if extension in IMAGES:
-            return [Frame(decode_image(samples.read(entry, extension)), extension)]
+    extension = media_among(entry.members)
+    if extension is not None and is_image(extension):
+        return [Frame(decode_image(samples.read(entry, extension)), extension)]
+    if extension is not None:
+        return _film(samples.read(entry, extension), most)
     if LATENTS in entry.members:
         return _latents(samples, entry, most)
     return []

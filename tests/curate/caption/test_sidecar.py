@@ -4,10 +4,13 @@
 
 import json
 import os
+import tarfile
 from fractions import Fraction
 
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
@@ -15,6 +18,9 @@ from nemo_vfm.curate.caption.sidecar import Sidecar
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.shards.sample_reader import caption_of
+from nemo_vfm.data.shards.shard_files import ShardSet
+from nemo_vfm.data.shards.tar_stream import PlacedTar, samples_of
 from nemo_vfm.data.sources.video_folder import caption_beside
 from tests.support.films import job, pan, write_film
 
@@ -34,6 +40,45 @@ def test_a_file_beside_the_video_speaks_for_all_its_clips(tmp_path, name):
     text = json.dumps({"caption": " a cat "}) if name.endswith("json") else "a cat\n"
     (tmp_path / name).write_text(text)
     assert Sidecar().caption(record(tmp_path / "a.mp4")) == ("a cat", "sidecar")
+
+
+_SAYS = {
+    "a caption": (" said {}\n", '{{"caption": "said {}"}}', True), "nothing": (" \n", '{{"fps": 24}}', False),
+    "damage": ("\udcff {}", '{{"caption": "{}', False),
+}  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(["x.mp4", "x.PNG", "x.my video.mp4", "dé/x.v1.MOV"]),
+    st.dictionaries(
+        st.tuples(st.booleans(), st.sampled_from(["json", "txt", "text", "caption"])),
+        st.tuples(st.sampled_from(sorted(_SAYS)), st.booleans()),
+        max_size=4,
+    ),
+)
+def test_folders_tars_streams_and_curation_find_the_same_caption(tmp_path_factory, media, texts):
+    root, expected = tmp_path_factory.mktemp("films"), ""
+    video = root / media
+    video.parent.mkdir(exist_ok=True)
+    video.write_bytes(b"film")
+    order = [(with_suffix, suffix) for suffix in ("json", "txt", "text", "caption") for with_suffix in (True, False)]
+    for place in (place for place in order if place in texts):
+        with_suffix, suffix = place
+        (says, in_capitals), name = texts[place], video.name if with_suffix else video.stem
+        text, as_json, has_caption = _SAYS[says]
+        content = (as_json if suffix == "json" else text).format(name).encode(errors="surrogateescape")
+        video.with_name(f"{name}.{suffix.upper() if in_capitals else suffix}").write_bytes(content)
+        expected = expected or (f"said {name}" if has_caption else "")
+    with tarfile.open(root / "a.tar", "w") as out:
+        for path in sorted(video.parent.iterdir()):
+            if path.suffix != ".tar":
+                out.add(path, path.relative_to(root).as_posix())
+    shards = ShardSet(root)
+    (raw,) = samples_of(PlacedTar(root / "a.tar"), max_member_bytes=1 << 20)
+    assert caption_beside(video, root) == expected
+    assert caption_of(shards, shards.entries[0]) == caption_of(raw, raw.entry) == expected
+    assert Sidecar().caption(record(video)) == ((expected, "sidecar") if expected else None)
 
 
 def test_a_clip_takes_the_caption_it_shares_most_frames_with(tmp_path):
@@ -89,6 +134,20 @@ def test_a_curation_does_not_take_a_caption_from_outside_its_source(tmp_path):
     rows = pq.read_table(tmp_path / "run/scores.parquet").to_pylist()
     said = {row["source"]: row["caption"] for row in rows}
     assert said["b/b.mp4"] == "inside" and "outside" not in said["a.mp4"]
+
+
+def test_kept_clips_without_a_caption_are_counted(tmp_path, capsys):
+    for name in ("a", "b", "c"):
+        write_film(tmp_path / f"videos/{name}.mp4", pan(ord(name)))
+    (tmp_path / "videos/a.TXT").write_text("a pan")
+    (tmp_path / "videos/b.caption").write_text("another")
+    captioned = job(tmp_path / "videos", executor=Inline(isolated=False))
+    captioned.run(Run(tmp_path / "run"))
+    rows = [row for row in pq.read_table(tmp_path / "run/scores.parquet").to_pylist() if row["decision"] == "kept"]
+    without = sum(row["source"] == "c.mp4" for row in rows)
+    assert 0 < without < len(rows) and {row["caption"] for row in rows if row["source"] == "b.mp4"} == {"another"}
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{without} of {len(rows)} kept clips have no caption; {without} of them have their numbers in its" in said
 
 
 def test_without_a_sidecar_the_numbers_speak(tmp_path):

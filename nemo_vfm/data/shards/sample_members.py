@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tells by their names which files or members of a sample are its media, its caption and its facts.
+
+A member of a tar is known by its extension, all after the first dot of its file's name. The last suffix decides what it
+is: of `my.video.mp4` the key is `my`, and `video.mp4` is a video.
+"""
+
+import json
+from collections.abc import Collection
+
+from nemo_vfm.core.types.json_value import Json
+
+LATENTS, TEXT = "latents.safetensors", "text.safetensors"
+VIDEOS, IMAGES = ("mp4", "mkv", "webm", "mov", "avi"), ("png", "jpg", "jpeg")
+#: What may hold a caption, the most trusted first; in capitals, too.
+CAPTION_SUFFIXES = (".json", ".txt", ".text", ".caption")
+
+
+def is_image(extension: str | None) -> bool:
+    """Whether a member is a picture."""
+    return _last(extension or "") in IMAGES
+
+
+def media_among(members: Collection[str]) -> str | None:
+    """The extension of the sample's video, else of its picture: one without a second suffix, such as seg.png, first."""
+    kinds = (*VIDEOS, *IMAGES)
+    plain = next((kind for kind in kinds if kind in members), None)
+    return plain or next((name for kind in kinds for name in members if _last(name) == kind), None)
+
+
+def texts_beside_media(media: str) -> list[str]:
+    """Names of the texts that may lie beside a video or picture, the most trusted first: x.mp4.json, x.json, ..."""
+    return [name + suffix for suffix in CAPTION_SUFFIXES for name in (media, media.rpartition(".")[0])]
+
+
+def texts_among(members: Collection[str]) -> list[str]:
+    """The members that may hold the sample's caption, the most trusted first."""
+    media = media_among(members) or ""
+    stems = dict.fromkeys((media, media.rpartition(".")[0], ""))
+    names = [f"{stem}{suffix}".removeprefix(".") for suffix in CAPTION_SUFFIXES for stem in stems]
+    return [name for name in names if name in members]
+
+
+def json_among(members: Collection[str]) -> str | None:
+    """The member that holds the sample's facts, if any does."""
+    return next((name for name in texts_among(members) if _last(name) == "json"), None)
+
+
+def unread_among(members: Collection[str]) -> list[str]:
+    """The members that nothing reads, such as cls, seg.png or npy."""
+    read = {media_among(members), *texts_among(members), LATENTS, TEXT}
+    return [name for name in members if name not in read]
+
+
+def caption_in(name: str, data: bytes) -> str:
+    """The caption that a text holds; empty where it holds none.
+
+    Args:
+        name: of the file or member; by its last suffix it is JSON or text.
+        data: its bytes.
+
+    Raises:
+        ValueError, RecursionError: it is neither UTF-8 nor, where it should be, JSON.
+    """
+    text = data.decode("utf-8-sig")
+    if _last(name) != "json":
+        return text.strip()
+    content: Json = json.loads(text)
+    caption = content.get("caption") if isinstance(content, dict) else None
+    return caption.strip() if isinstance(caption, str) else ""
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2].lower()
