@@ -41,6 +41,7 @@ from scenedetect.detector import SceneDetector
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the corpus lies beside the tests
 
+from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
@@ -96,7 +97,7 @@ OURS = {
 }
 
 #: Of ours, those that are compared on films with interruptions.
-ON_FILES = {"adaptive": AdaptiveSplit(trim_s=None), "union": UnionSplit(trim_s=None)}
+ON_FILES: dict[str, Splitter] = {"adaptive": AdaptiveSplit(trim_s=None), "union": UnionSplit(trim_s=None)}
 
 
 def on_files(films: Sequence[Film], kinds: Sequence[Interruption] = ("hole", "resize")) -> dict[str, float]:
@@ -120,7 +121,14 @@ def on_files(films: Sequence[Film], kinds: Sequence[Interruption] = ("hole", "re
 def curated_cuts(file: Path, splitter: Splitter) -> list[int]:
     """Where the shots begin that a curation makes of a file, but for the first."""
     examine = Examine(splitter, {}, HEIGHT, file.parent / "thumbnails")
-    request = {"path": str(file), "name": file.name, "source_id": file.stem, "state": None, "spans": None, "stages": []}
+    request: Json = {
+        "path": str(file),
+        "name": file.name,
+        "source_id": file.stem,
+        "state": None,
+        "spans": None,
+        "stages": [],
+    }
     *shots, _ = examine(request, lambda frames: None)
     return [shot.fact["span"][0] for shot in shots if shot.fact["span"][0]]
 

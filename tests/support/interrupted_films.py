@@ -29,8 +29,10 @@ def interrupted(film: Film, kinds: Sequence[Interruption], seed: int, most: int 
     random = np.random.default_rng(seed)
     events = list(film.events)
     for kind in (kind for kind, _ in zip(cycle(kinds), range(most), strict=False)):
-        borders = [0, *(place for event in events for place in (event.start, event.stop)), len(film.frames)]
-        calm = [number for number in range(len(film.frames)) if all(abs(number - b) >= _APART for b in borders)]
+        calm = [
+            number for number in range(_APART, len(film.frames) - _APART)
+            if all(number <= event.start - _APART or number >= event.stop + _APART for event in events)
+        ]  # fmt: skip
         if calm:
             place = int(random.choice(calm))
             events = sorted([*events, Event(kind, place, place)], key=lambda event: event.start)
