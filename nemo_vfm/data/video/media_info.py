@@ -18,7 +18,7 @@ from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
 from nemo_vfm.data.video.image_file import is_deep
 
-FACTS_SCHEMA = "nemo_vfm.file_facts/2"
+FACTS_SCHEMA = "nemo_vfm.file_facts/3"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
 _AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it reads
 _SAVE_EVERY = 2048
@@ -98,7 +98,9 @@ def _of_video(path: Path) -> dict[str, Json]:
         video = reader.info()
     if video.missing_frames:
         warn(f"{path} {video.why_cut_short()}; it is used up to there")
-    return {"width": video.width, "height": video.height, "num_frames": video.num_frames, "fps": video.fps}
+    first, stop = video.longest_part()
+    known = {"width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
+    return {**known, "has_holes": True} if video.holes else known
 
 
 def _known(index: Path | None) -> dict[str, Facts]:
@@ -130,3 +132,6 @@ def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
         warn(f"{paths[name]} is left out: {found[name]['why']}")
     if len(unused) > _SHOWN:
         warn(f"{len(unused) - _SHOWN} more files are left out")
+    if broken := sum(bool(found[name].get("has_holes")) for name in paths):
+        warn(f"{broken} of {len(paths)} files have holes in their time stamps, and give their longest part without "
+             "one; curation makes clips of every part")  # fmt: skip
