@@ -19,9 +19,11 @@ HEAD = """# Performance beside published figures
 
 <!-- `make perf` writes this page from benchmarks/paper_figures.py; edit that. -->
 
-Each cell is *measured*, *predicted* by the model of [planning](../how-to/training/planning.md), or *not known*. No GPU was at hand, so
+Each cell is *measured*, *predicted* by the model of [planning](../how-to/training/planning.md), or *not known*. No GPU
+was at hand, so
 nothing of ours here is measured: every number in the columns "ours" is predicted, or counted from shapes where it is
-FLOPs. What was measured on a CPU stands in [FLOPs, MFU and memory](../design/counting.md#model-compared-with-measurement). All
+FLOPs. What was measured on a CPU stands in
+[FLOPs, MFU and memory](../design/counting.md#model-compared-with-measurement). All
 predictions are for H100 80 GB in DGX H100 machines, bf16 unless a line says FP8. Deviation is ours over theirs, less
 one. The paper draws most of its figures without numbers: those cells are not known.
 """
