@@ -63,7 +63,7 @@ def flat(nits: Iterable[float], transfer: str, size_px: int = 32) -> np.ndarray:
 
 def film(
     pictures: Iterable[np.ndarray], transfer: str, container: str = "mp4", *, codec: str = "libx264",
-    pix_fmt: str = "yuv420p10le", turned: bool = False, aspect: int = 1, **options: str,
+    pix_fmt: str = "yuv420p10le", turned: bool = False, aspect: int = 1, matrix: int | None = None, **options: str,
 ) -> bytes:  # fmt: skip
     """Coded RGB from 0 to 1, nearly without loss and tagged as what it is, in an mp4 turned by 90 degrees if asked."""
     file, stream = io.BytesIO(), None
@@ -72,7 +72,7 @@ def film(
             deep = av.VideoFrame.from_ndarray(np.round(picture * 65_535).astype(np.uint16), format="rgb48le")
             primaries = 1 if transfer == "sdr" else 9
             frame = deep.reformat(format=pix_fmt, dst_colorspace=primaries, dst_color_range="MPEG")
-            frame.colorspace, frame.color_range = primaries, 1
+            frame.colorspace, frame.color_range = matrix or primaries, 1
             frame.color_primaries, frame.color_trc = primaries, TRC[transfer]
             if stream is None:
                 stream = out.add_stream(codec, rate=12, options=options or {"crf": "1", "preset": "veryfast"})

@@ -128,7 +128,7 @@ def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFram
         return _from_rgb(picture)
     form = picture.format
     is_yuv = len(form.components) >= 3 and not form.is_rgb and not form.has_palette
-    if is_yuv and picture.colorspace != _NO_MATRIX and transfer_of(picture) == "sdr":
+    if is_yuv and picture.colorspace != _NO_MATRIX and transfer_of(picture.color_trc) == "sdr":
         return picture
     return _from_rgb(rgb_of(picture, scaler))
 

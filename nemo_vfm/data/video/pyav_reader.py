@@ -42,6 +42,7 @@ _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _HDR: dict[Transfer, int] = {"sdr": 0, "pq": 8, "hlg": 16}
+_ICTCP = 14  # in ITU-T H.273; FFmpeg's scaler would take it for YCbCr
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -223,7 +224,7 @@ class PyAVReader:
                 if index is not None and index < info.num_frames:
                     broken = broken or bool(self._marks[index] & _HALF_THERE)
                     self._marks[index] |= _CORRUPT * broken | _INTERLACED * frame.interlaced_frame
-                    self._marks[index] |= _HDR[transfer_of(frame)]
+                    self._marks[index] |= _HDR[transfer_of(frame.color_trc)]
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
             or_not = ", or in a format that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
@@ -325,6 +326,8 @@ class PyAVReader:
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
+        if first.colorspace == _ICTCP:
+            raise DataError(f"{self._name} is HDR in ICtCp, which cannot be read; convert it to BT.2020's YCbCr first")
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
@@ -337,7 +340,8 @@ class PyAVReader:
         fps = _mean_rate(pts, fps, time_base)
         info = VideoInfo(
             len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing,
-            is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame, transfer=transfer_of(first),
+            is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame,
+            transfer=transfer_of(first.color_trc),
         )  # fmt: skip
         half_there = {packet.pts for packet in shown if packet.is_corrupt} - {None}
         self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)

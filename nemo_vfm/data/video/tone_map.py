@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame, Transfer
 
-_TRANSFERS: dict[int, Transfer] = {16: "pq", 18: "hlg"}  # by their numbers in ITU-T H.273
+_TRANSFERS: dict[int, Transfer] = {16: "pq", 18: "hlg"}
 _WHITE = 203.0  # cd/m2 of diffuse white (BT.2408)
 _KNEE = 0.7  # of diffuse white; what is darker keeps its luminance
 # cd/m2 that become 255: the most that a signal can say. Films' own metadata are often absent or wrong, and a peak of
@@ -46,9 +46,9 @@ _MAX = 65_535
 _ROWS = 64  # at once: of a whole frame of 8K indices alone would fill 800 MB
 
 
-def transfer_of(frame: av.VideoFrame) -> Transfer:
-    """What a frame's values mean; whatever is not PQ or HLG is SDR."""
-    return _TRANSFERS.get(frame.color_trc, "sdr")
+def transfer_of(number: int) -> Transfer:
+    """What a transfer characteristic of ITU-T H.273 is called here; whatever is not PQ or HLG is SDR."""
+    return _TRANSFERS.get(number, "sdr")
 
 
 def rgb_of(frame: av.VideoFrame, scaler: VideoReformatter, *, sdr_format: str = "rgb24", **size: Any) -> Frame:
@@ -59,7 +59,7 @@ def rgb_of(frame: av.VideoFrame, scaler: VideoReformatter, *, sdr_format: str = 
         sdr_format: what the scaler makes of frames that are SDR: rgb24, or gbrp.
         size: width, height and interpolation, where it is to be scaled.
     """
-    transfer = transfer_of(frame)
+    transfer = transfer_of(frame.color_trc)
     if transfer == "sdr":
         rgb_HWC = scaler.reformat(frame, format=sdr_format, **size, **_ONE_THREAD).to_ndarray()
         return np.asarray(rgb_HWC, np.uint8)

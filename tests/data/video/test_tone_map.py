@@ -2,15 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that HDR becomes SDR by the named curve, whichever way its frames are read."""
 
+import struct
+import zlib
+
+import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.data.batching.bucket import Bucket
-from nemo_vfm.data.batching.transform import video_to_bucket
+from nemo_vfm.data.batching.transform import decode_image, video_to_bucket
 from nemo_vfm.data.video import decode
 from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.image_file import is_deep, open_image
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.tone_map import tone_mapped
 from tests.support.hdr_films import coded, film, flat, sdr
@@ -69,6 +74,26 @@ def test_a_decoder_that_does_not_tone_map_is_refused_for_hdr(monkeypatch):
     monkeypatch.setattr(decode, "available", lambda name: True)
     with pytest.raises(UserError, match=r"cannot read this video: HDR \(HLG\), which it does not tone-map; use"):
         open_video(film([flat([203], "hlg")] * 2, "hlg"), "decord")
+
+
+def test_hdr_whose_colours_cannot_be_read_is_refused():
+    with pytest.raises(DataError, match="is HDR in ICtCp, which cannot be read; convert it"):
+        open_video(film([flat([203], "pq")] * 2, "pq", matrix=14)).info()
+
+
+@both
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_png_of_hdr_is_read_and_stored_as_sdr(transfer, dtype):
+    picture = flat([1, 203, 600], transfer)
+    _, data = cv2.imencode(".png", np.round(picture * np.iinfo(dtype).max).astype(dtype))
+    png = data.tobytes()
+    body = b"cICP" + bytes([9, {"pq": 16, "hlg": 18}[transfer], 0, 1])
+    png = png[:33] + struct.pack(">I", 4) + body + struct.pack(">I", zlib.crc32(body)) + png[33:]
+    image = open_image(png)
+    extension, stored = image.as_stored()
+    assert not is_deep(png)
+    for shown in (image.picture_HWC, decode_image(png), decode_image(stored)):
+        assert extension == "png" and np.abs(shown - sdr(picture, transfer)).max() <= (2 if dtype == np.uint16 else 5)
 
 
 def test_ten_bits_of_sdr_are_read_as_the_scaler_makes_them():
