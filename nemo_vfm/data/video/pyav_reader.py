@@ -42,7 +42,7 @@ _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _HDR: dict[Transfer, int] = {"sdr": 0, "pq": 8, "hlg": 16}
-_ICTCP = 14  # in ITU-T H.273; FFmpeg's scaler would take it for YCbCr
+_NOT_YCBCR = 14, 15  # ICtCp and IPT in ITU-T H.273, which FFmpeg's scaler would take for YCbCr
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -326,8 +326,8 @@ class PyAVReader:
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
-        if first.colorspace == _ICTCP:
-            raise DataError(f"{self._name} is HDR in ICtCp, which cannot be read; convert it to BT.2020's YCbCr first")
+        if first.colorspace in _NOT_YCBCR:
+            raise DataError(f"{self._name} is HDR in ICtCp or IPT, which cannot be read; convert it to YCbCr first")
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4

@@ -77,7 +77,7 @@ def test_a_decoder_that_does_not_tone_map_is_refused_for_hdr(monkeypatch):
 
 
 def test_hdr_whose_colours_cannot_be_read_is_refused():
-    with pytest.raises(DataError, match="is HDR in ICtCp, which cannot be read; convert it"):
+    with pytest.raises(DataError, match="is HDR in ICtCp or IPT, which cannot be read; convert it"):
         open_video(film([flat([203], "pq")] * 2, "pq", matrix=14)).info()
 
 
