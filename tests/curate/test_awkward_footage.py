@@ -7,6 +7,7 @@ import json
 from fractions import Fraction
 
 import av
+import cv2
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -20,6 +21,7 @@ from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
+from tests.support import hdr_films
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
 from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan
@@ -32,7 +34,7 @@ def levels(count):
 
 def curated(tmp_path, name, data, *cuts, **changes):
     """Rows of the table by first frame, samples of the shards in order, and the ledger."""
-    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos").mkdir(exist_ok=True)
     (tmp_path / "videos" / name).write_bytes(data)
     usual = {
         "split": At(*cuts), "stages": {"decoder": DecoderFlags()}, "rules": {}, "captions": {},
@@ -165,3 +167,18 @@ def test_broadcast_and_raw_films_go_through(tmp_path, made_as):
     name, kind, codec = made_as
     rows, samples, _ = curated(tmp_path, name, film(pan(1, 24), kind, codec=codec, fps=25))
     assert len(samples) == 1 and rows[0]["last_frame"] == 24
+
+
+def test_the_column_transfer_says_what_was_hdr_and_rules_can_drop_it(tmp_path):
+    (tmp_path / "videos").mkdir()
+    for transfer in ("pq", "sdr"):
+        data = hdr_films.film([hdr_films.flat([203, 10], "pq")] * 24, transfer)
+        (tmp_path / "videos" / f"{transfer}.mp4").write_bytes(data)
+    rule = {"hdr": Rule(keep='transfer != "hlg"')}
+    data = hdr_films.film([hdr_films.flat([203, 10], "hlg")] * 24, "hlg")
+    rows, samples, ledger = curated(tmp_path, "hlg.mp4", data, rules=rule)
+    assert {(row["transfer"], row["rule"]) for row in rows} == {("hlg", "hdr"), ("pq", None), ("sdr", None)}
+    assert ledger["clips"]["dropped"] == {"hdr": 1} and ledger_adds_up(ledger)
+    assert {facts["scores"]["transfer"] for facts, _ in samples} == {"pq", "sdr"}
+    (hlg,) = (row["clip_id"] for row in rows if row["transfer"] == "hlg")
+    assert cv2.imread(str(tmp_path / f"run/thumbnails/{hlg}.jpg"))[48, 48].min() >= 235  # diffuse white

@@ -33,12 +33,13 @@ def test_what_was_forgotten_is_decoded_again_and_vectors_count_as_memory(tmp_pat
             assert np.array_equal(footage.motion_vectors([7])[0].blocks_B, moves[0].blocks_B)
 
 
-def noise(path, width, pix_fmt):
+def noise(path, width, pix_fmt, color_trc):
     """Two frames of any width without loss, which only ffv1 takes in every format."""
     random = np.random.default_rng(width)
     with av.open(str(path), "w", format="matroska") as out:
         stream = out.add_stream("ffv1", rate=12)
         stream.width, stream.height, stream.pix_fmt = width, 18, pix_fmt
+        stream.codec_context.color_trc = color_trc
         open_encoder(stream)
         for _ in range(2):
             picture = random.integers(0, 256, (18, width, 3), dtype=np.uint8)
@@ -71,10 +72,12 @@ def differs(path, read, width):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pix_fmt", ["yuv420p", "yuv422p"])
-def test_every_pixel_of_a_frame_of_any_width_is_written(tmp_path, pix_fmt):
+@pytest.mark.parametrize(
+    ("pix_fmt", "color_trc"), [("yuv420p", 1), ("yuv422p", 1), ("yuv420p", 16), ("yuv420p10le", 16)]
+)
+def test_every_pixel_of_a_frame_of_any_width_is_written(tmp_path, pix_fmt, color_trc):
     widths = range(16, 273, 3)  # every remainder of 16
-    films = {width: noise(tmp_path / f"{width}.mkv", width, pix_fmt) for width in widths}
+    films = {width: noise(tmp_path / f"{width}.mkv", width, pix_fmt, color_trc) for width in widths}
     for read in (walked, read_by("pyav")):
         assert [width for width, film in films.items() if differs(film, read, width)] == []
 

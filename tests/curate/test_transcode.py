@@ -6,6 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from nemo_vfm.curate.examine.media_worker import valid
@@ -19,8 +20,10 @@ from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
 from nemo_vfm.curate.stage import ClipRecord, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
+from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.curate.test_sandbox import Misbehave
 from tests.support.films import job, pan, write_film
+from tests.support.hdr_films import film, flat, sdr
 
 
 class Broken:
@@ -100,3 +103,30 @@ def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):
     hands = SimpleNamespace(limits=Limits(), work=work)
     encode_kept([file], [record], job(tmp_path, rules={}, stages={}), Media(tmp_path, "x", tmp_path / "shards"), hands)
     assert record.message == "a.mp4: its encoding ended with exit status 3"
+
+
+@pytest.mark.parametrize("transfer", ["pq", "hlg"])
+def test_clips_of_hdr_are_sdr_and_say_so_turned_oblong_odd_or_restored(tmp_path, transfer):
+    picture = flat([203, 1, 600, 50], transfer)
+    for case, (turned, aspect, width, restored) in enumerate(
+        [
+            (False, 1, 128, False),
+            (True, 1, 128, False),
+            (False, 2, 128, False),
+            (False, 1, 127, False),
+            (False, 1, 128, True),
+        ]
+    ):
+        made = film([picture[:, :width]] * 3, transfer, turned=turned, aspect=aspect, pix_fmt="yuv444p10le")
+        (path := tmp_path / f"{case}.mp4").write_bytes(made)
+        media = Media(tmp_path / "clips", "x", tmp_path / "shards")
+        clips = [{"id": str(case), "span": [0, 3], "fps": 12.0, "picture": None}]
+        request = {"path": str(path), "name": path.name, "source_id": "", "state": None, "clips": clips}
+        encode = Encode(Transcode(crf=1), {"mine": Broken("nothing")} if restored else {}, media)
+        assert [reply.fact["message"] for reply in encode(request, lambda count: None)] == [None]
+        with PyAVReader(media.path(str(case))) as reader:
+            _, frame = next(reader.decoded([1]))
+            shown = np.rot90(reader.picture(frame), int(turned))
+        assert (frame.colorspace, frame.color_range, frame.color_primaries, frame.color_trc) == (1, 1, 1, 1)
+        seen, expected = shown[16, 16 * aspect :: 32 * aspect], sdr(picture, transfer)[16, 16::32]
+        assert seen.shape == expected.shape and np.abs(seen - expected).max() <= 3  # 8 bits of limited range

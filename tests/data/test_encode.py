@@ -9,9 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from nemo_vfm.data.video.codecs import ENCODERS, EncoderName, why_not
 from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.encode import encode_mp4, exact_fps
+from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
+from tests.support.awkward import film
 
 
 @pytest.mark.parametrize(("num_frames", "height", "width"), [(1, 64, 64), (3, 63, 65), (37, 48, 80)])
@@ -94,3 +97,21 @@ def test_impossible_rates_and_qualities_are_refused() -> None:
         encode_mp4(io.BytesIO(), moving(1, 8, 8), 0)
     with pytest.raises(ValueError, match="crf"):
         encode_mp4(io.BytesIO(), moving(1, 8, 8), 8, crf=52)
+
+
+@pytest.mark.parametrize("encoder", [name for name in ENCODERS if name != "nvenc" and why_not(name) is None])
+def test_films_of_rgb_grey_and_palettes_become_bt709_with_every_encoder(encoder: EncoderName) -> None:
+    sources = [("png", "rgb24", "mov"), ("png", "gray", "mov"), ("ffv1", "bgr0", "matroska"),
+               ("libx264rgb", "rgb24", "mp4"), ("qtrle", "gray", "mov"), ("rawvideo", "bgr24", "avi")]  # fmt: skip
+    colours = np.array([(250, 250, 250), (200, 120, 90), (30, 60, 200), (12, 12, 12)], np.uint8)
+    picture = np.tile(colours.repeat(32, 0), (64, 1, 1))
+    for codec, pix_fmt, container in sources:
+        made, clip = film([picture] * 3, container, codec=codec, pix_fmt=pix_fmt), io.BytesIO()
+        with PyAVReader(made) as reader:
+            encode_mp4(clip, (frame for _, frame in reader.decoded(range(3))), 12, crf=4, encoder=encoder)
+            expected = reader.read([1])[0]
+        with PyAVReader(clip.getvalue()) as reader:
+            _, frame = next(reader.decoded([1]))
+            assert (frame.colorspace, frame.color_range, frame.color_primaries, frame.color_trc) == (1, 1, 1, 1)
+            differing = np.abs(reader.picture(frame).astype(int) - expected)[32, 16::32]
+        assert differing.max() <= 4, f"{codec} {pix_fmt}"

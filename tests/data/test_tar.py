@@ -67,7 +67,7 @@ def indexed(path: Path) -> list[tuple[str, dict[str, bytes]]]:
 
 
 def is_safe(name: str) -> bool:
-    """Of a member, by the rule in docs/loading.md."""
+    """Of a member, by the rule in docs/how-to/video/loading.md."""
     control = any(unicodedata.category(char) in ("Cc", "Cs") for char in name)
     hidden = name.rpartition("/")[2].startswith(".")
     return not control and not hidden and ".." not in re.split(r"[/\\]", name) and not name.startswith("/")

@@ -20,6 +20,7 @@ def film(
     fps: int = 12,
     stamps_ms: Sequence[int] | None = None,
     aspect: Fraction = Fraction(1),
+    pix_fmt: str = "yuv420p",
     **options: str,
 ) -> bytes:
     """The pictures at a constant rate, or at these milliseconds, with pixels of this shape."""
@@ -29,7 +30,7 @@ def film(
             if stream is None:
                 stream = out.add_stream(codec, rate=fps, options=options)
                 stream.height, stream.width = picture.shape[:2]
-                stream.pix_fmt, stream.codec_context.sample_aspect_ratio = "yuv420p", aspect
+                stream.pix_fmt, stream.codec_context.sample_aspect_ratio = pix_fmt, aspect
                 if stamps_ms is not None:
                     stream.codec_context.time_base = Fraction(1, 1000)
                 open_encoder(stream)

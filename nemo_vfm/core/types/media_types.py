@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names frames and spans of them, and tells videos and images by the ends of their names.
+"""Names frames, spans of them and what their values mean, and tells videos and images by the ends of their names.
 
 Shape letters: T frames, H height, W width, C channels.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 else:  # said for readers and mypy alone: core is imported where there is no numpy
     Frame = Frames = Luma = Plane = Any
 Span = tuple[int, int]  #: first frame, last frame exclusive
+Transfer = Literal["sdr", "pq", "hlg"]  #: what the values of a frame mean; PQ and HLG are HDR
 
 #: What is taken for a video in a folder.
 VIDEO_SUFFIXES = frozenset(

@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.core.types.media_types import Frames, Transfer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +34,19 @@ class MotionVectors:
 
 @dataclass(frozen=True, slots=True)
 class DecoderReport:
-    """What decoding said of a clip's frames, as shares of them.
+    """What decoding said of a clip's frames, mostly as shares of them.
 
     Args:
         corrupt: damaged, or predicted from one that is.
         interlaced: stored interlaced.
         repeated: written once more than they are there, since the next one comes late.
+        transfer: of the first frame of HDR, as it is stored; sdr where there is none.
     """
 
     corrupt: float = 0.0
     interlaced: float = 0.0
     repeated: float = 0.0
+    transfer: Transfer = "sdr"
 
 
 class ClipFrames:

@@ -24,6 +24,7 @@ from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
 from nemo_vfm.data.video.decode import VideoInfo
 from nemo_vfm.data.video.pyav_reader import PyAVReader
+from nemo_vfm.data.video.tone_map import rgb_of
 from nemo_vfm.restore.border_lines import Borders
 from nemo_vfm.restore.letterbox import Picture, find_picture
 
@@ -133,7 +134,10 @@ class Walk:
     def _told(self, span: Span) -> DecoderReport:
         numbers, info = range(*span), self.info
         corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
-        return DecoderReport(sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span))
+        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
+        return DecoderReport(
+            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
+        )
 
     def _hold(self, held: "_Held") -> None:
         if self.held_bytes + held.num_bytes > self._max_held_bytes:
@@ -190,10 +194,9 @@ class _Small:
         # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
         # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
         form = "rgb24" if (frame.width, frame.height) == self._size else "gbrp"
-        small = self._scaler.reformat(frame, *self._size, form, interpolation="AREA", threads=1)
-        picture = small.to_ndarray(format=form)
-        upright = np.rot90(picture, self._turns) if self._turns else picture
-        return np.ascontiguousarray(upright, dtype=np.uint8)
+        width, height = self._size
+        small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
+        return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
 
 
 def _dtype() -> np.dtype[np.void]:

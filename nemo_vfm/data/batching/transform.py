@@ -14,6 +14,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.video.decode import Decoder, check_size, open_video
+from nemo_vfm.data.video.image_file import rgb_pixels
 
 
 def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
@@ -87,19 +88,19 @@ def image_to_bucket(data: bytes, bucket: Bucket) -> tuple[Frames, float]:
 
 
 def decode_image(data: bytes) -> Frames:
-    """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag.
+    """(H, W, 3) RGB of a PNG or JPEG, turned upright by its Exif tag, HDR tone-mapped.
 
     Raises:
         DataError: see `image_to_bucket`.
     """
     check_size(*image_size(data), "a picture")
     try:
-        picture = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR)
+        picture = rgb_pixels(data)
     except cv2.error as error:
         raise DataError(f"an image of {len(data):,} bytes is damaged: {error}") from error
     if picture is None:
         raise DataError(f"an image of {len(data):,} bytes is damaged")
-    return np.ascontiguousarray(picture[..., ::-1]).astype(np.uint8, copy=False)
+    return picture
 
 
 def image_size(data: bytes) -> tuple[int, int]:

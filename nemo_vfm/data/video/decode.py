@@ -4,7 +4,7 @@
 
 Two readers share one protocol: PyAV reads everything, decord reads scattered frames on x86-64. They agree on frame
 index and time stamp, and on pixels within 2/255 (equal on all we tried, BT.601 and BT.709). Rotation is applied once,
-pixels are made square, and interlaced frames progressive (PyAV alone: decord does neither).
+pixels are made square, interlaced frames progressive, and HDR is tone-mapped to SDR (the last three by PyAV alone).
 
 Damage: a file that cannot be opened raises DataError from `open_video` or `info`. From a truncated file the whole
 frames are read, and `missing_frames` says how many are lost. Damage inside raises DataError at that position: `frames`
@@ -27,7 +27,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.types.media_types import Frame, Frames, Span
+from nemo_vfm.core.types.media_types import Frame, Frames, Span, Transfer
 
 Decoder = Literal["auto", "decord", "pyav"]
 
@@ -58,6 +58,7 @@ class VideoInfo:
         is_square: whether pixels are square as they are stored.
         is_interlaced: whether its first frame is stored interlaced.
         holes: the frames before which the time stamps leave a hole, ascending; see `holes_in`.
+        transfer: what the values of its first frame mean as it is stored: frames are given in SDR in any case.
     """
 
     num_frames: int
@@ -73,6 +74,7 @@ class VideoInfo:
     is_square: bool = True
     is_interlaced: bool = False
     holes: tuple[int, ...] = ()
+    transfer: Transfer = "sdr"
 
     @property
     def frame_ticks(self) -> int:
@@ -180,6 +182,8 @@ def _why_not_decord(info: VideoInfo) -> str | None:
         return f"codec {info.codec}"
     if info.missing_frames:
         return "a file that is cut short"
+    if info.transfer != "sdr":
+        return f"HDR ({info.transfer.upper()}), which it does not tone-map"
     return "pixels that are not square" if not info.is_square else "interlaced frames" if info.is_interlaced else None
 
 

@@ -13,14 +13,16 @@ from typing import IO
 import av
 import av.video.frame
 import numpy as np
+from av.video.reformatter import VideoReformatter
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.media_types import Frame
 from nemo_vfm.data.video.clip_audio import ClipAudio
 from nemo_vfm.data.video.codecs import ENCODERS, Encoder, EncoderName, open_encoder, usable
+from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 
-_BT709, _LIMITED_RANGE = 1, 1
+_NO_MATRIX, _BT709, _LIMITED_RANGE = 0, 1, 1
 FrameToEncode = Frame | av.VideoFrame
 How = tuple[Encoder, int, str]  # with its crf and preset
 
@@ -51,7 +53,7 @@ def encode_mp4(
         target: a path, or a seekable binary file such as BytesIO.
         frames_THWC: an array, or any iterable of (H, W, 3) uint8 RGB frames of one size. 4:2:0 has no odd sizes:
             an odd width or height gets one more column or row, a copy of the last. A decoder's own frames of even
-            sizes go in as they are, and keep their colour space.
+            sizes go in as they are and keep their colour space, except for HDR, RGB, grey and palettes.
         fps: frames per second.
         crf: 0 (largest, best) to 51; AV1 and VP9 go to 63.
         preset: x264's word for its trade of time for size; other encoders get their nearest.
@@ -77,9 +79,9 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
     # bitexact leaves the muxer's version and date out of the file.
     container = av.open(file, "w", format="mp4", options={"fflags": "+bitexact"})
     with container:
-        stream, shape, count = None, (0, 0), 0
+        stream, shape, count, scaler = None, (0, 0), 0, VideoReformatter()
         for count, picture in enumerate(frames, 1):
-            frame = picture if isinstance(picture, av.VideoFrame) else _from_rgb(picture)
+            frame = _encodable(picture, scaler)
             if stream is None:
                 shape = frame.height, frame.width
                 stream = _stream(container, frame, fps, how)
@@ -118,6 +120,17 @@ def _stream(container: av.container.OutputContainer, frame: av.VideoFrame, fps: 
     context.thread_count = 1
     open_encoder(stream)
     return stream
+
+
+def _encodable(picture: FrameToEncode, scaler: VideoReformatter) -> av.VideoFrame:
+    """A frame whose colour space holds for 8 bits and 4:2:0: AV1 and VP9 refuse such frames that say they are RGB."""
+    if not isinstance(picture, av.VideoFrame):
+        return _from_rgb(picture)
+    form = picture.format
+    is_yuv = len(form.components) >= 3 and not form.is_rgb and not form.has_palette
+    if is_yuv and picture.colorspace != _NO_MATRIX and transfer_of(picture.color_trc) == "sdr":
+        return picture
+    return _from_rgb(rgb_of(picture, scaler))
 
 
 def _from_rgb(picture: NDArray[np.uint8]) -> av.VideoFrame:

@@ -8,6 +8,7 @@ the only one. So the container is checked first. Shape letters: H height, W widt
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -16,12 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.types.media_types import Frame, Transfer
 from nemo_vfm.data.video.decode import check_size
+from nemo_vfm.data.video.tone_map import tone_mapped, transfer_of
 
 ImageFormat = Literal["jpeg", "png", "webp"]
 
 MAX_BYTES = 1 << 30  # the largest picture that is decoded, of 16 bits and four channels, has half as many uncompressed
 
+_PNG = b"\x89PNG\r\n\x1a\n"
 _CUT = "is cut short"
 _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})  # markers of a JPEG that stand alone
 _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # Huffman tables, reserved, arithmetic coding
@@ -34,7 +38,7 @@ class StillImage:
     Args:
         data: the file.
         format: by its bytes, not by its name.
-        picture_HWC: RGB, 8 bits, turned upright; transparency is ignored.
+        picture_HWC: RGB, 8 bits, turned upright, HDR tone-mapped; transparency is ignored.
         is_upright: whether it is stored as it is shown.
     """
 
@@ -68,8 +72,8 @@ def png(picture_HWC: NDArray[np.uint8]) -> bytes:
 
 
 def is_deep(data: bytes) -> bool:
-    """Whether it is a PNG of 16 bits a channel, of which decoding keeps the upper 8."""
-    return data[:8] == b"\x89PNG\r\n\x1a\n" and data[24:25] == b"\x10"
+    """Whether it is a PNG of 16 bits a channel and SDR, of which decoding keeps the upper 8."""
+    return data[:8] == _PNG and data[24:25] == b"\x10" and _coding(data)[0] == "sdr"
 
 
 def said_of_deep(count: int) -> str:
@@ -104,7 +108,7 @@ def _read(path: Path) -> bytes:
 def _format(data: bytes) -> ImageFormat:
     if data[:2] == b"\xff\xd8":
         return "jpeg"
-    if data[:8] == b"\x89PNG\r\n\x1a\n":
+    if data[:8] == _PNG:
         return "png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
@@ -113,17 +117,24 @@ def _format(data: bytes) -> ImageFormat:
 
 def _walk_png(data: bytes) -> tuple[int, int]:
     """Width and height of a PNG that has its end."""
-    position, size = 8, (0, 0)
-    while position + 12 <= len(data):
-        length, kind = int.from_bytes(data[position : position + 4], "big"), data[position + 4 : position + 8]
+    size = 0, 0
+    for kind, _, end in _chunks(data):
         if kind == b"IHDR":
             size = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
         if kind == b"acTL":
             raise DataError("is an animated PNG; only still images can be used")
-        position += 12 + length
-        if kind == b"IEND" and position <= len(data):
+        if kind == b"IEND" and end + 4 <= len(data):
             return size
     raise DataError(_CUT)
+
+
+def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Each chunk of a PNG: its kind, where its content begins and where it ends."""
+    position = 8
+    while position + 12 <= len(data):
+        start, length = position + 8, int.from_bytes(data[position : position + 4], "big")
+        yield data[position + 4 : start], start, start + length
+        position = start + length + 4
 
 
 def _walk_webp(data: bytes) -> tuple[int, int]:
@@ -168,8 +179,10 @@ def _markers(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _decoded(data: bytes) -> tuple[NDArray[np.uint8], bool]:
-    """The upright picture, and whether it is stored so: by what turning does, since Exif hides in many places."""
+    """The picture as it is shown, and whether it is stored so; by what turning does, since Exif hides anywhere."""
     shown = _pixels(data, cv2.IMREAD_COLOR)
+    if _coding(data)[0] != "sdr":
+        return shown, False
     if b"Exif" not in data and b"eXIf" not in data:
         return shown, True
     stored = _pixels(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
@@ -178,9 +191,31 @@ def _decoded(data: bytes) -> tuple[NDArray[np.uint8], bool]:
 
 def _pixels(data: bytes, flags: int) -> NDArray[np.uint8]:
     try:
-        picture = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        picture = rgb_pixels(data, flags)
     except cv2.error as error:
         raise DataError(f"is a damaged image: {' '.join(str(error).split())}") from error
     if picture is None:
         raise DataError("is a damaged image: its picture cannot be decoded")
-    return np.ascontiguousarray(picture[..., ::-1], dtype=np.uint8)
+    return picture
+
+
+def rgb_pixels(data: bytes, flags: int = cv2.IMREAD_COLOR) -> Frame | None:
+    """(H, W, 3) RGB of 8 bits, HDR tone-mapped; None, or cv2's error, where it is damaged."""
+    transfer, primaries = _coding(data)
+    picture = cv2.imdecode(np.frombuffer(data, np.uint8), flags | (cv2.IMREAD_ANYDEPTH if transfer != "sdr" else 0))
+    if picture is None:
+        return None
+    rgb_HWC = np.ascontiguousarray(picture[..., ::-1])
+    if transfer == "sdr":
+        return np.asarray(rgb_HWC, np.uint8)
+    deep_HWC = rgb_HWC if rgb_HWC.dtype == np.uint16 else rgb_HWC.astype(np.uint16) * 257
+    return tone_mapped(np.asarray(deep_HWC, np.uint16), transfer, primaries)
+
+
+def _coding(data: bytes) -> tuple[Transfer, int]:
+    """What a PNG says of its values, and the number of its primaries; nothing else that is read here can be HDR."""
+    if data[:8] == _PNG:
+        for kind, start, _ in takewhile(lambda chunk: chunk[0] != b"IDAT", _chunks(data)):
+            if kind == b"cICP":
+                return transfer_of(data[start + 1]), data[start]
+    return "sdr", 1

@@ -21,7 +21,7 @@ from av.video.reformatter import VideoReformatter
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
-from nemo_vfm.core.types.media_types import Frame, Frames
+from nemo_vfm.core.types.media_types import Frame, Frames, Transfer
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
 from nemo_vfm.data.video.decode import (
     MAX_FRAME_PX,
@@ -34,6 +34,7 @@ from nemo_vfm.data.video.decode import (
 )
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.square_pixels import square_size
+from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
 
 # Playlists and concatenations name other files and addresses; opening one must not reach beyond the bytes given.
@@ -45,11 +46,11 @@ OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixe
 # Once more for the decoder itself: options given on opening do not reach it, and a picture can be larger than the
 # header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
-# Where this PyAV can be told; an older one has no threads there.
-_ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
+_HDR: dict[Transfer, int] = {"sdr": 0, "pq": 8, "hlg": 16}
+_NOT_YCBCR = 14, 15  # ICtCp and IPT in ITU-T H.273, which FFmpeg's scaler would take for YCbCr
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
 
@@ -169,7 +170,7 @@ class PyAVReader:
             yield self.picture(frame)
 
     def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
-        """Ascending frame indices in, each with the decoder's own frame, progressive, not yet upright or square, out.
+        """Ascending frame indices in, each with the decoder's own frame out: progressive; not upright, square or SDR.
 
         Seeks only where that beats decoding on.
 
@@ -195,6 +196,10 @@ class PyAVReader:
     def is_interlaced(self, index: int) -> bool:
         """Of a frame that was decoded, whether it is stored interlaced."""
         return bool(self._marks[index] & _INTERLACED)
+
+    def transfer(self, index: int) -> Transfer:
+        """Of a frame that was decoded, what its values mean as it is stored."""
+        return next((transfer for transfer, mark in _HDR.items() if self._marks[index] & mark), "sdr")
 
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
@@ -227,6 +232,7 @@ class PyAVReader:
                 if index is not None and index < info.num_frames:
                     broken = broken or bool(self._marks[index] & _HALF_THERE)
                     self._marks[index] |= _CORRUPT * broken | _INTERLACED * frame.interlaced_frame
+                    self._marks[index] |= _HDR[transfer_of(frame.color_trc)]
                     yield index, frame
         except (av.error.FFmpegError, EOFError) as error:
             or_not = ", or in a format that the GPU cannot decode (decode=cpu can)" if self.decode == "nvdec" else ""
@@ -245,11 +251,10 @@ class PyAVReader:
         return container, _film(container)
 
     def picture(self, frame: av.VideoFrame) -> Frame:
-        """A frame that was decoded, upright and in square pixels, (H, W, 3) RGB."""
+        """A frame that was decoded, upright, in square pixels and SDR, (H, W, 3) RGB."""
         info = self.info()
         try:
-            rgb = self._to_rgb.reformat(frame, format="rgb24", **self._size(frame), **_ONE_THREAD).to_ndarray()
-            picture = np.rot90(rgb, info.rotation_deg // 90)
+            picture = np.rot90(rgb_of(frame, self._to_rgb, **self._size(frame)), info.rotation_deg // 90)
         except av.error.FFmpegError as error:
             raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
         return np.ascontiguousarray(picture)
@@ -329,6 +334,8 @@ class PyAVReader:
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
+        if first.colorspace in _NOT_YCBCR:
+            raise DataError(f"{self._name} is HDR in ICtCp or IPT, which cannot be read; convert it to YCbCr first")
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
@@ -343,6 +350,7 @@ class PyAVReader:
         info = VideoInfo(
             len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing,
             is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame, holes=holes,
+            transfer=transfer_of(first.color_trc),
         )  # fmt: skip
         half_there = {packet.pts for packet in shown if packet.is_corrupt} - {None}
         self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)
