@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
@@ -20,6 +21,7 @@ from nemo_vfm.curate.score.decoder_flags import DecoderFlags
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.broadcast import barcoded, cut_before, numbers_of
 from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan
 
@@ -129,6 +131,27 @@ def test_a_film_cut_short_is_used_up_to_there_and_the_rest_is_said(tmp_path):
     assert kept[-1]["last_frame"] == rest["first_frame"] > 70 and rest["last_frame"] == 114
     assert "is cut short: the container promises 114 frames" in rest["message"]
     assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(114 / 12)
+
+
+def test_a_recording_that_begins_between_keyframes_is_used_from_the_first_on_and_the_rest_is_counted(tmp_path):
+    whole = film(barcoded(range(70)), "mpegts", fps=25, g="20", bf="2")
+    rows, samples, ledger = curated(tmp_path, "a.ts", cut_before(whole, 7))
+    kept, rest = rows
+    assert (kept["decision"], rest["decision"]) == ("kept", "failed") and len(samples) == 1
+    with open_video(samples[0][1]) as reader:
+        numbers = numbers_of(reader.frames())
+    assert numbers == list(range(numbers[0], 70)) and len(numbers) == kept["last_frame"] > 30
+    assert f"has {63 - len(numbers)} frames without the keyframe" in rest["message"]
+    assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(63 / 25)
+
+
+@pytest.mark.parametrize(("name", "drops"), [("a.mp4", False), ("a.y4m", True)])
+def test_advice_speaks_of_thresholds_only_where_a_rule_dropped_something(tmp_path, name, drops):
+    data = film(pan(1, 24), "yuv4mpegpipe", codec="wrapped_avframe", fps=25) if drops else b"no video"
+    with pytest.raises(NothingKept) as said:
+        curated(tmp_path, name, data, rules={"long": Rule(score="duration_s", below=60.0)})
+    assert ("change a threshold" in str(said.value)) == drops
+    assert ("the files that failed" in str(said.value)) != drops
 
 
 def test_clips_with_corrupt_frames_are_dropped_by_a_rule(tmp_path):

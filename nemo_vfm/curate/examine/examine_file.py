@@ -80,7 +80,7 @@ class Examine:
                 yield self._look(walk, span, request["source_id"], chosen, tick)
             unchanged.check()
             lost = f"frames from {walk.num_walked} on cannot be decoded"
-            rest = walk.info.why_cut_short() if walk.num_walked == walk.info.num_frames else lost
+            rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
             message = problems[0] if problems else f"{name}: {rest}"
             yield Reply(_end(walk, message))
 

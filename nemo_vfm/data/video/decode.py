@@ -49,9 +49,12 @@ class VideoInfo:
         rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
         time_base: seconds a unit of pts.
         pts: presentation time stamp of each frame, ascending.
-        missing_frames: more that the container promises, which are not there: the file was cut short.
+        missing_frames: more that should be there and cannot be shown: the file was cut short, or begins between
+            keyframes.
         is_square: whether pixels are square as they are stored.
         is_interlaced: whether its first frame is stored interlaced.
+        before_keyframe: of the missing frames, those that are there and cannot be decoded, since the keyframe that they
+            refer to is not.
     """
 
     num_frames: int
@@ -66,6 +69,7 @@ class VideoInfo:
     missing_frames: int = 0
     is_square: bool = True
     is_interlaced: bool = False
+    before_keyframe: int = 0
 
     def stamp(self, frame: int) -> int:
         """When a frame begins, also one that is missing at the end; the one after the last begins where that ends."""
@@ -77,10 +81,20 @@ class VideoInfo:
         """The time stamp at which a frame ends: the next one's, or one frame's time after the last."""
         return self.stamp(frame + 1)
 
-    def why_cut_short(self) -> str:
+    def why_incomplete(self) -> str:
         """What is missing, as a sentence without a name."""
-        promised = self.num_frames + self.missing_frames
-        return f"is cut short: the container promises {promised:,} frames, {self.num_frames:,} can be shown"
+        cut_off = self.missing_frames - self.before_keyframe
+        there = self.num_frames + self.before_keyframe
+        reasons = []
+        if self.before_keyframe:
+            reasons.append(
+                f"has {self.before_keyframe:,} frames without the keyframe that they refer to, which cannot be decoded"
+            )
+        if cut_off:
+            reasons.append(
+                f"is cut short: the container promises {there + cut_off:,} frames, {self.num_frames:,} can be shown"
+            )
+        return ", and ".join(reasons)
 
 
 class VideoReader(AbstractContextManager["VideoReader"], Protocol):
@@ -143,7 +157,7 @@ def _why_not_decord(info: VideoInfo) -> str | None:
     if info.codec not in _DECORD_CODECS:
         return f"codec {info.codec}"
     if info.missing_frames:
-        return "a file that is cut short"
+        return "a file of which frames are missing"
     return "pixels that are not square" if not info.is_square else "interlaced frames" if info.is_interlaced else None
 
 

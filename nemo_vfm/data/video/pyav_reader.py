@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -25,6 +26,7 @@ from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
 from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, VideoInfo, check_indices, check_size, name_of
 from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.joined_parts import Parts, joints_of, on_one_clock, with_bytes_lost
 from nemo_vfm.data.video.square_pixels import square_size
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
 
@@ -41,6 +43,9 @@ _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__ or "") else {}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
+# Streams of broadcasting have no index. Sought by time, they begin one packet late, and anywhere where the clock is set
+# back; sought by the byte at which a keyframe begins, they begin with it.
+_SOUGHT_BY_BYTE = ("mpegts", "mpeg")
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
@@ -55,6 +60,8 @@ class PacketIndex:
         stored: width and height of the decoder's frames.
         is_counted: time stamps come twice, or are missing: frames go by their number.
         marks: of each frame, whether half of its packet is missing.
+        places: bytes at which keyframes begin, by their indices, where that is how they are sought.
+        parts: see `joined_parts`.
     """
 
     info: VideoInfo
@@ -62,6 +69,8 @@ class PacketIndex:
     stored: tuple[int, int]
     is_counted: bool
     marks: bytes
+    places: dict[int, int]
+    parts: Parts
 
 
 #: Of the file that this process walked over last. One after another many ask for the same: every stretch of a long
@@ -93,6 +102,8 @@ class PyAVReader:
         self._stored = 0, 0  # width and height of the decoder's frames
         self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
         self._marks = bytearray()  # of each frame that was decoded
+        self._places: dict[int, int] = {}
+        self._parts = Parts()
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
@@ -139,7 +150,7 @@ class PyAVReader:
         if index is None:
             return None
         self._keyframes, self._stored, self._is_counted = index.keyframes, index.stored, index.is_counted
-        self._marks = bytearray(index.marks)
+        self._marks, self._places, self._parts = bytearray(index.marks), index.places, index.parts
         return index.info
 
     def read(self, indices: Sequence[int]) -> Frames:
@@ -211,9 +222,12 @@ class PyAVReader:
     def _decode(self, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
         at = {pts: index for index, pts in enumerate(info.pts)}
         try:
-            container, stream = self._sought(info.pts[key] if key else min(info.pts[0], 0))
+            pts, is_cut_short = (
+                info.pts[key] if key else min(info.pts[0], 0),
+                info.missing_frames > info.before_keyframe,
+            )
             broken = False
-            for count, frame in enumerate(_frames(container, stream, whole=info.missing_frames > 0)):
+            for count, frame in enumerate(self._frames(key, pts, whole=is_cut_short)):
                 index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
                 broken = frame.is_corrupt or (broken and not frame.key_frame)
                 if index is not None and index < info.num_frames:
@@ -226,15 +240,35 @@ class PyAVReader:
         except IndexError as error:
             raise DataError(f"{self._name} {LATE_STREAM}") from error
 
-    def _sought(self, pts: int) -> tuple[InputContainer, av.VideoStream]:
-        """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""
+    def _frames(self, key: int = 0, pts: int = 0, *, whole: bool) -> Iterator[av.VideoFrame]:
+        """What is decoded from a keyframe on, or from one before it; from the start where nothing can be sought.
+
+        With `whole`, of whole packets alone: half of one would end it with an error.
+        """
         container = self._opened()
         try:
-            container.seek(pts, stream=_film(container))
+            if self._places:
+                container.seek(self._places[key], unsupported_byte_offset=True)
+            else:
+                container.seek(pts, stream=_film(container))
         except av.error.FFmpegError:  # a single picture, a raw stream
             self.close()
             container = self._opened()
-        return container, _film(container)
+        stream, place = _film(container), self._places.get(key, 0)
+        part = self._parts.number(place)
+        for packet in container.demux(stream):
+            if packet.size:
+                place = place if packet.pos is None else packet.pos
+                before, part = part, self._parts.number(place)
+                if part != before:  # another recording: what is left of the one before comes first
+                    yield from stream.decode(None)
+                    stream.codec_context.flush_buffers()
+                shift = self._parts.shifts[part]
+                if shift is None or (whole and packet.is_corrupt):
+                    continue
+                if shift and packet.pts is not None:
+                    packet.pts = packet.dts = packet.pts + shift
+            yield from packet.decode()
 
     def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright and in square pixels, (H, W, 3) RGB."""
@@ -296,13 +330,15 @@ class PyAVReader:
         state, container = self._state(), self._opened()
         stream = _film(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
+        self._places = {0: 0} if container.format.name in _SOUGHT_BY_BYTE else {}
         shown: list[Shown] = []
-        packets = 0
+        packets = place = 0
         for packet in container.demux(stream):
             if packet.size:
                 packets += 1
+                place = place if packet.pos is None else packet.pos
                 if not packet.is_discard:
-                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt))
+                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt, place))
             if packets > MAX_FRAMES:
                 raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
         promised = stream.frames - (packets - len(shown))
@@ -311,16 +347,24 @@ class PyAVReader:
         there = without_gap(shown) if short else shown
         info = self._describe(there, promised - len(there) if short else 0)
         if state:
-            index = PacketIndex(info, self._keyframes, self._stored, self._is_counted, bytes(self._marks))
+            index = PacketIndex(
+                info, self._keyframes, self._stored, self._is_counted, bytes(self._marks), self._places, self._parts
+            )
             _LATEST[:] = [(state, index)]
         return info
 
     def _describe(self, shown: list[Shown], missing: int) -> VideoInfo:
-        container, stream = self._sought(0)
-        first = next(_frames(container, stream, whole=missing > 0), None)
+        there = shown
+        if self._places:
+            joints = joints_of(shown)
+            there, self._parts = on_one_clock(with_bytes_lost(shown, joints), joints)
+        first = next(self._frames(whole=missing > 0), None)
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
+        there = _from_first(there, first)
+        before_keyframe = len(shown) - len(there)
+        stream = _film(self._opened())
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
@@ -329,38 +373,35 @@ class PyAVReader:
         check_size(wide, high, self._name)
         width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
-        pts, self._keyframes = self._order(shown, fps, time_base)
+        pts, self._keyframes = self._order(there, fps, time_base)
         fps = _mean_rate(pts, fps, time_base)
         info = VideoInfo(
-            len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing,
+            len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing + before_keyframe,
             is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame,
+            before_keyframe=before_keyframe,
         )  # fmt: skip
-        half_there = {packet.pts for packet in shown if packet.is_corrupt} - {None}
+        half_there = {packet.pts for packet in there if packet.is_corrupt} - {None}
         self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
 
     def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
-        known = [(packet.pts, packet.is_keyframe) for packet in shown if packet.pts is not None]
-        if len(known) == len(shown) and len({pts for pts, _ in known}) == len(known):
-            known.sort()
-            return tuple(pts for pts, _ in known), [index for index, (_, key) in enumerate(known) if key]
-        container, stream = self._sought(0)
-        seen = [frame.pts for frame in _frames(container, stream, whole=True)]
+        known = {packet.pts: packet for packet in shown if packet.pts is not None}
+        if len(known) == len(shown):
+            pts = tuple(sorted(known))
+            keyframes = [index for index, stamp in enumerate(pts) if known[stamp].is_keyframe]
+            if self._places:
+                self._places |= {index: known[pts[index]].place for index in keyframes if index}
+            return pts, keyframes
+        # Half a packet in a broadcast's stream may be a whole one (see `with_bytes_lost`).
+        seen = [frame.pts for frame in self._frames(whole=not self._places)]
         stamps = [pts for pts in seen if pts is not None]
-        if len(set(stamps)) == len(seen):
-            return tuple(sorted(stamps)), [0]
+        if len(stamps) == len(seen) and all(before < after for before, after in pairwise(stamps)):
+            return tuple(stamps), [0]
         self._is_counted = True
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
-
-
-def _frames(container: InputContainer, stream: av.VideoStream, *, whole: bool) -> Iterator[av.VideoFrame]:
-    """What is decoded from here on; with `whole`, of whole packets alone: half of one would end it with an error."""
-    for packet in container.demux(stream):
-        if not (whole and packet.size and packet.is_corrupt):
-            yield from packet.decode()
 
 
 def _accelerated(decode: Decoding) -> HWAccel | None:
@@ -389,3 +430,16 @@ def _mean_rate(pts: Sequence[int], declared_fps: Fraction, time_base: Fraction) 
     if abs(ticks - expected) <= 2 + expected / 100:
         return declared_fps
     return (len(pts) - 1) / (ticks * time_base)
+
+
+def _from_first(shown: list[Shown], first: av.VideoFrame) -> list[Shown]:
+    """What is shown from the first frame on that can be decoded: a recording may begin between keyframes.
+
+    Some decoders (MPEG-4) guess what the frames before a keyframe refer to.
+    """
+    stamps = {packet.pts for packet in shown} - {None}
+    if first.pts is None or len(stamps) < len(shown):
+        return shown
+    keyframe = next((packet.pts for packet in shown if packet.is_keyframe), None)
+    begin = first.pts if first.key_frame or keyframe is None else max(first.pts, keyframe)
+    return [packet for packet in shown if packet.pts is not None and packet.pts >= begin]
