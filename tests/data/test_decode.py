@@ -415,6 +415,42 @@ def test_a_cover_before_the_film_is_not_taken_for_it() -> None:
         assert reader.read([0, 23]).shape == (2, 64, 96, 3)
 
 
+@pytest.mark.parametrize("kind", ["matroska", "mp4", "mpegts"])
+def test_of_several_streams_the_default_one_is_taken_or_else_the_largest_and_never_a_preview(kind: str) -> None:
+    small, wide, large = (80, 48), (256, 160), (320, 192)
+    cases = [
+        ([small, large], None, large), ([large, small], None, large), ([small, large], 0, large),
+        ([wide, large], 0, wide), ([large, wide], 1, wide), ([wide, large], None, large),
+    ]  # fmt: skip
+    for sizes, default, right in cases:
+        if (default is None and kind == "mp4") or (default is not None and kind == "mpegts"):
+            continue  # the first one becomes the default; there is no word for it
+        film = of_streams(sizes, default, kind)
+        for decoder in ("pyav", "auto"):
+            with open_video(film, decoder) as reader:
+                assert (reader.info().width, reader.info().height, reader.info().num_frames) == (*right, 12)
+                assert reader.read([0, 11]).shape == (2, right[1], right[0], 3)
+        if available("decord"):
+            with pytest.raises(UserError, match="several streams of pictures"):
+                open_video(film, "decord")
+
+
+def of_streams(sizes: list[tuple[int, int]], default: int | None, kind: str) -> bytes:
+    """A film of one second in several sizes."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as out:
+        streams = [out.add_stream("libx264", rate=12) for _ in sizes]
+        for number, (stream, (width, height)) in enumerate(zip(streams, sizes, strict=True)):
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.disposition = Disposition.default if number == default else Disposition(0)
+            open_encoder(stream)
+        for stream, (width, height) in zip(streams, sizes, strict=True):
+            for picture in moving(12, height, width):
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            out.mux(stream.encode(None))
+    return file.getvalue()
+
+
 def test_a_cover_without_a_film_is_refused() -> None:
     with pytest.raises(DataError, match="only cover art"):
         open_video(with_cover(film=False))

@@ -72,12 +72,16 @@ def without_packet(stream: bytes, frame: int) -> bytes:
 
 
 def with_stamps_moved(film: bytes, ticks: int) -> bytes:
-    """The pictures of an MPEG-TS that much later on its clock, of 90 kHz, which goes round after 2**33 ticks."""
+    """An MPEG-TS that much later on its clock, of 90 kHz, which goes round after 2**33 ticks."""
     file = io.BytesIO()
     with av.open(io.BytesIO(film)) as source, av.open(file, "w", format="mpegts") as out:
-        stream = out.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
+        copies = {stream.index: out.add_stream_from_template(stream) for stream in source.streams}
+        for packet in source.demux():
             if packet.pts is not None and packet.dts is not None:
-                packet.pts, packet.dts, packet.stream = packet.pts + ticks, packet.dts + ticks, stream
+                packet.pts, packet.dts, packet.stream = (
+                    packet.pts + ticks,
+                    packet.dts + ticks,
+                    copies[packet.stream.index],
+                )
                 out.mux(packet)
     return file.getvalue()

@@ -24,7 +24,7 @@ from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.file_pictures import agreed_boxes
 from nemo_vfm.restore.letterbox import Box, Picture
 
-_FORM = 6  # of what is kept: findings of another form are not read
+_FORM = 7  # of what is kept: findings of another form are not read
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,8 +52,9 @@ class Transcode:
         preset: x264's word for how long it may take; other encoders get their nearest.
         encoder: x264, nvenc (a GPU's H.264), or, where H.264 must not be written, svtav1 or vp9: their films carry no
             motion vectors, so CodecMotion takes flow instead. One that does not work here is refused before any work.
-        audio: keep takes the source's first audio stream along: copied into the mp4 where that takes its codec (aac,
-            ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves it out.
+        audio: keep takes the source's sound along, of several streams the default one: copied into the mp4 where that
+            takes its codec (aac, ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves
+            it out.
     """
 
     def __init__(

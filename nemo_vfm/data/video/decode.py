@@ -138,7 +138,7 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
     base = PyAVReader(source)
     if decoder == "pyav":
         return base
-    reason = _why_not_decord(base.info())
+    reason = "several streams of pictures" if base.has_other_streams() else _why_not_decord(base.info())
     if reason is None:
         from nemo_vfm.data.video.decord_reader import DecordReader
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from nemo_vfm.data.video.truncated_file import Shown
 
-_LONG_STEP = 45_000  # half a second
+LONG_STEP = 45_000  #: half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ def joints_of(shown: Sequence[Shown]) -> list[int]:
     if any(packet.pts is None or packet.dts is None for packet in shown):
         return []
     steps = [(number, (after.dts or 0) - (packet.dts or 0)) for number, (packet, after) in _pairs(shown)]
-    back = [number for number, step in steps if step < (0 if shown[number].is_keyframe else -_LONG_STEP)]
-    ahead = [number for number, step in steps if step > _LONG_STEP and shown[max(0, number - 2)].is_corrupt]
+    back = [number for number, step in steps if step < (0 if shown[number].is_keyframe else -LONG_STEP)]
+    ahead = [number for number, step in steps if step > LONG_STEP and shown[max(0, number - 2)].is_corrupt]
     return sorted(back + ahead)
 
 

@@ -45,7 +45,7 @@ _ONE_THREAD = {"threads": 1} if "threads=" in (VideoReformatter.reformat.__doc__
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
 # Streams of broadcasting have no index. Sought by time, they begin one packet late, and anywhere where the clock is set
 # back; sought by the byte at which a keyframe begins, they begin with it.
-_SOUGHT_BY_BYTE = ("mpegts", "mpeg")
+SOUGHT_BY_BYTE = ("mpegts", "mpeg")
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
@@ -199,6 +199,15 @@ class PyAVReader:
         """Of a frame that was decoded, whether it is stored interlaced."""
         return bool(self._marks[index] & _INTERLACED)
 
+    def has_other_streams(self) -> bool:
+        """Whether the file holds more than one stream of pictures."""
+        return len(self._opened().streams.video) > 1
+
+    def parts(self) -> Parts:
+        """The recordings that the file holds."""
+        self.info()
+        return self._parts
+
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
         return self._keyframes[place] if place >= 0 else 0
@@ -250,11 +259,11 @@ class PyAVReader:
             if self._places:
                 container.seek(self._places[key], unsupported_byte_offset=True)
             else:
-                container.seek(pts, stream=_film(container))
+                container.seek(pts, stream=film_of(container))
         except av.error.FFmpegError:  # a single picture, a raw stream
             self.close()
             container = self._opened()
-        stream, place = _film(container), self._places.get(key, 0)
+        stream, place = film_of(container), self._places.get(key, 0)
         part = self._parts.number(place)
         for packet in container.demux(stream):
             if packet.size:
@@ -311,7 +320,7 @@ class PyAVReader:
         if not container.streams.video:
             container.close()
             raise DataError(f"{self._name} has no video stream")
-        stream = _film(container)
+        stream = film_of(container)
         if _is_cover(stream):
             container.close()
             raise DataError(f"{self._name} has no video stream, only cover art")
@@ -328,9 +337,9 @@ class PyAVReader:
     def _walk(self) -> VideoInfo:
         """Demultiplex once: time stamps, keyframes, and what is there of all that the container promises."""
         state, container = self._state(), self._opened()
-        stream = _film(container)
+        stream = film_of(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
-        self._places = {0: 0} if container.format.name in _SOUGHT_BY_BYTE else {}
+        self._places = {0: 0} if container.format.name in SOUGHT_BY_BYTE else {}
         shown: list[Shown] = []
         packets = place = 0
         for packet in container.demux(stream):
@@ -364,7 +373,7 @@ class PyAVReader:
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
         there = _from_first(there, first)
         before_keyframe = len(shown) - len(there)
-        stream = _film(self._opened())
+        stream = film_of(self._opened())
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
@@ -409,14 +418,25 @@ def _accelerated(decode: Decoding) -> HWAccel | None:
     return HWAccel(device_type="cuda", allow_software_fallback=False) if decode == "nvdec" else None
 
 
-def _film(container: InputContainer) -> av.VideoStream:
-    """The first stream of pictures that is no cover, or the cover where there is nothing else."""
-    return min(container.streams.video, key=_is_cover)
+def film_of(container: InputContainer) -> av.VideoStream:
+    """The stream of pictures that is taken: no cover where there is another, a default one before others, the largest.
+
+    A default one less than half as wide is a preview: many writers make their first stream the default.
+    """
+    covers = [stream for stream in container.streams.video if _is_cover(stream)]
+    films = [stream for stream in container.streams.video if stream not in covers] or covers
+    large = [film for film in films if 4 * _area(film) >= max(map(_area, films))]
+    return min(large, key=lambda film: (not film.disposition & Disposition.default, -_area(film)))
+
+
+def _area(stream: av.VideoStream) -> int:
+    context = getattr(stream, "codec_context", None)
+    return context.width * context.height if context is not None else 0
 
 
 def _is_cover(stream: av.VideoStream) -> bool:
     """Music and phones' films carry a picture of one "frame" at 90,000 a second, often before the film itself."""
-    return bool(stream.disposition & Disposition.attached_pic)
+    return bool(stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails))
 
 
 def _mean_rate(pts: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:
