@@ -17,7 +17,9 @@ from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.transcode import Encode, Transcode
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
+from nemo_vfm.curate.score.logo import Logo
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
@@ -152,6 +154,22 @@ def test_advice_speaks_of_thresholds_only_where_a_rule_dropped_something(tmp_pat
         curated(tmp_path, name, data, rules={"long": Rule(score="duration_s", below=60.0)})
     assert ("change a threshold" in str(said.value)) == drops
     assert ("the files that failed" in str(said.value)) != drops
+
+
+@pytest.mark.parametrize("later", [(96, 2), (160, 1)])
+def test_a_new_size_begins_a_shot_whose_clip_has_that_size(tmp_path, later):
+    height, scale = later
+    made = [barcoded(range(30)), barcoded(range(30, 60), height, scale), barcoded(range(60, 90))]
+    data = b"".join(film(pictures, "mpegts", fps=25, g="12", bf="2", crf="4") for pictures in made)
+    stages = {"decoder": DecoderFlags(), "logo": Logo()}
+    rows, samples, ledger = curated(tmp_path, "a.ts", data, stages=stages, restore={"bars": Letterbox()})
+    assert [(row["first_frame"], row["last_frame"]) for row in rows] == [(0, 30), (30, 60), (60, 90)]
+    sizes = [(160, 96), (160 * scale, height * scale), (160, 96)]
+    assert [(row["width"], row["height"]) for row in rows] == sizes and ledger_adds_up(ledger)
+    assert [(facts["width"], facts["height"]) for facts, _ in samples] == sizes
+    for number, (_, mp4) in enumerate(samples):
+        with open_video(mp4) as reader:
+            assert numbers_of(reader.frames()) == list(range(30 * number, 30 * number + 30))
 
 
 def test_clips_with_corrupt_frames_are_dropped_by_a_rule(tmp_path):

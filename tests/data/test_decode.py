@@ -285,6 +285,31 @@ def test_recordings_put_behind_each_other_are_read_through_and_a_new_size_is_sai
             for frame in reader.frames():
                 seen.append(frame.shape)
         assert len(seen) > 20
+        assert reader.read([len(seen), 47]).shape == (2, 96, 128, 3) and reader.read([0, 9]).shape == (2, 64, 96, 3)
+        assert {frame.shape for frame in reader.frames(len(seen))} == {(96, 128, 3)}
+        with pytest.raises(DataError, match="from 96x64 to 128x96 at frame 47"):
+            reader.read([0, 47])
+
+
+@needs_decord
+@pytest.mark.parametrize("kind", ["mp4", "matroska"])
+def test_decoders_agree_on_frames_behind_a_new_size(kind: str) -> None:
+    file, ticks = io.BytesIO(), 0
+    films = [film(moving(24, *size), "mpegts", fps=25, g="12", bf="0") for size in ((64, 96), (96, 128))]
+    with av.open(file, "w", format=kind) as out, av.open(io.BytesIO(films[0])) as first:
+        stream = out.add_stream_from_template(first.streams.video[0])
+        for one in films:
+            with av.open(io.BytesIO(one)) as source:
+                for packet in source.demux(video=0):
+                    if packet.size:
+                        packet.pts, packet.dts, packet.stream = ticks, ticks, stream
+                        ticks += 3600
+                        out.mux(packet)
+    with open_video(file.getvalue(), "pyav") as base, open_video(file.getvalue(), "decord") as fast:
+        for reader in (base, fast):
+            assert reader.info().num_frames == 48 and reader.read([30, 40]).shape == (2, 96, 128, 3)
+            with pytest.raises(DataError, match="changes its frame size"):
+                reader.read([3, 40])
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path) -> None:

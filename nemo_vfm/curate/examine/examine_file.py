@@ -5,7 +5,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from pathlib import Path
 
 import cv2
@@ -129,18 +130,20 @@ class Examine:
         yield from cut_glances(seen(), *self.splitter.plan(fps))
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
-        """The shots of what can be decoded."""
+        """The shots of what can be decoded; a new size begins one."""
 
-        def frames() -> Iterator[Frame]:
+        def frames() -> Iterator[tuple[int, Frame]]:
             try:
-                yield from walk.frames(known[-1][1] if known else None)
+                yield from walk.runs(known[-1][1] if known else None)
             except Exception as error:  # any decoder error: use what came before it, and say so
                 problem(error)
 
         if known is not None:
-            yield from _given(frames(), [(first, last) for first, last in known])
-        else:
-            yield from self.splitter.spans(frames(), fps=walk.info.fps)
+            yield from _given((frame for _, frame in frames()), [(first, last) for first, last in known])
+            return
+        for start, run in groupby(frames(), key=itemgetter(0)):
+            for first, last in self.splitter.spans((frame for _, frame in run), fps=walk.info.fps):
+                yield start + first, start + last
 
     def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
         frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
@@ -155,7 +158,9 @@ class Examine:
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         span_us = elapsed_us(info, span[0]), elapsed_us(info, span[1])
         footage, picture = walk.footage(span), walk.picture(span)
-        return self._judge(footage, clip, span_us, stages, tick, picture)
+        found = self._judge(footage, clip, span_us, stages, tick, picture)
+        found.fact["size"] = list(walk.size(span))
+        return found
 
     def _judge(
         self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],

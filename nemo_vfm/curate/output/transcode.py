@@ -218,10 +218,9 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
     """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
-    if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
-        yield from reader.frames(*span)
-    else:
-        yield from (frame for _, frame in reader.decoded(range(*span)))
+    for _, frame in reader.decoded(range(*span)):
+        changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
+        yield reader.picture(frame) if changes else frame
 
 
 def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[FrameToEncode]:

@@ -42,8 +42,8 @@ class VideoInfo:
     Args:
         num_frames: frames that can be shown, counted from the packets and not from the container's word.
         fps: mean frames per second.
-        width: square pixels, after rotation.
-        height: square pixels, after rotation.
+        width: square pixels, after rotation, of the first frame.
+        height: the same.
         codec: FFmpeg's name of the codec, such as h264.
         duration_s: from the first frame until the last one ends.
         rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
@@ -108,7 +108,7 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """The frames with these indices, in this order, (T, H, W, 3) RGB.
 
         Raises:
-            DataError: a frame cannot be decoded.
+            DataError: a frame cannot be decoded, or they are not all of one size.
             UserError: an index is outside the video, or the frames would fill more than MAX_READ_BYTES.
         """
         ...
@@ -117,7 +117,8 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """Frames `start` to `stop` one after the other, each (H, W, 3) RGB.
 
         Raises:
-            DataError: at the first frame that cannot be decoded, after those before it were given.
+            DataError: at the first frame that cannot be decoded, or is of another size than the one before it, after
+                those before it were given.
         """
         ...
 

@@ -99,7 +99,7 @@ class PyAVReader:
         self._process = 0
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
-        self._stored = 0, 0  # width and height of the decoder's frames
+        self.stored = 0, 0  # width and height of the decoder's frames
         self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
         self._marks = bytearray()  # of each frame that was decoded
         self._places: dict[int, int] = {}
@@ -149,7 +149,7 @@ class PyAVReader:
         index = next((index for known, index in _LATEST if state and known == state), None)
         if index is None:
             return None
-        self._keyframes, self._stored, self._is_counted = index.keyframes, index.stored, index.is_counted
+        self._keyframes, self.stored, self._is_counted = index.keyframes, index.stored, index.is_counted
         self._marks, self._places, self._parts = bytearray(index.marks), index.places, index.parts
         return index.info
 
@@ -157,19 +157,38 @@ class PyAVReader:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)
-        out = np.empty((len(indices), info.height, info.width, 3), np.uint8)
         places: dict[int, list[int]] = {}
         for place, index in enumerate(indices):
             places.setdefault(index, []).append(place)
-        for index, frame in self.decoded(sorted(places)):
-            out[places[index]] = self.picture(frame)
+        out = np.empty((len(indices), info.height, info.width, 3), np.uint8)
+        for number, (index, frame) in enumerate(self._of_one_size(sorted(places))):
+            picture = self.picture(frame)
+            if not number and picture.shape != out.shape[1:]:
+                out = np.empty((len(indices), *picture.shape), np.uint8)
+            out[places[index]] = picture
         return out
 
     def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
         """See `VideoReader.frames`."""
         count = self.info().num_frames
-        for _, frame in self.decoded(range(start, count if stop is None else min(stop, count))):
+        for _, frame in self._of_one_size(range(start, count if stop is None else min(stop, count))):
             yield self.picture(frame)
+
+    def _of_one_size(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
+        size: tuple[int, int] | None = None
+        for index, frame in self.decoded(wanted):
+            found = frame.width, frame.height
+            if size is not None and size != found:
+                raise self.new_size(size, index, found)
+            size = found
+            yield index, frame
+
+    def new_size(self, size: tuple[int, int], index: int, found: tuple[int, int]) -> DataError:
+        """That a frame is of another size than those before it."""
+        return DataError(
+            f"{self._name} changes its frame size from {size[0]}x{size[1]} to {found[0]}x{found[1]} at frame {index}; "
+            "expected one size (curation cuts there)"
+        )
 
     def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
         """Ascending frame indices in, each with the decoder's own frame, progressive, not yet upright or square, out.
@@ -177,7 +196,7 @@ class PyAVReader:
         Seeks only where that beats decoding on.
 
         Raises:
-            DataError: at the first frame that cannot be decoded, or that is of another size than the first.
+            DataError: at the first frame that cannot be decoded.
         """
         decoding: Iterator[tuple[int, av.VideoFrame]] | None = None
         position = -1
@@ -188,7 +207,6 @@ class PyAVReader:
             if found is None or found[0] != index:
                 raise DataError(f"{self._name} is damaged: frame {index} cannot be decoded")
             position = index
-            self._check_frame(found[1])
             yield index, found[1]
 
     def is_corrupt(self, index: int) -> bool:
@@ -264,9 +282,13 @@ class PyAVReader:
             self.close()
             container = self._opened()
         stream, place = film_of(container), self._places.get(key, 0)
-        part = self._parts.number(place)
+        part, is_there = self._parts.number(place), not place
         for packet in container.demux(stream):
+            # At the byte of a keyframe another frame may end: pieces of a program stream hold several.
+            is_there = is_there or packet.is_keyframe
             if packet.size:
+                if not is_there:
+                    continue
                 place = place if packet.pos is None else packet.pos
                 before, part = part, self._parts.number(place)
                 if part != before:  # another recording: what is left of the one before comes first
@@ -291,18 +313,14 @@ class PyAVReader:
 
     def _size(self, frame: av.VideoFrame) -> dict[str, Any]:
         """What is said to the scaler: nothing where pixels are square."""
-        info = self.info()
-        if info.is_square:
+        if self.info().is_square:
             return {}
-        width, height = (info.height, info.width) if info.rotation_deg % 180 else (info.width, info.height)
+        width, height = self.shown_size(frame.width, frame.height)
         return {"width": width, "height": height, "interpolation": "BICUBIC"}
 
-    def _check_frame(self, frame: av.VideoFrame) -> None:
-        if (frame.width, frame.height) != self._stored:
-            raise DataError(
-                f"{self._name} changes its frame size from {self._stored[0]}x{self._stored[1]} to "
-                f"{frame.width}x{frame.height}; expected one size"
-            )
+    def shown_size(self, width: int, height: int) -> tuple[int, int]:
+        """The size in square pixels of a frame that is stored in this size, before it is turned upright."""
+        return square_size(width, height, film_of(self._opened()).sample_aspect_ratio)
 
     def _opened(self) -> InputContainer:
         """The container of this process: a file shared over a fork would be sought by both sides."""
@@ -357,7 +375,7 @@ class PyAVReader:
         info = self._describe(there, promised - len(there) if short else 0)
         if state:
             index = PacketIndex(
-                info, self._keyframes, self._stored, self._is_counted, bytes(self._marks), self._places, self._parts
+                info, self._keyframes, self.stored, self._is_counted, bytes(self._marks), self._places, self._parts
             )
             _LATEST[:] = [(state, index)]
         return info
@@ -377,8 +395,8 @@ class PyAVReader:
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
-        self._stored = first.width, first.height
-        wide, high = square_size(*self._stored, stream.sample_aspect_ratio)
+        self.stored = first.width, first.height
+        wide, high = square_size(*self.stored, stream.sample_aspect_ratio)
         check_size(wide, high, self._name)
         width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
@@ -386,7 +404,7 @@ class PyAVReader:
         fps = _mean_rate(pts, fps, time_base)
         info = VideoInfo(
             len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing + before_keyframe,
-            is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame,
+            is_square=(wide, high) == self.stored, is_interlaced=first.interlaced_frame,
             before_keyframe=before_keyframe,
         )  # fmt: skip
         half_there = {packet.pts for packet in there if packet.is_corrupt} - {None}
