@@ -26,6 +26,7 @@ from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.broadcast import barcoded, numbers_of
 from tests.support.films import pan, write_film
 
 needs_decord = pytest.mark.skipif(not available("decord"), reason="decord is not installed")
@@ -423,6 +424,14 @@ def with_cover(*, film: bool) -> bytes:
         if stream is not None:
             out.mux(stream.encode(None))
     return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["avi", "asf", "mxf"])
+def test_frames_come_in_their_order_where_only_the_order_of_decoding_is_stored(kind: str) -> None:
+    with open_video(film(barcoded(range(40)), kind, fps=25, g="20", bf="2"), "pyav") as reader:
+        info = reader.info()
+        assert (info.num_frames, info.missing_frames, info.fps) == (40, 0, 25)
+        assert numbers_of(reader.frames()) == list(range(40)) and numbers_of(reader.read([30, 3])) == [30, 3]
 
 
 def test_the_rate_is_what_the_time_stamps_say_where_the_container_tells_another() -> None:

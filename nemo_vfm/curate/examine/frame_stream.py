@@ -202,16 +202,20 @@ class _Small:
 
     def __init__(self, reader: PyAVReader, side_px: int) -> None:
         self._reader, self._side_px = reader, side_px
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # stored -> small
         self._turns = reader.info().rotation_deg // 90
         self._scaler = VideoReformatter()  # keeps its tables from frame to frame
 
     def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
         # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
-        width, height = self._reader.shown_size(frame.width, frame.height)
-        ratio = min(1.0, self._side_px / min(width, height))
-        size = max(1, round(width * ratio)), max(1, round(height * ratio))
-        form = "rgb24" if (frame.width, frame.height) == size else "gbrp"
+        stored = frame.width, frame.height
+        if stored not in self._sizes:
+            width, height = self._reader.shown_size(*stored)
+            ratio = min(1.0, self._side_px / min(width, height))
+            self._sizes[stored] = max(1, round(width * ratio)), max(1, round(height * ratio))
+        size = self._sizes[stored]
+        form = "rgb24" if stored == size else "gbrp"
         small = self._scaler.reformat(frame, *size, form, interpolation="AREA", threads=1)
         picture = small.to_ndarray(format=form)
         upright = np.rot90(picture, self._turns) if self._turns else picture

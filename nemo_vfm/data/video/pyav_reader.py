@@ -46,6 +46,8 @@ LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remu
 # Streams of broadcasting have no index. Sought by time, they begin one packet late, and anywhere where the clock is set
 # back; sought by the byte at which a keyframe begins, they begin with it.
 SOUGHT_BY_BYTE = ("mpegts", "mpeg")
+# These keep no time of showing for H.264. FFmpeg then guesses one as if frames were stored in the order of showing.
+_WITHOUT_STAMPS = ("avi", "asf", "mxf")
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _FORWARD_FRAMES = 24  # decoding this many frames on costs about what a seek does
 
@@ -292,7 +294,9 @@ class PyAVReader:
                 place = place if packet.pos is None else packet.pos
                 before, part = part, self._parts.number(place)
                 if part != before:  # another recording: what is left of the one before comes first
-                    yield from stream.decode(None)
+                    for frame in stream.decode(None):
+                        frame.time_base = stream.time_base or Fraction(1, 90_000)
+                        yield frame
                     stream.codec_context.flush_buffers()
                 shift = self._parts.shifts[part]
                 if shift is None or (whole and packet.is_corrupt):
@@ -390,7 +394,6 @@ class PyAVReader:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
         there = _from_first(there, first)
-        before_keyframe = len(shown) - len(there)
         stream = film_of(self._opened())
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
@@ -401,6 +404,7 @@ class PyAVReader:
         width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
         pts, self._keyframes = self._order(there, fps, time_base)
+        before_keyframe = max(0, len(shown) - max(len(there), len(pts)))
         fps = _mean_rate(pts, fps, time_base)
         info = VideoInfo(
             len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing + before_keyframe,
@@ -415,8 +419,10 @@ class PyAVReader:
     def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
         known = {packet.pts: packet for packet in shown if packet.pts is not None}
-        if len(known) == len(shown):
-            pts = tuple(sorted(known))
+        pts, container = tuple(sorted(known)), self._opened()
+        reorders = container.format.name in _WITHOUT_STAMPS and film_of(container).codec_context.has_b_frames
+        is_guessed = reorders and tuple(known) == pts
+        if len(known) == len(shown) and not is_guessed:
             keyframes = [index for index, stamp in enumerate(pts) if known[stamp].is_keyframe]
             if self._places:
                 self._places |= {index: known[pts[index]].place for index in keyframes if index}
