@@ -23,7 +23,7 @@ from nemo_vfm.curate.score.logo import Logo
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
-from tests.support.broadcast import barcoded, cut_before, numbers_of
+from tests.support.broadcast import barcoded, cut_before, numbers_of, without_packet
 from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan
 
@@ -179,6 +179,16 @@ def test_clips_with_corrupt_frames_are_dropped_by_a_rule(tmp_path):
     assert [row["corrupt_ratio"] for row in rows] == [0.0, 0.6, 0.0]
     assert [row["rule"] for row in rows] == [None, "corrupt", None] and len(samples) == 2
     assert ledger["clips"]["dropped"] == {"corrupt": 1} and ledger_adds_up(ledger)
+
+
+@pytest.mark.parametrize("codec", ["libx265", "libx264", "mpeg2video"])
+def test_a_packet_lost_on_the_way_costs_the_clip_that_it_belongs_to_and_no_other(tmp_path, codec):
+    quiet = {"x265-params": "log-level=none:pools=1:scenecut=0"} if codec == "libx265" else {}
+    made = without_packet(film(pan(1, 72), "mpegts", codec=codec, g="24", bf="2", **quiet), 31)
+    rule = {"corrupt": Rule(score="corrupt_ratio", above=0.0)}
+    rows, samples, ledger = curated(tmp_path, "a.ts", made, 22, 48, rules=rule)
+    assert [row["rule"] for row in rows] == [None, "corrupt", None] and len(samples) == 2
+    assert rows[2]["last_frame"] >= 71 and ledger_adds_up(ledger)
 
 
 @pytest.mark.parametrize("made_as", [("a.mxf", "mxf", "mpeg2video"), ("a.y4m", "yuv4mpegpipe", "wrapped_avframe")])

@@ -101,7 +101,8 @@ class Walk:
         Raises:
             DataError: at the first frame that cannot be decoded.
         """
-        for number, frame in self._reader.decoded(range(self._start, self.info.num_frames if stop is None else stop)):
+        numbers = range(self._start, self.info.num_frames if stop is None else stop)
+        for number, frame in self._reader.decoded(numbers, past_losses=True):
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
                 self._sizes.append((number, stored))
@@ -173,7 +174,7 @@ class Walk:
         def pick(numbers: Sequence[int]) -> list[_Held]:
             with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                 wanted = [span[0] + number for number in numbers]
-                return [self._remembered(frame) for _, frame in reader.decoded(wanted)]
+                return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
 
         return self._footage(span, pick)
 

@@ -218,7 +218,7 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
     """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
-    for _, frame in reader.decoded(range(*span)):
+    for _, frame in reader.decoded(range(*span), past_losses=True):
         changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
         yield reader.picture(frame) if changes else frame
 

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -192,10 +192,15 @@ class PyAVReader:
             "expected one size (curation cuts there)"
         )
 
-    def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
+    def decoded(self, wanted: Sequence[int], *, past_losses: bool = False) -> Iterator[tuple[int, av.VideoFrame]]:
         """Ascending frame indices in, each with the decoder's own frame, progressive, not yet upright or square, out.
 
         Seeks only where that beats decoding on.
+
+        Args:
+            wanted: the indices.
+            past_losses: in a recording of a broadcast, the next frame stands in for one that was lost on the way, which
+                is corrupt then: a lost packet would else cost the rest of the film (HEVC).
 
         Raises:
             DataError: at the first frame that cannot be decoded.
@@ -206,7 +211,10 @@ class PyAVReader:
             if decoding is None or (index > position + _FORWARD_FRAMES and self._key_before(index) > position):
                 decoding = self._decode_from(index)
             found = next((pair for pair in decoding if pair[0] >= index), None)
-            if found is None or found[0] != index:
+            if found is not None and found[0] > index and past_losses and self._places:
+                self._marks[index] |= _CORRUPT
+                decoding = chain([found], decoding)
+            elif found is None or found[0] != index:
                 raise DataError(f"{self._name} is damaged: frame {index} cannot be decoded")
             position = index
             yield index, found[1]
