@@ -71,8 +71,12 @@ def with_bytes_lost(shown: Sequence[Shown], joints: Sequence[int]) -> list[Shown
 def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Shown], Parts]:
     """The packets whose frames can be decoded, with time stamps that go on from one recording to the next."""
     first, *later = (shown[begin:end] for begin, end in pairwise([0, *joints, len(shown)]))
-    steps = sorted((after.dts or 0) - (packet.dts or 0) for _, (packet, after) in _pairs(shown))
+    if not later:
+        return list(shown), Parts()
+    steps = sorted(step for _, (packet, after) in _pairs(shown) if (step := (after.dts or 0) - (packet.dts or 0)) > 0)
+    step = steps[len(steps) // 2] if steps else 1
     there, places, shifts = list(first), list[int](), list[int | None]([0])
+    end, last = max(packet.pts or 0 for packet in first) + step, 0
     for part in later:
         key = next((number for number, packet in enumerate(part) if packet.is_keyframe), len(part))
         if key:
@@ -80,12 +84,13 @@ def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Sh
             shifts.append(None)
         if key < len(part):
             begin = part[key].pts or 0
-            end = max(packet.pts or 0 for packet in there) + steps[len(steps) // 2]
-            last = next(shift for shift in reversed(shifts) if shift is not None)
+            last = max(last, end - begin)
             places.append(part[key].place)
-            shifts.append(shift := last if begin + last >= end else end - begin)
+            shifts.append(last)
             # What is shown before the keyframe refers to what came before it (an open group of pictures).
-            there += [replace(one, pts=(one.pts or 0) + shift) for one in part[key:] if (one.pts or 0) >= begin]
+            own = [replace(one, pts=(one.pts or 0) + last) for one in part[key:] if (one.pts or 0) >= begin]
+            end = max(packet.pts or 0 for packet in own) + step
+            there += own
     return there, Parts(tuple(places), tuple(shifts))
 
 

@@ -259,12 +259,12 @@ class PyAVReader:
     def _decode(self, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
         at = {pts: index for index, pts in enumerate(info.pts)}
         try:
-            pts, is_cut_short = (
+            begin, is_cut_short = (
                 info.pts[key] if key else min(info.pts[0], 0),
                 info.missing_frames > info.before_keyframe,
             )
             broken = False
-            for count, frame in enumerate(self._frames(key, pts, whole=is_cut_short)):
+            for count, frame in enumerate(self._frames(key, begin, whole=is_cut_short)):
                 index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
                 broken = frame.is_corrupt or (broken and not frame.key_frame)
                 if index is not None and index < info.num_frames:
