@@ -74,18 +74,19 @@ def test_a_damaged_file_and_an_absent_one_are_said(tmp_path):
 
 
 def test_recordings_put_together_sound_with_their_pictures_also_on_a_clock_that_goes_round(tmp_path):
-    first = sounding_film(tmp_path / "first.ts", TONES[:2]).read_bytes()
-    second = sounding_film(tmp_path / "second.ts", TONES[2:]).read_bytes()
+    first = sounding_film(tmp_path / "first.ts", TONES).read_bytes()
+    second = sounding_film(tmp_path / "second.ts", TONES[::-1]).read_bytes()
     films = {
-        "joined.ts": first + with_counters_from(second, 5),
-        "wrapped.ts": with_stamps_moved(sounding_film(tmp_path / "a.ts").read_bytes(), (1 << 33) - 90_000),
+        "joined.ts": first + with_counters_from(second, 5) + second,
+        "wrapped.ts": with_stamps_moved(first, (1 << 33) - 90_000),
     }
     for name, film in films.items():
         (tmp_path / name).write_bytes(film)
         with open_video(tmp_path / name, "pyav") as reader:
             info = reader.info()
-        assert info.num_frames == 48 and (info.pts[0] < 0) == (name == "wrapped.ts")
-        for second_s, hertz in enumerate(TONES):
+        tones = TONES if name == "wrapped.ts" else [*TONES, *TONES[::-1], *TONES[::-1]]
+        assert info.num_frames == 12 * len(tones) and (info.pts[0] < 0) == (name == "wrapped.ts")
+        for second_s, hertz in enumerate(tones):
             start_s = float(info.pts[12 * second_s] * info.time_base)
             samples = read_audio(tmp_path / name, start_s + 0.1, start_s + 0.9)
             assert pitch(samples, 16_000) == pytest.approx(hertz, rel=0.01)

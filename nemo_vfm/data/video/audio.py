@@ -24,6 +24,7 @@ from nemo_vfm.data.video.pyav_reader import LATE_STREAM, OPTIONS, SOUGHT_BY_BYTE
 
 MAX_SECONDS = 3600.0
 _FOR_FEW = Disposition.comment | Disposition.hearing_impaired | Disposition.visual_impaired | Disposition.descriptions
+_INTERLEAVED_S = 2.0  # sound lies in a broadcast behind the pictures of its time, by a second at most
 _JITTER_S = 0.02  # time stamps are rounded; a hole is longer
 
 
@@ -76,14 +77,17 @@ def sound_packets(path: Path, container: InputContainer, start_s: float) -> "Ite
     Where a file holds several recordings, that clock goes on from one to the next (`joined_parts`). A packet belongs to
     the one in which it lies; the first of one may lie before its first picture, with a clock that goes back.
     """
-    stream, parts = sound_of(container), _parts_of(path, container)
+    stream, parts = sound_of(container), Parts()
+    if container.format.name in SOUGHT_BY_BYTE and container.streams.video:
+        with PyAVReader(path) as reader:
+            parts, place = reader.parts(), reader.place_before(start_s - _INTERLEAVED_S)
     if not parts.places:
         earliest = min(0, container.start_time or 0)  # a clock that goes round begins below 0
         container.seek(max(earliest, int((start_s - 0.5) * av.time_base)), backward=True)
         yield from container.demux(stream)
         return
-    container.seek(0, unsupported_byte_offset=True)
-    number, before = 0, 0
+    container.seek(place, unsupported_byte_offset=True)
+    number, before = parts.number(place), 0
     for packet in container.demux(stream):
         if packet.size and packet.pts is not None:
             went_back = number + 1 < len(parts.shifts) and packet.pts < before - LONG_STEP
@@ -93,13 +97,6 @@ def sound_packets(path: Path, container: InputContainer, start_s: float) -> "Ite
                 continue
             packet.pts = packet.dts = packet.pts + shift
         yield packet
-
-
-def _parts_of(path: Path, container: InputContainer) -> Parts:
-    if container.format.name not in SOUGHT_BY_BYTE or not container.streams.video:
-        return Parts()
-    with PyAVReader(path) as reader:
-        return reader.parts()
 
 
 def _heard(path: Path, container: InputContainer, start_s: float, end_s: float, rate: int) -> NDArray[np.float32]:

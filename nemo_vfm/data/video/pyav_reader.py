@@ -236,6 +236,11 @@ class PyAVReader:
         self.info()
         return self._parts
 
+    def place_before(self, time_s: float) -> int:
+        """The byte at which the last keyframe begins that is shown by a time, of a file that is sought by bytes."""
+        info = self.info()
+        return self._places[max((key for key in self._places if info.pts[key] * info.time_base <= time_s), default=0)]
+
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
         return self._keyframes[place] if place >= 0 else 0
