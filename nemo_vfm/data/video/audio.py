@@ -19,7 +19,7 @@ from av.stream import Disposition
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.data.video.joined_parts import LONG_STEP, Parts
+from nemo_vfm.data.video.joined_recordings import LONG_STEP, Recordings
 from nemo_vfm.data.video.pyav_reader import LATE_STREAM, OPTIONS, SOUGHT_BY_BYTE, PyAVReader, film_of
 
 MAX_SECONDS = 3600.0
@@ -74,25 +74,25 @@ def sound_of(container: InputContainer) -> AudioStream:
 def sound_packets(path: Path, container: InputContainer, start_s: float) -> "Iterator[Packet[AudioStream]]":
     """Packets of the sound from a little before a time on, on the clock of the pictures.
 
-    Where a file holds several recordings, that clock goes on from one to the next (`joined_parts`). A packet belongs to
-    the one in which it lies; the first of one may lie before its first picture, with a clock that goes back.
+    Where a file holds several recordings, that clock goes on from one to the next (see `joined_recordings`). A packet
+    belongs to the one in which it lies; the first of one may lie before its first picture, with a clock that goes back.
     """
-    stream, parts = sound_of(container), Parts()
+    stream, recordings = sound_of(container), Recordings()
     if container.format.name in SOUGHT_BY_BYTE and container.streams.video:
         with PyAVReader(path) as reader:
-            parts, place = reader.parts(), reader.place_before(start_s - _INTERLEAVED_S)
-    if not parts.places:
+            recordings, place = reader.recordings(), reader.place_before(start_s - _INTERLEAVED_S)
+    if not recordings.places:
         earliest = min(0, container.start_time or 0)  # a clock that goes round begins below 0
         container.seek(max(earliest, int((start_s - 0.5) * av.time_base)), backward=True)
         yield from container.demux(stream)
         return
     container.seek(place, unsupported_byte_offset=True)
-    number, before = parts.number(place), 0
+    number, before = recordings.number(place), 0
     for packet in container.demux(stream):
         if packet.size and packet.pts is not None:
-            went_back = number + 1 < len(parts.shifts) and packet.pts < before - LONG_STEP
-            number, before = max(parts.number(packet.pos or 0), number + went_back), packet.pts
-            shift = parts.shifts[number]
+            went_back = number + 1 < len(recordings.shifts) and packet.pts < before - LONG_STEP
+            number, before = max(recordings.number(packet.pos or 0), number + went_back), packet.pts
+            shift = recordings.shifts[number]
             if shift is None:
                 continue
             packet.pts = packet.dts = packet.pts + shift

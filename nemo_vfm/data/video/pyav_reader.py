@@ -26,7 +26,7 @@ from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
 from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, VideoInfo, check_indices, check_size, name_of
 from nemo_vfm.data.video.deinterlace import progressive
-from nemo_vfm.data.video.joined_parts import Parts, joints_of, on_one_clock, with_bytes_lost
+from nemo_vfm.data.video.joined_recordings import Recordings, joints_of, on_one_clock, with_bytes_lost
 from nemo_vfm.data.video.square_pixels import square_size
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
 
@@ -63,7 +63,7 @@ class PacketIndex:
         is_counted: time stamps come twice, or are missing: frames go by their number.
         marks: of each frame, whether half of its packet is missing.
         places: bytes at which keyframes begin, by their indices, where that is how they are sought.
-        parts: see `joined_parts`.
+        recordings: see `joined_recordings`.
     """
 
     info: VideoInfo
@@ -72,7 +72,7 @@ class PacketIndex:
     is_counted: bool
     marks: bytes
     places: dict[int, int]
-    parts: Parts
+    recordings: Recordings
 
 
 #: Of the file that this process walked over last. One after another many ask for the same: every stretch of a long
@@ -105,7 +105,7 @@ class PyAVReader:
         self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
         self._marks = bytearray()  # of each frame that was decoded
         self._places: dict[int, int] = {}
-        self._parts = Parts()
+        self._recordings = Recordings()
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
@@ -152,7 +152,7 @@ class PyAVReader:
         if index is None:
             return None
         self._keyframes, self.stored, self._is_counted = index.keyframes, index.stored, index.is_counted
-        self._marks, self._places, self._parts = bytearray(index.marks), index.places, index.parts
+        self._marks, self._places, self._recordings = bytearray(index.marks), index.places, index.recordings
         return index.info
 
     def read(self, indices: Sequence[int]) -> Frames:
@@ -231,10 +231,10 @@ class PyAVReader:
         """Whether the file holds more than one stream of pictures."""
         return len(self._opened().streams.video) > 1
 
-    def parts(self) -> Parts:
+    def recordings(self) -> Recordings:
         """The recordings that the file holds."""
         self.info()
-        return self._parts
+        return self._recordings
 
     def place_before(self, time_s: float) -> int:
         """The byte at which the last keyframe begins that is shown by a time, of a file that is sought by bytes."""
@@ -297,7 +297,7 @@ class PyAVReader:
             self.close()
             container = self._opened()
         stream, place = film_of(container), self._places.get(key, 0)
-        part, is_there = self._parts.number(place), not place
+        part, is_there = self._recordings.number(place), not place
         for packet in container.demux(stream):
             # At the byte of a keyframe another frame may end: pieces of a program stream hold several.
             is_there = is_there or packet.is_keyframe
@@ -305,13 +305,13 @@ class PyAVReader:
                 if not is_there:
                     continue
                 place = place if packet.pos is None else packet.pos
-                before, part = part, self._parts.number(place)
+                before, part = part, self._recordings.number(place)
                 if part != before:  # another recording: what is left of the one before comes first
                     for frame in stream.decode(None):
                         frame.time_base = stream.time_base or Fraction(1, 90_000)
                         yield frame
                     stream.codec_context.flush_buffers()
-                shift = self._parts.shifts[part]
+                shift = self._recordings.shifts[part]
                 if shift is None or (whole and packet.is_corrupt):
                     continue
                 if shift and packet.pts is not None:
@@ -392,7 +392,7 @@ class PyAVReader:
         info = self._describe(there, promised - len(there) if short else 0)
         if state:
             index = PacketIndex(
-                info, self._keyframes, self.stored, self._is_counted, bytes(self._marks), self._places, self._parts
+                info, self._keyframes, self.stored, self._is_counted, bytes(self._marks), self._places, self._recordings
             )
             _LATEST[:] = [(state, index)]
         return info
@@ -401,7 +401,7 @@ class PyAVReader:
         there = shown
         if self._places:
             joints = joints_of(shown)
-            there, self._parts = on_one_clock(with_bytes_lost(shown, joints), joints)
+            there, self._recordings = on_one_clock(with_bytes_lost(shown, joints), joints)
         first = next(self._frames(whole=missing > 0), None)
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""

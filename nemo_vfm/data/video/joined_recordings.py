@@ -17,12 +17,12 @@ LONG_STEP = 45_000  #: half a second
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class Recordings:
     """How the packets of a file are decoded that holds several recordings.
 
     Args:
-        places: bytes of the file at which a part begins, ascending; the first part has none.
-        shifts: of each part, the first included, what is added to its time stamps; None leaves its packets out: they
+        places: bytes of the file at which a recording, or what of it is left out, begins, ascending; the first has none.
+        shifts: of each of these, the first included, what is added to its time stamps; None leaves its packets out: they
             refer to a keyframe that is not there, and would be decoded with one of another recording.
     """
 
@@ -30,7 +30,7 @@ class Parts:
     shifts: tuple[int | None, ...] = (0,)
 
     def number(self, place: int) -> int:
-        """Which part a packet belongs to that begins at this byte."""
+        """Which of them a packet belongs to that begins at this byte."""
         return bisect_right(self.places, place)
 
 
@@ -68,11 +68,11 @@ def with_bytes_lost(shown: Sequence[Shown], joints: Sequence[int]) -> list[Shown
     return there
 
 
-def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Shown], Parts]:
+def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Shown], Recordings]:
     """The packets whose frames can be decoded, with time stamps that go on from one recording to the next."""
     first, *later = (shown[begin:end] for begin, end in pairwise([0, *joints, len(shown)]))
     if not later:
-        return list(shown), Parts()
+        return list(shown), Recordings()
     steps = sorted(step for _, (packet, after) in _pairs(shown) if (step := (after.dts or 0) - (packet.dts or 0)) > 0)
     step = steps[len(steps) // 2] if steps else 1
     there, places, shifts = list(first), list[int](), list[int | None]([0])
@@ -91,7 +91,7 @@ def on_one_clock(shown: Sequence[Shown], joints: Sequence[int]) -> tuple[list[Sh
             own = [replace(one, pts=(one.pts or 0) + last) for one in part[key:] if (one.pts or 0) >= begin]
             end = max(packet.pts or 0 for packet in own) + step
             there += own
-    return there, Parts(tuple(places), tuple(shifts))
+    return there, Recordings(tuple(places), tuple(shifts))
 
 
 def _pairs(shown: Sequence[Shown]) -> "enumerate[tuple[Shown, Shown]]":
