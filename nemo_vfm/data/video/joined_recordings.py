@@ -21,9 +21,9 @@ class Recordings:
     """How the packets of a file are decoded that holds several recordings.
 
     Args:
-        places: bytes of the file at which a recording, or what of it is left out, begins, ascending; the first has none.
-        shifts: of each of these, the first included, what is added to its time stamps; None leaves its packets out: they
-            refer to a keyframe that is not there, and would be decoded with one of another recording.
+        places: bytes of the file at which another recording, or a piece of one that is left out, begins, ascending.
+        shifts: of what comes before the first of these, and of each, what is added to its time stamps. None leaves its
+            packets out: they refer to a keyframe that is not there, and would be decoded with one of another recording.
     """
 
     places: tuple[int, ...] = ()
