@@ -10,8 +10,14 @@ NEMO_VFM_TEST_DATA is set, 24 videos of real footage follow (tests/support/filme
 each of those and of wipes), whose figures begin with "filmed.". Our splitters trim nothing here. Cuts are matched with
 events one to one, nearest first, within 2 frames.
 
+The first films are then written as files and cut as a curation cuts them: whole ("whole."), and once more
+("interrupted.") with up to four holes in the time stamps and changes of the stored size each, where a shot goes on
+undisturbed. Frames and other events are the same, so the difference of two figures is what interruptions cost. Peers
+are given frames, which show neither.
+
 NAME.hard_f1: of hard cuts; every cut at no event of any kind counts against it, so a cut in a flash does, too.
 NAME.fade_recall: of fades through black and dissolves. NAME.wipe_recall: of wipes.
+NAME.hole_recall, NAME.resize_recall: of interruptions.
 NAME.flash_false_positives: cuts in flashes and whip pans.
 adaptive_speed_ratio, union_speed_ratio: CPU seconds of PySceneDetect's AdaptiveDetector (ratio, window and length as
 ours) over ours, on the same frames of 256 x 144, without decoding. One thread. Ours get RGB, theirs BGR, as each
@@ -26,6 +32,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import cv2
 import numpy as np
@@ -34,6 +41,8 @@ from scenedetect.detector import SceneDetector
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the corpus lies beside the tests
 
+from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
 from nemo_vfm.curate.split.stitch import Stitch
@@ -41,12 +50,14 @@ from nemo_vfm.curate.split.union import UnionSplit
 from nemo_vfm.curate.stage import Splitter
 from tests.support.cut_score import CutScore
 from tests.support.filmed_shots import DATA, filmed_corpus
-from tests.support.shot_films import FPS, Film, corpus
+from tests.support.interrupted_films import Interruption, interrupted, write
+from tests.support.shot_films import FPS, HEIGHT, Film, corpus
 
 Cuts = Callable[[Sequence[np.ndarray]], list[int]]
 COLUMNS = (
     "hard_f1", "hard_recall", "fade_recall", "black_recall", "dissolve_recall", "wipe_recall", "flash_false_positives"
 )  # fmt: skip
+INTERRUPTED_COLUMNS = ("hard_f1", "fade_recall", "flash_false_positives", "hole_recall", "resize_recall")
 SIZE = 256, 144
 
 
@@ -84,6 +95,42 @@ OURS = {
     "union_no_dissolves": ours(UnionSplit(dissolve=None, trim_s=None)),
     "stitch_of_content_20": ours(Stitch(splitter=ContentSplit(threshold=20.0, trim_s=None))),
 }
+
+#: Of ours, those that are compared on films with interruptions.
+ON_FILES: dict[str, Splitter] = {"adaptive": AdaptiveSplit(trim_s=None), "union": UnionSplit(trim_s=None)}
+
+
+def on_files(films: Sequence[Film], kinds: Sequence[Interruption] = ("hole", "resize")) -> dict[str, float]:
+    """Figures of the films as files, whole and interrupted, and a table."""
+    figures: dict[str, float] = {}
+    broken = [interrupted(film, kinds, seed) for seed, film in enumerate(films)]
+    print(f"{'':26}" + "".join(f"{name.replace('_false_positives', '_fp'):>16}" for name in INTERRUPTED_COLUMNS))
+    with TemporaryDirectory() as folder:
+        for state, some in (("whole", films), ("interrupted", broken)):
+            files = [write(Path(folder) / f"{state}{seed}.ts", film, seed) for seed, film in enumerate(some)]
+            for name, splitter in ON_FILES.items():
+                score = CutScore()
+                for file, film in zip(files, some, strict=True):
+                    score.add(curated_cuts(file, splitter), film.events)
+                found = score.figures()
+                print(f"{f'{name}, {state}':26}" + "".join(f"{found[column]:16.3f}" for column in INTERRUPTED_COLUMNS))
+                figures |= {f"{state}.{name}.{column}": found[column] for column in INTERRUPTED_COLUMNS}
+    return figures
+
+
+def curated_cuts(file: Path, splitter: Splitter) -> list[int]:
+    """Where the shots begin that a curation makes of a file, but for the first."""
+    examine = Examine(splitter, {}, HEIGHT, file.parent / "thumbnails")
+    request: Json = {
+        "path": str(file),
+        "name": file.name,
+        "source_id": file.stem,
+        "state": None,
+        "spans": None,
+        "stages": [],
+    }
+    *shots, _ = examine(request, lambda frames: None)
+    return [shot.fact["span"][0] for shot in shots if shot.fact["span"][0]]
 
 
 def accuracy(films: Sequence[Film], prefix: str = "") -> dict[str, float]:
@@ -138,6 +185,8 @@ def main() -> None:
         filmed = list(filmed_corpus(args.seed, 12 if args.quick else 24))
         print(f"\n{len(filmed)} videos of real footage, {sum(len(film.frames) for film in filmed)} frames\n")
         figures |= accuracy(filmed, "filmed.")
+    print(f"\n{len(films[:12])} of the films as files\n")
+    figures |= on_files(films[:12])
     figures |= speed(films[:3], args.rounds)
     for name in ("adaptive_speed_ratio", "union_speed_ratio"):
         print(f"{name}: {figures[name]:.2f}")

@@ -346,6 +346,7 @@ def _file_json(file: FileRecord) -> Json:
         "file": file.found.name, "kind": "image" if file.found.is_image else "video",
         "source_id": file.source_id, "decision": decision, "reason": reason,
         "seconds": file.duration_us / 1e6, "seconds_trimmed": file.trimmed_us / 1e6,
+        "seconds_without_frames": file.hole_us / 1e6,
         "clips": len(file.clips), "clips_kept": kept,
         "duplicate_of": file.duplicate_of, "failures": file.kinds(),
         "failed_in_part": next((clip.message for clip in file.clips if clip.message is not None), None),

@@ -13,6 +13,7 @@ from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"
 TRANSITION = "transition"  # seconds between clips, of which no clip was made
+NO_FRAMES = "no_frames"  # seconds between clips in which nothing is shown: holes in the time stamps
 # What a source passes over: a link that leads out of it; a pipe, a folder, a link to nothing or round in a circle.
 _NUMBER = re.compile(r"(?<![\w.])\d[\d,.]*(x\d+)?(?!\w)")
 
@@ -35,6 +36,7 @@ class FileRecord:
         info: what its container says; None where it cannot be opened.
         duration_us: microseconds it lasts, 0 where nobody can tell.
         trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.
+        hole_us: microseconds of it that lie between clips without a frame, in holes of the time stamps.
         message: why the whole file failed; None where it did not.
         rule: `exact_duplicate` where it holds the bytes of an earlier file; why a source passed it over.
         duplicate_of: the name of that file.
@@ -47,6 +49,7 @@ class FileRecord:
     info: MediaInfo | None = None
     duration_us: int = 0
     trimmed_us: int = 0
+    hole_us: int = 0
     message: str | None = None
     rule: str | None = None
     duplicate_of: str | None = None
@@ -175,8 +178,8 @@ def count(files: Iterable[FileRecord]) -> Ledger:
     """The ledger of some files. What came in is counted by itself, from the files, not summed from what went out.
 
     Files that were not cut (an exact duplicate, a file that cannot be opened) have no clips; their seconds are booked
-    under their own reason. What was trimmed between clips is no clip, and counts in seconds alone. Each image is
-    counted once, as its file is, and has neither clips nor seconds.
+    under their own reason. What was trimmed between clips, and holes, are no clips, and count in seconds alone. Each
+    image is counted once, as its file is, and has neither clips nor seconds.
     """
     ledger = Ledger()
     for file in files:
@@ -196,8 +199,9 @@ def count(files: Iterable[FileRecord]) -> Ledger:
             ledger.microseconds.book(clip.decision, why, clip.duration_us)
             if clip.decision == "kept" and clip.audio:
                 ledger.book_audio(clip, name)
-        if file.trimmed_us:
-            ledger.microseconds.book("dropped", TRANSITION, file.trimmed_us)
+        for reason_between, between_us in ((TRANSITION, file.trimmed_us), (NO_FRAMES, file.hole_us)):
+            if between_us:
+                ledger.microseconds.book("dropped", reason_between, between_us)
         if not file.clips:
             ledger.microseconds.book(decision, reason, file.duration_us)
     for name in ("files", "clips", "images", "microseconds", "audio"):

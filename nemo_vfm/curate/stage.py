@@ -178,6 +178,7 @@ class Splitter(Protocol):
         """Spans of `frames` in order and without overlap, each given as soon as it is certain.
 
         The first begins at the first frame and the last ends at the last; frames between spans belong to no shot.
+        A video whose time stamps have holes is given part by part, in one call each.
         Frames come once, small, in order of presentation. What is held back is held in memory by the caller, too.
         """
         ...

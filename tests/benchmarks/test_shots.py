@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that the shot benchmark gives every figure, and that the recipes' detector meets its bars on the corpus."""
 
+from itertools import pairwise
 from pathlib import Path
 
+import av
 import pytest
 
 from tests.support.benchmarks import figures_of, module_of
+from tests.support.interrupted_films import interrupted, write
 from tests.support.shot_films import corpus
 
 
@@ -18,6 +21,30 @@ def test_few_films_give_every_figure_of_every_detector():
     for name in (*shots.PEERS, *shots.OURS):
         assert all(0 <= figures[f"{name}.{column}"] <= 1 for column in shots.COLUMNS)
     assert figures["adaptive_speed_ratio"] > 0 and figures["union_speed_ratio"] > 0
+
+
+@pytest.mark.slow
+def test_holes_are_cut_at_and_cost_no_other_cut():
+    films = list(corpus(101, 4))
+    made = [interrupted(film, ("hole",), seed) for seed, film in enumerate(films)]
+    assert sum(event.kind == "hole" for film in made for event in film.events) >= 8
+    figures = module_of("shots").on_files(films, ("hole",))
+    for name in ("adaptive", "union"):
+        assert figures[f"interrupted.{name}.hole_recall"] == 1
+        assert figures[f"interrupted.{name}.hard_f1"] >= figures[f"whole.{name}.hard_f1"]
+
+
+def test_an_interrupted_film_has_the_frames_that_it_had_at_other_times_and_of_other_sizes(tmp_path: Path):
+    film = next(corpus(101, 1))
+    made = interrupted(film, ("hole", "resize"), 0)
+    assert made.frames is film.frames and set(film.events) < set(made.events)
+    with av.open(write(tmp_path / "a.ts", made, 0)) as container:
+        frames = list(container.decode(video=0))
+    late = {number for number, (a, b) in enumerate(pairwise(frames), 1) if b.time - a.time > 0.5}
+    resized = {number for number, (a, b) in enumerate(pairwise(frames), 1) if a.width != b.width}
+    assert late == {event.start for event in made.events if event.kind == "hole"}
+    assert resized == {event.start for event in made.events if event.kind == "resize"}
+    assert late and resized and len(frames) == len(film.frames)
 
 
 @pytest.mark.soak

@@ -17,6 +17,7 @@ from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.transcode import Encode, Transcode
+from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
 from nemo_vfm.curate.score.logo import Logo
@@ -88,6 +89,25 @@ def test_frames_of_a_variable_rate_are_seen_when_their_time_stamps_say(tmp_path)
         assert late <= 0.5 / info.fps + 0.002, "a frame is seen before its time"
         assert number == 39 or stamps[number + 1] / 1000 - tick / info.fps >= 0.5 / info.fps - 0.002
     assert rows[0]["repeated_ratio"] == pytest.approx(1 - len(set(seen)) / 40)
+
+
+@pytest.mark.parametrize("pause_s", [3, 50])
+def test_a_pause_ends_a_clip_and_slows_none(tmp_path, pause_s):
+    stamps = [40 * number + (1000 * pause_s if number >= 50 else 0) for number in range(75)]
+    pictures = levels(75)
+    rows, samples, ledger = curated(
+        tmp_path, "a.mp4", film(pictures, stamps_ms=stamps, fps=25, bf="2"), transcode=Transcode(crf=4)
+    )
+    assert [(row["first_frame"], row["last_frame"], row["fps"]) for row in rows] == [(0, 50, 25.0), (50, 75, 25.0)]
+    assert [row["duration_s"] for row in rows] == [2.0, 1.0] and {row["repeated_ratio"] for row in rows} == {0.0}
+    for row, (facts, mp4) in zip(rows, samples, strict=True):
+        with open_video(mp4, "pyav") as reader:
+            info, seen = reader.info(), [round((frame.mean() - 16) / 3) for frame in reader.frames()]
+        assert seen == list(range(row["first_frame"], row["last_frame"])) and info.fps == facts["fps"] == 25.0
+    assert ledger["seconds"]["dropped"] == {"no_frames": pause_s} and ledger_adds_up(ledger)
+    assert ledger["seconds"]["kept"] == 3.0 and ledger["clips"]["in"] == 2
+    Redecide(curated=tmp_path / "run", rules={}, with_shards=False).run(Run(tmp_path / "again"))
+    assert json.loads((tmp_path / "again/ledger.json").read_text())["seconds"] == ledger["seconds"]
 
 
 def test_jitter_of_the_time_stamps_repeats_nothing(tmp_path):

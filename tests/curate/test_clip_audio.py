@@ -82,6 +82,22 @@ def test_sound_is_copied_with_the_tones_of_the_clips_own_time(tmp_path, name):
     assert again == samples
 
 
+def test_sound_that_goes_on_while_no_picture_comes_is_in_no_clip(tmp_path):
+    """A screen that stood still for the second and third second."""
+    (tmp_path / "videos").mkdir()
+    sounding_film(tmp_path / "videos/a.mp4", without=range(12, 36))
+    arguments = {"split": At(), "stages": {}, "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
+    job(tmp_path / "videos", transcode=Transcode(preset="veryfast"), **arguments).run(Run(tmp_path / "run"))
+    shards = ShardSet(tmp_path / "run/shards")
+    assert len(shards.entries) == 2
+    for number, entry in enumerate(shards.entries):
+        (tmp_path / "clip.mp4").write_bytes(shards.read(entry, "mp4"))
+        with av.open(str(tmp_path / "clip.mp4")) as clip:
+            ends = [float((one.pts + one.duration) * one.time_base) for one in clip.demux(audio=0) if one.size]
+        assert 0.9 < max(ends) < 1.002
+        assert pitch(read_audio(tmp_path / "clip.mp4", 0.1, 0.9), 16_000) == pytest.approx(TONES[3 * number], rel=0.03)
+
+
 def test_sound_that_no_mp4_takes_is_a_member_of_its_own_and_exactly_as_long(tmp_path):
     (tmp_path / "videos").mkdir()
     with_pcm(tmp_path / "videos/a.mkv")

@@ -27,6 +27,8 @@ def films(tmp_path_factory):
     write_film(folder / "cuts.mp4", *shots)
     write_film(folder / "fades.mp4", fade_through_black(pan(20, 60), pan(21, 60)), black(30), pan(22, 70), pan(23, 40))
     write_film(folder / "one_take.mp4", pan(30, 300, 1))
+    stamps = [1000 * number // 12 + 5000 * (number // 77) for number in range(300)]
+    (folder / "pauses.mp4").write_bytes(film(pan(31, 300, 1), stamps_ms=stamps))
     whole = (folder / "cuts.mp4").read_bytes()
     damaged = bytearray(whole)
     place = len(whole) * 2 // 3
@@ -55,6 +57,7 @@ def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     trimmed = sum(row["seconds_trimmed"] for row in read_json(tmp_path / "parts/files.json"))
     assert ledger["seconds"]["dropped"]["transition"] == pytest.approx(trimmed, abs=1e-6)
     assert trimmed >= 10 / 12  # the fade has 10 frames
+    assert ledger["seconds"]["dropped"]["no_frames"] == pytest.approx(3 * 5, abs=0.01)
     Redecide(curated=tmp_path / "parts", rules={}, with_shards=False).run(Run(tmp_path / "again"))
     assert read_json(tmp_path / "again/ledger.json")["seconds"]["dropped"]["transition"] == pytest.approx(trimmed)
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests the rate of spans and how often each frame is shown, on time stamps made by hand."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -25,6 +26,12 @@ def test_a_span_that_ends_elsewhere_has_a_rate_of_its_own():
     slower = info(*range(0, 500, 100), *range(500, 1500, 200))
     assert rate_of(slower, (0, 5)) == 10.0
     assert rate_of(slower, (5, 9)) == pytest.approx(5.0)
+
+
+def test_a_span_before_a_hole_has_the_files_rate_and_shows_each_frame_once():
+    paused = replace(info(*range(0, 500, 100), *range(9500, 10_000, 100)), holes=(5,))
+    for span in ((0, 5), (2, 5), (4, 5), (5, 10)):
+        assert rate_of(paused, span) == 10.0 and times_shown(paused, span) == [1] * (span[1] - span[0])
 
 
 def test_a_frame_that_lasts_longer_comes_again_in_place_of_another():

@@ -21,7 +21,7 @@ from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video import pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import VideoInfo, open_video
+from nemo_vfm.data.video.decode import VideoInfo, holes_in, open_video
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
@@ -441,6 +441,35 @@ def test_the_rate_is_what_the_time_stamps_say_where_the_container_tells_another(
     assert info.fps == pytest.approx(47 / 3.72) and info.duration_s == pytest.approx(3.72 * 48 / 47, abs=0.01)
     with open_video(stamped([round(index * 1000 / 24) for index in range(48)]), "pyav") as reader:
         assert reader.info().fps == 24.0, "stamps in milliseconds are rounded"
+
+
+def test_a_hole_is_longer_than_half_a_second_and_than_five_usual_steps() -> None:
+    random = np.random.default_rng(0)
+    phone = [33, *random.choice([33, 33, 34, 300], 200).tolist()]
+    whole = {
+        "a variable rate": phone, "slides of a second": [1000] * 9, "slides": [2000, 3000, 10_000, 4000, 3000],
+        "a time-lapse": [20_000] * 9, "half a second": [40] * 9 + [500] + [40] * 9, "one pause alone": [9000],
+        "one frame": [],
+    }  # fmt: skip
+    for name, steps in whole.items():
+        assert holes_in([7000, *(7000 + np.cumsum(steps))], Fraction(1, 1000)) == (), name
+    broken = {
+        "a pause": ([40] * 9 + [501] + [40] * 9, (10,)), "slides that wait": ([1000] * 9 + [5001, 1000], (10,)),
+        "a first frame that comes early": ([3000, *[40] * 9], (1,)), "a last one": ([*[40] * 9, 3000], (10,)),
+        "several": ([40, 40, 40, 900, 40, 40, 700, 800, 40], (4, 7, 8)),
+    }  # fmt: skip
+    for name, (steps, holes) in broken.items():
+        assert holes_in([0, *np.cumsum(steps)], Fraction(1, 1000)) == holes, name
+
+
+@pytest.mark.parametrize("pause_ms", [3_000, 50_000])
+def test_a_hole_in_the_time_stamps_changes_neither_the_rate_nor_how_long_a_frame_lasts(pause_ms: int) -> None:
+    stamps = [40 * index + (pause_ms if index >= 30 else 0) for index in range(48)]
+    with open_video(stamped(stamps), "pyav") as reader:
+        info = reader.info()
+    assert info.fps == pytest.approx(25) and info.holes == (30,) and info.parts() == [(0, 30), (30, 48)]
+    assert info.longest_part() == (0, 30) and info.duration_s == pytest.approx((stamps[-1] + 40) / 1000)
+    assert [info.end_pts(frame) for frame in (28, 29, 30, 47)] == [1160, 1200, stamps[31], stamps[47] + 40]
 
 
 def test_a_cover_before_the_film_is_not_taken_for_it() -> None:

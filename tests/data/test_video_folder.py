@@ -4,26 +4,33 @@
 
 import json
 import os
+import tarfile
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import cv2
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
+from nemo_vfm.curate.output.training_window import training_windows
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.sources.blend import Blend, Source
+from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable, rows_of
 from nemo_vfm.data.video import media_info
+from nemo_vfm.data.video.given_frames import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
+from tests.support.awkward import film
 
 SHAPES = Buckets(buckets={"film": Bucket(48, 32, 5, 8), "still": Bucket(32, 32, 1)})
 
@@ -78,6 +85,38 @@ def test_each_file_is_a_sample_with_its_own_caption(folder: Path) -> None:
         "still0-png": "", "still1-png": "",
     }  # fmt: skip
     assert data.num_train_samples() == 7 and not data.faults.by_sample
+
+
+def test_no_sample_strides_across_a_hole_in_the_time_stamps(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Frames 0 to 19 are dark, a pause of a minute follows, 20 to 59 are light; the file's middle lies nearby."""
+    stamps = [125 * number + (60_000 if number >= 20 else 0) for number in range(60)]
+    pictures = [np.full((64, 80, 3), 30 if number < 20 else 220, np.uint8) for number in range(60)]
+    paused = film(pictures, stamps_ms=stamps, fps=8)
+    (tmp_path / "videos").mkdir()
+    (tmp_path / "videos/a.mp4").write_bytes(paused)
+    long = Buckets(buckets={"film": Bucket(48, 32, 33, 8)})
+    batch = take(data_of(tmp_path / "videos", buckets=long, batch_size=1), 1)[0]
+    assert batch.video_BCTHW.min() > 200 and batch.fps_B.tolist() == [8.0]
+    assert "1 of 1 files have holes in their time stamps" in capfd.readouterr().err
+    longer = Buckets(buckets={"film": Bucket(48, 32, 41, 8)})
+    with pytest.raises(UserError, match="left to train on"):
+        take(data_of(tmp_path / "videos", buckets=longer, batch_size=1), 1)
+    (tmp_path / "tars").mkdir()
+    with tarfile.open(tmp_path / "tars/0.tar", "w") as tar:
+        tar.add(tmp_path / "videos/a.mp4", "a.mp4")
+    unlisted = take(ShardData(shards=tmp_path / "tars", buckets=long, batch_size=1), 1)[0]
+    assert (unlisted.video_BCTHW == batch.video_BCTHW).all() and unlisted.fps_B.tolist() == [8.0]
+    windows = list(training_windows(paused, is_image=False, bucket=long.buckets["film"], max_windows=3))
+    assert len(windows) == 3 and all(frames_THWC.min() > 200 and fps == 8.0 for frames_THWC, fps in windows)
+
+
+def test_the_frames_that_a_video_goes_on_from_lie_after_its_last_hole(tmp_path: Path) -> None:
+    stamps = [125 * number + (60_000 if number >= 20 else 0) for number in range(24)]
+    path = tmp_path / "a.mp4"
+    path.write_bytes(film(moving(24, 64, 80), stamps_ms=stamps, fps=8))
+    assert given_frames(path, PixelFrames(4), width=80, height=64).shape[0] == 4
+    with pytest.raises(UserError, match="has 4 frames after the last hole in its time stamps, and 5 pixel frames"):
+        given_frames(path, PixelFrames(5), width=80, height=64)
 
 
 def test_batches_do_not_depend_on_workers_ranks_or_resumes(folder: Path) -> None:

@@ -40,7 +40,7 @@ class CutScore:
 
     def add(self, cuts: Iterable[int], events: Sequence[Event]) -> None:
         """One film's."""
-        real = [event for event in events if event.kind in ("cut", "black", "dissolve", "wipe")]
+        real = [event for event in events if event.kind not in ("flash", "whip")]
         false = [event for event in events if event not in real]
         cuts = list(cuts)
         matched = match(cuts, real, self._tolerance)
@@ -66,6 +66,8 @@ class CutScore:
             "black_recall": self.share("black"),
             "dissolve_recall": self.share("dissolve"),
             "wipe_recall": self.share("wipe"),
+            "hole_recall": self.share("hole"),
+            "resize_recall": self.share("resize"),
             "flash_false_positives": self.share("flash", "whip"),
             "stray_cuts": float(self._stray),
         }

@@ -18,7 +18,7 @@ FPS = 24.0
 HEIGHT, WIDTH = 90, 160
 _MARGIN = 3  # the picture that a shot looks at is so many times larger
 
-Kind = Literal["cut", "black", "dissolve", "wipe", "flash", "whip"]
+Kind = Literal["cut", "black", "dissolve", "wipe", "flash", "whip", "hole", "resize"]
 DIRECTIONS = ("right", "down", "diagonal", "iris")  # of wipes
 
 

@@ -21,7 +21,7 @@ from nemo_vfm.curate.decide.check_rules import check_columns
 from nemo_vfm.curate.decide.fate import above, drop_duplicates
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
-from nemo_vfm.curate.ledger import NO_CLIP_KEPT, TRANSITION, Ledger, LedgerColumn, kind_of
+from nemo_vfm.curate.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, LedgerColumn, kind_of
 from nemo_vfm.curate.stage import ClipRecord, Compares
 from nemo_vfm.data.shards.clip_id import Clip
 
@@ -207,8 +207,9 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
         ledger.images.total += 1
         ledger.images.book(decision, reason, 1)
         return
-    if trimmed_us := round(file.get("seconds_trimmed", 0.0) * 1e6):
-        ledger.microseconds.book("dropped", TRANSITION, trimmed_us)
+    for between, name in ((TRANSITION, "seconds_trimmed"), (NO_FRAMES, "seconds_without_frames")):
+        if between_us := round(file.get(name, 0.0) * 1e6):
+            ledger.microseconds.book("dropped", between, between_us)
     if not file["clips"]:
         ledger.microseconds.book(decision, reason, round(file["seconds"] * 1e6))
     ledger.microseconds.total += round(file["seconds"] * 1e6)

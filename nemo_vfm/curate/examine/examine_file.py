@@ -24,7 +24,7 @@ from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.sources.source_guard import Unchanged
 from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import cut_glances
-from nemo_vfm.curate.split.split_segments import SplitsByGlances, packed
+from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, packed
 from nemo_vfm.curate.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
@@ -115,19 +115,22 @@ class Examine:
                     unchanged.check()
                     yield self._look(walk, span, request["source_id"], stages, tick)
             unchanged.check()
-            yield Reply({"glances": packed(glances[first - start : stop - start])} | _end(walk, ""))
+            told = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
+            yield Reply(told | _end(walk, ""))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a film that would begin here; every glance is kept."""
-        assert isinstance(self.splitter, SplitsByGlances)
+        splitter = self.splitter
+        assert isinstance(splitter, SplitsByGlances)
 
-        def seen() -> Iterator[Glance]:
+        def seen(frames: Iterator[Frame]) -> Iterator[Glance]:
             eye = Eye()
-            for frame in walk.frames():
+            for frame in frames:
                 glances.append(eye.look(frame))
                 yield glances[-1]
 
-        yield from cut_glances(seen(), *self.splitter.plan(fps))
+        holes = [hole - start for hole in walk.info.holes if hole > start]
+        yield from in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
         """The shots of what can be decoded; a new size begins one."""
@@ -141,8 +144,12 @@ class Examine:
         if known is not None:
             yield from _given((frame for _, frame in frames()), [(first, last) for first, last in known])
             return
+        fps, holes = walk.info.fps, walk.info.holes
         for start, run in groupby(frames(), key=itemgetter(0)):
-            for first, last in self.splitter.spans((frame for _, frame in run), fps=walk.info.fps):
+            own = [hole - start for hole in holes if hole > start]
+            for first, last in in_parts(
+                (frame for _, frame in run), own, lambda part: self.splitter.spans(part, fps=fps)
+            ):
                 yield start + first, start + last
 
     def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
@@ -156,7 +163,7 @@ class Examine:
     ) -> Reply:
         info = walk.info
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
-        span_us = elapsed_us(info, span[0]), elapsed_us(info, span[1])
+        span_us = elapsed_us(info, clip.pts_start), elapsed_us(info, clip.pts_end)
         footage, picture = walk.footage(span), walk.picture(span)
         found = self._judge(footage, clip, span_us, stages, tick, picture)
         found.fact["size"] = list(walk.size(span))
@@ -235,7 +242,8 @@ def _end(walk: Walk, message: str) -> Json:
     last = info.num_frames + info.missing_frames
     if first >= last:
         return {"end": None}
-    us = elapsed_us(info, last) - elapsed_us(info, first)
+    seen = info.end_pts(first - 1) if first else info.pts[0]  # a hole before the rest is lost with it
+    us = elapsed_us(info, info.stamp(last)) - elapsed_us(info, seen)
     end = {"span": [first, last], "pts": [info.stamp(first), info.stamp(last)], "us": us, "fps": info.fps}
     return {"end": end | {"message": message}}
 

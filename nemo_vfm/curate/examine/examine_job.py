@@ -33,6 +33,7 @@ class Film:
         splitter: of the recipe.
         open_jobs: pieces that are not done.
         glances: of each stretch, by its first frame.
+        holes: see `VideoInfo.holes`.
         looks: of each span that was looked at.
         end: how far it could be read.
         broken: a stretch could not be read.
@@ -43,6 +44,7 @@ class Film:
     splitter: object
     open_jobs: int = 0
     glances: dict[int, str] = field(default_factory=dict)
+    holes: Sequence[int] = ()
     looks: dict[Span, Reply] = field(default_factory=dict)
     end: Json = None
     broken: bool = False
@@ -105,7 +107,7 @@ class ExamineJob:
         assert self.stretch is not None
         *looks, end = replies
         if self.spans is None:
-            self.film.glances[self.stretch[0]] = end.fact["glances"]
+            self.film.glances[self.stretch[0]], self.film.holes = end.fact["glances"], end.fact["holes"]
             if self.stretch[1] == self.film.info.num_frames:
                 self.film.end = end.fact["end"]
         wanted = None if self.spans is None else {tuple(span) for span in self.spans}
@@ -132,7 +134,8 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
 def _together(film: Film) -> tuple[Replies | None, list[ExamineJob]]:
     """All replies in order, or jobs for the shots that nobody looked at."""
     assert isinstance(film.splitter, SplitsByGlances)
-    spans = spans_of([film.glances[first] for first in sorted(film.glances)], film.splitter, film.info.fps)
+    glances = [film.glances[first] for first in sorted(film.glances)]
+    spans = spans_of(glances, film.splitter, film.info.fps, film.holes)
     absent: dict[int, list[Span]] = {}
     for span in spans:
         if span not in film.looks:

@@ -29,7 +29,7 @@ from nemo_vfm.data.video.image_file import said_of_deep
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
 #: beside eight of them for the rest: a whole one would never be free.
 GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
-_FORM = 2  # of what probing finds: another one is not read
+_FORM = 2  # of what probing finds out; of another form it is not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,8 @@ def _probing(file: FileRecord) -> Json:
 def _probe_key(file: FileRecord, max_frames: int) -> str:
     """A name for what was found out about this very state of a file; empty where its state cannot be told."""
     identity = file.found.identity or file.state
-    return sha256_text(f"{__version__}\0{_FORM}\0{file.found.name}\0{identity}\0{max_frames}")[:32] if identity else ""
+    known = f"{__version__}\0{_FORM}\0{file.found.name}\0{identity}\0{max_frames}"
+    return sha256_text(known)[:32] if identity else ""
 
 
 def _read(file: FileRecord, known: Json) -> bool:

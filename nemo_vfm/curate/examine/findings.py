@@ -100,7 +100,9 @@ class Findings:
         """
         shots = self._shots.get(file.source_id)
         clips = shots["clips"]
-        file.trimmed_us = sum(clip["from_us"] - before["from_us"] - before["us"] for before, clip in pairwise(clips))
+        between = [(a["span"][1] < b["span"][0], b["from_us"] - a["from_us"] - a["us"]) for a, b in pairwise(clips)]
+        file.trimmed_us = sum(us for has_frames, us in between if has_frames)
+        file.hole_us = sum(us for has_frames, us in between if not has_frames)
         file.clips = records = [_record(file, clip, paths) for clip in clips]
         for name, cache in self._stages.items():
             findings = cache.get(file.source_id)

@@ -72,7 +72,7 @@ class Probe:
         return {
             "num_frames": info.num_frames, "fps": info.fps, "width": info.width, "height": info.height,
             "codec": info.codec, "time_base": [info.time_base.numerator, info.time_base.denominator],
-            "duration_us": elapsed_us(info, info.num_frames + info.missing_frames),
+            "duration_us": elapsed_us(info, info.stamp(info.num_frames + info.missing_frames)),
         }  # fmt: skip
 
 
@@ -107,9 +107,10 @@ def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
             file.rule, file.duplicate_of = EXACT_DUPLICATE, original
 
 
-def elapsed_us(info: VideoInfo, frame: int) -> int:
-    """Microseconds from the start of the video to the start of a frame, rounded down.
+def elapsed_us(info: VideoInfo, pts: int) -> int:
+    """Microseconds from the start of the video to a time stamp, rounded down.
 
-    Differences of these are a clip's duration: rounded so, the clips of a file sum to exactly the file's.
+    Differences of these are a clip's duration: rounded so, the clips of a file and what lies between them sum to
+    exactly the file's.
     """
-    return int((info.stamp(frame) - info.pts[0]) * info.time_base * 1_000_000)
+    return int((pts - info.pts[0]) * info.time_base * 1_000_000)

@@ -23,6 +23,8 @@ def training_windows(
         return
     with open_video(media) as reader:
         info = reader.info()
-        for indices in window_indices(info.num_frames, info.fps, bucket, max_windows):
-            frames_THWC = resize_and_crop(reader.read(indices), bucket.width, bucket.height)
+        first, stop = info.longest_part()
+        for indices in window_indices(stop - first, info.fps, bucket, max_windows):
+            frames_THWC = reader.read([first + index for index in indices])
+            frames_THWC = resize_and_crop(frames_THWC, bucket.width, bucket.height)
             yield frames_THWC, info.fps / bucket.stride(info.fps)

@@ -134,7 +134,8 @@ class Encode:
         frames = _Sized(_evenly(pictures, times_shown(info, span)), tick)
         how = self.transcode
         facts = _facts(mended)
-        start_s, end_s = (float(info.stamp(frame) * info.time_base) for frame in span)
+        # A recorder whose pictures pause may go on with the sound: what lies in a hole goes with it.
+        start_s, end_s = (float(pts * info.time_base) for pts in (info.pts[span[0]], info.end_pts(span[1] - 1)))
         with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio:
             written = encode_mp4(
                 target, frames, clip["fps"], crf=how.crf, preset=how.preset, encoder=how.encoder, audio=audio

@@ -1,14 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lets several workers split one long video: each sends its glances, and one splits by all glances in order.
+"""Splits a video part by part between its holes, and lets several workers split one long video.
 
-A worker that begins in the middle guesses where shots end, which is right unless the video's start matters, and scores
-these. The spans that count are those of all glances from the first on, so they do not depend on the division of work.
+Each worker sends its glances, and one splits by all glances in order. A worker that begins in the middle guesses where
+shots end, which is right unless the video's start matters, and scores these. The spans that count are those of all
+glances from the first on, so they do not depend on the division of work.
 """
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from nemo_vfm.curate.split.glance import Glance
 from nemo_vfm.curate.split.shot_lengths import Lengths, cut_glances
 
 _CELLS = 16 * 9 * 3
+_T = TypeVar("_T")
 _ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])
 
 
@@ -54,9 +58,24 @@ def packed(glances: Sequence[Glance]) -> str:
     return base64.b85encode(rows.tobytes()).decode()
 
 
-def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float) -> list[Span]:
+def in_parts(
+    items: Iterable[_T], holes: Sequence[int], cut: Callable[[Iterator[_T]], Iterable[Span]]
+) -> Iterator[Span]:
+    """The spans of frames, or of glances, that are cut anew from each of these numbers on: no shot spans a hole."""
+    rest = iter(items)
+    for first, stop in zip((0, *holes), (*holes, None), strict=True):
+        head = list(islice(rest, 1))
+        if not head:
+            return  # damaged before this part
+        part = chain(head, islice(rest, None if stop is None else stop - first - 1))
+        yield from ((first + start, first + end) for start, end in cut(part))
+        if stop is not None:
+            deque(part, maxlen=0)  # frames that the splitter did not ask for
+
+
+def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float, holes: Sequence[int]) -> list[Span]:
     """The spans of a film whose glances were packed piece by piece."""
-    return list(cut_glances(_unpacked(texts), *splitter.plan(fps)))
+    return list(in_parts(_unpacked(texts), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
 
 
 def _unpacked(texts: Iterable[str]) -> Iterator[Glance]:

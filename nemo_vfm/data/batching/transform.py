@@ -64,12 +64,15 @@ def resize_and_crop(frames_THWC: Frames, width: int, height: int) -> Frames:
 def video_to_bucket(source: Path | bytes, bucket: Bucket, decoder: Decoder = "auto") -> tuple[Frames, float]:
     """A clip's frames in a bucket's shape, (T, H, W, 3), and their rate in frames per second.
 
+    Of a clip with holes in its time stamps they are of the longest part without one.
+
     Raises:
         DataError: the clip is damaged or too short.
     """
     with open_video(source, decoder) as reader:
         info = reader.info()
-        frames_THWC = reader.read(frame_indices(info.num_frames, info.fps, bucket))
+        first, stop = info.longest_part()
+        frames_THWC = reader.read([first + index for index in frame_indices(stop - first, info.fps, bucket)])
     fps = info.fps / bucket.stride(info.fps)
     return resize_and_crop(frames_THWC, bucket.width, bucket.height), fps
 

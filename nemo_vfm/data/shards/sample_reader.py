@@ -334,7 +334,8 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
         return {"width": width, "height": height, "num_frames": 1, "fps": 1.0}
     with open_video(data) as reader:
         info = reader.info()
-    return {"width": info.width, "height": info.height, "num_frames": info.num_frames, "fps": info.fps}
+    first, stop = info.longest_part()
+    return {"width": info.width, "height": info.height, "num_frames": stop - first, "fps": info.fps}
 
 
 def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:

@@ -13,7 +13,8 @@ def rate_of(info: VideoInfo, span: Span) -> float:
 
     So as many frames last as long as the time stamps say, also where a file changes its rate on the way.
     """
-    num_frames, seconds = span[1] - span[0], float((info.stamp(span[1]) - info.stamp(span[0])) * info.time_base)
+    num_frames = span[1] - span[0]
+    seconds = float((info.end_pts(span[1] - 1) - info.pts[span[0]]) * info.time_base)
     return info.fps if abs(seconds * info.fps - num_frames) <= 0.5 else num_frames / seconds
 
 

@@ -13,23 +13,28 @@ yields the frames before it first.
 Shape letters: T frames, H height, W width.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Protocol
+
+import numpy as np
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import available
-from nemo_vfm.core.types.media_types import Frame, Frames
+from nemo_vfm.core.types.media_types import Frame, Frames, Span
 
 Decoder = Literal["auto", "decord", "pyav"]
 
 MAX_FRAME_PX = 8192 * 8192
 MAX_FRAMES = 10_000_000
 MAX_READ_BYTES = 8 << 30
+_HOLE_STEPS, _HOLE_S = 5, 0.5
 
 # What FFmpeg 4, inside decord 0.6, decodes well. AV1 is the one that matters and is not here.
 _DECORD_CODECS = frozenset({"h264", "hevc", "vp8", "vp9", "mpeg4", "mpeg2video", "mjpeg"})
@@ -41,11 +46,11 @@ class VideoInfo:
 
     Args:
         num_frames: frames that can be shown, counted from the packets and not from the container's word.
-        fps: mean frames per second.
+        fps: mean frames per second, without holes.
         width: square pixels, after rotation, of the first frame.
         height: the same.
         codec: FFmpeg's name of the codec, such as h264.
-        duration_s: from the first frame until the last one ends.
+        duration_s: from the first frame until the last one ends, holes included.
         rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
         time_base: seconds a unit of pts.
         pts: presentation time stamp of each frame, ascending.
@@ -55,6 +60,7 @@ class VideoInfo:
         is_interlaced: whether its first frame is stored interlaced.
         before_keyframe: of the missing frames, those that are there and cannot be decoded, since the keyframe that they
             refer to is not.
+        holes: the frames before which the time stamps leave a hole, ascending; see `holes_in`.
     """
 
     num_frames: int
@@ -70,16 +76,33 @@ class VideoInfo:
     is_square: bool = True
     is_interlaced: bool = False
     before_keyframe: int = 0
+    holes: tuple[int, ...] = ()
+
+    @property
+    def frame_ticks(self) -> int:
+        """How long one frame lasts at the mean rate, in units of pts."""
+        return max(1, round(1 / (self.fps * float(self.time_base))))
 
     def stamp(self, frame: int) -> int:
         """When a frame begins, also one that is missing at the end; the one after the last begins where that ends."""
         if frame < self.num_frames:
             return self.pts[frame]
-        return self.pts[-1] + (frame - self.num_frames + 1) * max(1, round(1 / (self.fps * float(self.time_base))))
+        return self.pts[-1] + (frame - self.num_frames + 1) * self.frame_ticks
 
     def end_pts(self, frame: int) -> int:
-        """The time stamp at which a frame ends: the next one's, or one frame's time after the last."""
+        """The time stamp at which a frame ends: the next one's; one frame's time after the last, and before a hole."""
+        place = bisect_left(self.holes, frame + 1)
+        if self.holes[place : place + 1] == (frame + 1,):
+            return self.pts[frame] + self.frame_ticks
         return self.stamp(frame + 1)
+
+    def parts(self) -> list[Span]:
+        """The frames between holes; nothing that moves, and no clip, goes on from one part to the next."""
+        return list(pairwise((0, *self.holes, self.num_frames)))
+
+    def longest_part(self) -> Span:
+        """The first of the longest parts: what training takes of a film."""
+        return max(self.parts(), key=lambda part: part[1] - part[0])
 
     def why_incomplete(self) -> str:
         """What is missing, as a sentence without a name."""
@@ -95,6 +118,19 @@ class VideoInfo:
                 f"is cut short: the container promises {there + cut_off:,} frames, {self.num_frames:,} can be shown"
             )
         return ", and ".join(reasons)
+
+
+def holes_in(pts: Sequence[int], time_base: Fraction) -> tuple[int, ...]:
+    """The frames that come late: by more than half a second and by more than five usual steps.
+
+    A recording that was paused has such holes, and a screen that stands still and sends no frames. Both limits count:
+    phones vary their steps up to 0.3 s, and a slide show of one picture a second has no hole.
+    """
+    steps_s = np.diff(np.asarray(pts, np.float64)) * float(time_base)
+    if not len(steps_s):
+        return ()
+    longest_s = max(_HOLE_S, _HOLE_STEPS * float(np.median(steps_s)))
+    return tuple(int(place) + 1 for place in np.flatnonzero(steps_s > longest_s + 1e-6))
 
 
 class VideoReader(AbstractContextManager["VideoReader"], Protocol):

@@ -24,6 +24,7 @@ def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> 
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}, which a prompt gives as its first frames")
+    after = ""
     if path.suffix.lower() in IMAGE_SUFFIXES:
         try:
             frames = open_image(path).picture_HWC[None]
@@ -31,9 +32,10 @@ def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> 
             raise DataError(f"{path} {error}") from error
     else:
         with open_video(path) as reader:
-            total = reader.info().num_frames
-            frames = reader.read(range(max(0, total - count.count), total))
+            first, stop = reader.info().parts()[-1]
+            after = " after the last hole in its time stamps" if first else ""
+            frames = reader.read(range(max(first, stop - count.count), stop))
     if len(frames) < count.count:
-        raise UserError(f"{path} has {len(frames)} frames, and {count} are to be given; lower given_frames, or give a "
-                        f"longer clip")  # fmt: skip
+        raise UserError(f"{path} has {len(frames)} frames{after}, and {count} are to be given; lower given_frames, or "
+                        f"give a longer clip")  # fmt: skip
     return resize_and_crop(frames, width, height)

@@ -98,7 +98,9 @@ def _of_video(path: Path) -> dict[str, Json]:
         video = reader.info()
     if video.missing_frames:
         warn(f"{path} {video.why_incomplete()}; what can be shown is used")
-    return {"width": video.width, "height": video.height, "num_frames": video.num_frames, "fps": video.fps}
+    first, stop = video.longest_part()
+    known = {"width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
+    return {**known, "has_holes": True} if video.holes else known
 
 
 def _known(index: Path | None) -> dict[str, Facts]:
@@ -130,5 +132,8 @@ def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
         warn(f"{paths[name]} is left out: {found[name]['why']}")
     if len(unused) > _SHOWN:
         warn(f"{len(unused) - _SHOWN} more files are left out")
+    if broken := sum(bool(found[name].get("has_holes")) for name in paths):
+        warn(f"{broken} of {len(paths)} files have holes in their time stamps, and give their longest part without "
+             "one; curation makes clips of every part")  # fmt: skip
     if deep := sum(bool(found[name].get("is_deep")) for name in paths):
         warn(said_of_deep(deep))

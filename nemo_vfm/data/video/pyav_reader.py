@@ -24,7 +24,15 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.codecs import NVDEC_CODECS, Decoding
-from nemo_vfm.data.video.decode import MAX_FRAME_PX, MAX_FRAMES, VideoInfo, check_indices, check_size, name_of
+from nemo_vfm.data.video.decode import (
+    MAX_FRAME_PX,
+    MAX_FRAMES,
+    VideoInfo,
+    check_indices,
+    check_size,
+    holes_in,
+    name_of,
+)
 from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.joined_recordings import Recordings, joints_of, on_one_clock, with_bytes_lost
 from nemo_vfm.data.video.square_pixels import square_size
@@ -418,11 +426,12 @@ class PyAVReader:
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
         pts, self._keyframes = self._order(there, fps, time_base)
         before_keyframe = max(0, len(shown) - max(len(there), len(pts)))
-        fps = _mean_rate(pts, fps, time_base)
+        holes = holes_in(pts, time_base)
+        fps = _mean_rate(pts, holes, fps, time_base)
         info = VideoInfo(
             len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing + before_keyframe,
             is_square=(wide, high) == self.stored, is_interlaced=first.interlaced_frame,
-            before_keyframe=before_keyframe,
+            before_keyframe=before_keyframe, holes=holes,
         )  # fmt: skip
         half_there = {packet.pts for packet in there if packet.is_corrupt} - {None}
         self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)
@@ -476,17 +485,19 @@ def _is_cover(stream: av.VideoStream) -> bool:
     return bool(stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails))
 
 
-def _mean_rate(pts: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:
+def _mean_rate(pts: Sequence[int], holes: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:
     """What the container tells, unless its time stamps say otherwise: Matroska tells one frame's usual length.
 
+    Containers may count holes in, and no hole is a frame's length.
     A tick at either end is what rounding to the time base may cost.
     """
     if len(pts) < 2:
         return declared_fps
-    ticks, expected = pts[-1] - pts[0], (len(pts) - 1) / (declared_fps * time_base)
+    steps, ticks = len(pts) - 1 - len(holes), pts[-1] - pts[0] - sum(pts[hole] - pts[hole - 1] for hole in holes)
+    expected = steps / (declared_fps * time_base)
     if abs(ticks - expected) <= 2 + expected / 100:
         return declared_fps
-    return (len(pts) - 1) / (ticks * time_base)
+    return steps / (ticks * time_base)
 
 
 def _from_first(shown: list[Shown], first: av.VideoFrame) -> list[Shown]:

@@ -4,7 +4,7 @@
 
 import pickle
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
+from nemo_vfm.curate.split.glance import Eye
+from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, packed, spans_of
 from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.stride import FixedStride
 from nemo_vfm.curate.split.trim import REACH_S
@@ -107,6 +109,21 @@ def test_one_frame_is_one_span_and_no_frame_is_none(name):
     splitter, _ = SPLITTERS[name]
     assert list(splitter.spans([], fps=FPS)) == []
     assert list(splitter.spans(film([(0, 1, "cut")]), fps=FPS)) == [(0, 1)]
+
+
+@pytest.mark.parametrize("name", SPLITTERS)
+@settings(max_examples=10)
+@given(shots=st.lists(FILMS, min_size=1, max_size=4).map(lambda parts: [part for part in parts if part]))
+def test_parts_between_holes_are_split_as_if_each_were_a_film_of_its_own(name, shots):
+    splitter, _ = SPLITTERS[name]
+    begins = [0, *accumulate(map(len, shots))]
+    alone = [(start + begin, stop + begin) for part, begin in zip(shots, begins, strict=False)
+             for start, stop in splitter.spans(part, fps=FPS)]  # fmt: skip
+    frames = [frame for part in shots for frame in part]
+    assert list(in_parts(frames, begins[1:-1], lambda part: splitter.spans(part, fps=FPS))) == alone
+    if isinstance(splitter, SplitsByGlances):
+        sent = [packed([eye.look(frame) for frame in part]) for part in shots for eye in [Eye()]]
+        assert spans_of(sent, splitter, FPS, begins[1:-1]) == alone
 
 
 def test_every_piece_of_a_joined_film_begins_where_the_one_before_ends():
