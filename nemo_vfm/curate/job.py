@@ -374,8 +374,12 @@ def _why_nothing(ledger: Ledger) -> str:
     by_rule = [f"{number} by {rule}" for rule, number in dropped.most_common()]
     what = f"{ledger.clips.total} clips" + (f" and {ledger.images.total} images" if ledger.images.total else "")
     by_failure = [f"{number}: {message}" for message, number in ledger.files.failed.most_common()]
+    # A threshold helps where a rule dropped something; what failed was never compared with any.
+    advice = ["mend or leave out the files that failed (files.json has each one's message)"] if by_failure else []
+    if by_rule or not by_failure:
+        advice.append("look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input")
     return (
         f"not one of {what} from {ledger.files.total} files was kept. "
         f"Dropped: {', '.join(by_rule) or 'none'}. Files failed: {'; '.join(by_failure) or 'none'}. "
-        "Look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input"
+        f"To go on, {'; and '.join(advice)}"
     )

@@ -12,17 +12,21 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.transcode import Encode, Transcode
 from nemo_vfm.curate.redecide import Redecide
+from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags
+from nemo_vfm.curate.score.logo import Logo
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.decode import open_video
 from tests.support import hdr_films
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.broadcast import barcoded, cut_before, numbers_of, without_packet
 from tests.support.cuts import At
 from tests.support.films import HEIGHT, WIDTH, job, pan
 
@@ -153,6 +157,43 @@ def test_a_film_cut_short_is_used_up_to_there_and_the_rest_is_said(tmp_path):
     assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(114 / 12)
 
 
+def test_a_recording_that_begins_between_keyframes_is_used_from_the_first_on_and_the_rest_is_counted(tmp_path):
+    whole = film(barcoded(range(70)), "mpegts", fps=25, g="20", bf="2")
+    rows, samples, ledger = curated(tmp_path, "a.ts", cut_before(whole, 7))
+    kept, rest = rows
+    assert (kept["decision"], rest["decision"]) == ("kept", "failed") and len(samples) == 1
+    with open_video(samples[0][1]) as reader:
+        numbers = numbers_of(reader.frames())
+    assert numbers == list(range(numbers[0], 70)) and len(numbers) == kept["last_frame"] > 30
+    assert f"has {63 - len(numbers)} frames without the keyframe" in rest["message"]
+    assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(63 / 25)
+
+
+@pytest.mark.parametrize(("name", "drops"), [("a.mp4", False), ("a.y4m", True)])
+def test_advice_speaks_of_thresholds_only_where_a_rule_dropped_something(tmp_path, name, drops):
+    data = film(pan(1, 24), "yuv4mpegpipe", codec="wrapped_avframe", fps=25) if drops else b"no video"
+    with pytest.raises(NothingKept) as said:
+        curated(tmp_path, name, data, rules={"long": Rule(score="duration_s", below=60.0)})
+    assert ("change a threshold" in str(said.value)) == drops
+    assert ("the files that failed" in str(said.value)) != drops
+
+
+@pytest.mark.parametrize("later", [(96, 2), (160, 1)])
+def test_a_new_size_begins_a_shot_whose_clip_has_that_size(tmp_path, later):
+    height, scale = later
+    made = [barcoded(range(30)), barcoded(range(30, 60), height, scale), barcoded(range(60, 90))]
+    data = b"".join(film(pictures, "mpegts", fps=25, g="12", bf="2", crf="4") for pictures in made)
+    stages = {"decoder": DecoderFlags(), "logo": Logo()}
+    rows, samples, ledger = curated(tmp_path, "a.ts", data, stages=stages, restore={"bars": Letterbox()})
+    assert [(row["first_frame"], row["last_frame"]) for row in rows] == [(0, 30), (30, 60), (60, 90)]
+    sizes = [(160, 96), (160 * scale, height * scale), (160, 96)]
+    assert [(row["width"], row["height"]) for row in rows] == sizes and ledger_adds_up(ledger)
+    assert [(facts["width"], facts["height"]) for facts, _ in samples] == sizes
+    for number, (_, mp4) in enumerate(samples):
+        with open_video(mp4) as reader:
+            assert numbers_of(reader.frames()) == list(range(30 * number, 30 * number + 30))
+
+
 def test_clips_with_corrupt_frames_are_dropped_by_a_rule(tmp_path):
     made = with_hole(film(pan(1, 60), "mpegts", g="12", bf="2"), 2)
     rule = {"corrupt": Rule(score="corrupt_ratio", above=0.0)}
@@ -160,6 +201,16 @@ def test_clips_with_corrupt_frames_are_dropped_by_a_rule(tmp_path):
     assert [row["corrupt_ratio"] for row in rows] == [0.0, 0.6, 0.0]
     assert [row["rule"] for row in rows] == [None, "corrupt", None] and len(samples) == 2
     assert ledger["clips"]["dropped"] == {"corrupt": 1} and ledger_adds_up(ledger)
+
+
+@pytest.mark.parametrize("codec", ["libx265", "libx264", "mpeg2video"])
+def test_a_packet_lost_on_the_way_costs_the_clip_that_it_belongs_to_and_no_other(tmp_path, codec):
+    quiet = {"x265-params": "log-level=none:pools=1:scenecut=0"} if codec == "libx265" else {}
+    made = without_packet(film(pan(1, 72), "mpegts", codec=codec, g="24", bf="2", **quiet), 31)
+    rule = {"corrupt": Rule(score="corrupt_ratio", above=0.0)}
+    rows, samples, ledger = curated(tmp_path, "a.ts", made, 22, 48, rules=rule)
+    assert [row["rule"] for row in rows] == [None, "corrupt", None] and len(samples) == 2
+    assert rows[2]["last_frame"] >= 71 and ledger_adds_up(ledger)
 
 
 @pytest.mark.parametrize("made_as", [("a.mxf", "mxf", "mpeg2video"), ("a.y4m", "yuv4mpegpipe", "wrapped_avframe")])

@@ -9,6 +9,7 @@ from fractions import Fraction
 import av
 import numpy as np
 import pytest
+from av.stream import Disposition
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
@@ -24,23 +25,31 @@ from tests.support.films import job
 from tests.support.sounding import RATE, TONES, pitch, sounding_film, tone
 
 
-def with_pcm(path):
-    """The same film, its sound as samples, which no mp4 takes."""
-    sounding_film(path.with_suffix(".mp4"), silent=True)
-    with av.open(str(path.with_suffix(".mp4"))) as source, av.open(str(path), "w") as out:
+def with_sounds(path, sounds, *, codec="aac", default=None):
+    """Four seconds of pictures, and sounds, each with a number of channels; one of them may be the default."""
+    sounding_film(path.with_suffix(".silent.mp4"), silent=True)
+    with av.open(str(path.with_suffix(".silent.mp4"))) as source, av.open(str(path), "w") as out:
         picture = out.add_stream_from_template(source.streams.video[0])
-        sound = out.add_stream("pcm_s16le", rate=RATE, layout="mono")
+        streams = [out.add_stream(codec, rate=RATE, layout="mono" if one == 1 else "stereo") for _, one in sounds]
+        for number, stream in enumerate(streams):
+            stream.disposition = Disposition.default if number == default else Disposition(0)
         for packet in source.demux(video=0):
             if packet.dts is not None:
                 packet.stream = picture
                 out.mux(packet)
-        samples = np.concatenate([tone(hertz) for hertz in TONES])
-        frame = av.AudioFrame.from_ndarray((samples * 32767).astype(np.int16)[None], format="s16", layout="mono")
-        frame.sample_rate, frame.pts, frame.time_base = RATE, 0, Fraction(1, RATE)
-        out.mux(sound.encode(frame))
-        out.mux(sound.encode(None))
-    path.with_suffix(".mp4").unlink()
+        for stream, (samples, channels) in zip(streams, sounds, strict=True):
+            values = np.repeat((samples * 32767).astype(np.int16), channels)[None]
+            frame = av.AudioFrame.from_ndarray(values, format="s16", layout="mono" if channels == 1 else "stereo")
+            frame.sample_rate, frame.pts, frame.time_base = RATE, 0, Fraction(1, RATE)
+            out.mux(stream.encode(frame))
+            out.mux(stream.encode(None))
+    path.with_suffix(".silent.mp4").unlink()
     return path
+
+
+def with_pcm(path):
+    """The same film, its sound as samples, which no mp4 takes."""
+    return with_sounds(path, [(np.concatenate([tone(hertz) for hertz in TONES]), 1)], codec="pcm_s16le")
 
 
 def curated(videos, run, **how):
@@ -107,6 +116,52 @@ def test_sound_that_no_mp4_takes_is_a_member_of_its_own_and_exactly_as_long(tmp_
         path.unlink()
     (tmp_path / "run/made_of.json").unlink()
     assert curated(tmp_path / "videos", tmp_path / "run")[0] == samples, "what was lost is encoded again"
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.mkv"])
+def test_no_silence_is_kept_that_nobody_recorded(tmp_path, name):
+    """The pictures last four seconds, the sound one and a half."""
+    path = with_sounds(tmp_path / name, [(tone(440.0, 1.5), 1)], codec="aac" if name == "a.mp4" else "pcm_s16le")
+    kinds, lengths_s = [], []
+    for start_s in range(4):
+        with clip_audio(path, start_s, start_s + 1.0, keep=True) as audio:
+            kinds.append(audio.kind)
+            if audio.kind == "flac":
+                with av.open(io.BytesIO(audio.flac)) as flac:
+                    lengths_s.append(sum(frame.samples for frame in flac.decode(audio=0)) / RATE)
+    kind = "copied" if name == "a.mp4" else "flac"
+    assert kinds == [kind, kind, "none", "none"]
+    assert lengths_s == ([] if kind == "copied" else pytest.approx([1.0, 0.5], abs=0.003))
+
+
+def test_the_default_sound_is_taken_before_the_first_and_before_more_channels(tmp_path):
+    low, high = tone(220.0, 4.0), tone(880.0, 4.0)
+    for default, right in ((None, 880.0), (0, 220.0), (1, 880.0)):
+        path = with_sounds(tmp_path / f"{default}.mkv", [(low, 1), (high, 2)], default=default)
+        assert pitch(read_audio(path, 1.0, 2.0), 16_000) == pytest.approx(right, rel=0.01)
+        with clip_audio(path, 1.0, 2.0, keep=True) as audio:
+            assert audio.stream.codec_context.channels == (2 if right == 880.0 else 1)
+
+
+def test_of_a_broadcast_of_two_programmes_pictures_and_sound_are_of_one(tmp_path):
+    for programmes in ([(64, 220.0), (256, 880.0)], [(256, 880.0), (64, 220.0)]):
+        films = [sounding_film(tmp_path / f"{width}.ts", [hertz] * 2, width=width) for width, hertz in programmes]
+        path = tmp_path / "both.ts"
+        with av.open(str(path), "w") as out:
+            copies = []
+            for film in films:
+                with av.open(str(film)) as source:
+                    copies += [(film, out.add_stream_from_template(stream)) for stream in source.streams]
+            for film in films:
+                with av.open(str(film)) as source:
+                    mine = [copy for name, copy in copies if name == film]
+                    for packet in source.demux():
+                        if packet.dts is not None:
+                            packet.stream = mine[packet.stream.index]
+                            out.mux(packet)
+        with open_video(path, "pyav") as reader:
+            assert reader.info().width == 256
+        assert pitch(read_audio(path, 0.7, 1.7), 16_000) == pytest.approx(880.0, rel=0.01)
 
 
 def test_what_has_no_sound_or_was_not_to_keep_it_says_so(tmp_path):

@@ -3,6 +3,7 @@
 """Tests that a long video examined by several workers gives the bytes of a single worker."""
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.storage.files import read_json
@@ -11,11 +12,12 @@ from nemo_vfm.curate.examine import examine_job
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.redecide import Redecide
+from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
 from tests.curate.test_kills import outputs
 from tests.support.awkward import film
-from tests.support.films import black, fade_through_black, job, pan, write_film
+from tests.support.films import WIDTH, black, fade_through_black, job, pan, write_film
 
 
 @pytest.fixture(scope="module")
@@ -58,3 +60,21 @@ def test_the_bytes_are_those_of_one_worker(films, tmp_path, monkeypatch, split):
     assert ledger["seconds"]["dropped"]["no_frames"] == pytest.approx(3 * 5, abs=0.01)
     Redecide(curated=tmp_path / "parts", rules={}, with_shards=False).run(Run(tmp_path / "again"))
     assert read_json(tmp_path / "again/ledger.json")["seconds"]["dropped"]["transition"] == pytest.approx(trimmed)
+
+
+@pytest.mark.slow
+def test_a_film_of_two_sizes_is_cut_there_however_it_is_divided_and_scored_again(tmp_path, monkeypatch):
+    (tmp_path / "films").mkdir()
+    parts = [film(shot, "mpegts", g="12") for shot in (pan(1, 30), np.repeat(pan(2, 34), 2, axis=2), pan(3, 20))]
+    (tmp_path / "films/a.ts").write_bytes(b"".join(parts))
+    how = {"split": UnionSplit(max_length_s=60.0), "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
+    how["stages"] = {"brightness": Brightness()}
+    job(tmp_path / "films", **how).run(Run(tmp_path / "whole"))
+    monkeypatch.setattr(examine_job, "STRETCH_S", 1.0)
+    job(tmp_path / "films", **how | {"stages": {}}).run(Run(tmp_path / "parts"))
+    job(tmp_path / "films", **how).run(Run(tmp_path / "parts"))  # the shots are known, the scores are not
+    rows = [pq.read_table(tmp_path / run / "scores.parquet").to_pylist() for run in ("whole", "parts")]
+    assert rows[0] == rows[1]
+    assert [(row["first_frame"], row["last_frame"], row["width"]) for row in rows[0]] == [
+        (0, 30, WIDTH), (30, 64, 2 * WIDTH), (64, 84, WIDTH),
+    ]  # fmt: skip

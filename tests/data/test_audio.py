@@ -10,8 +10,11 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.data.video.audio import read_audio
+from nemo_vfm.data.video.clip_audio import clip_audio
+from nemo_vfm.data.video.decode import open_video
+from tests.support.broadcast import with_counters_from, with_stamps_moved
 from tests.support.mutations import late_stream
-from tests.support.sounding import TONES, pitch, sounding_film
+from tests.support.sounding import RATE, TONES, pitch, sounding_film
 
 
 @pytest.fixture(scope="module", params=["a.mp4", "a.mkv", "a.mov"])
@@ -68,6 +71,28 @@ def test_a_damaged_file_and_an_absent_one_are_said(tmp_path):
         read_audio(tmp_path / "a.mp4", 0.0, 1.0)
     with pytest.raises(UserError, match="there is no file"):
         read_audio(tmp_path / "b.mp4", 0.0, 1.0)
+
+
+def test_recordings_put_together_sound_with_their_pictures_also_on_a_clock_that_goes_round(tmp_path):
+    first = sounding_film(tmp_path / "first.ts", TONES).read_bytes()
+    second = sounding_film(tmp_path / "second.ts", TONES[::-1]).read_bytes()
+    films = {
+        "joined.ts": first + with_counters_from(second, 5) + second,
+        "wrapped.ts": with_stamps_moved(first, (1 << 33) - 90_000),
+    }
+    for name, film in films.items():
+        (tmp_path / name).write_bytes(film)
+        with open_video(tmp_path / name, "pyav") as reader:
+            info = reader.info()
+        tones = TONES if name == "wrapped.ts" else [*TONES, *TONES[::-1], *TONES[::-1]]
+        assert info.num_frames == 12 * len(tones) and (info.pts[0] < 0) == (name == "wrapped.ts")
+        for second_s, hertz in enumerate(tones):
+            start_s = float(info.pts[12 * second_s] * info.time_base)
+            samples = read_audio(tmp_path / name, start_s + 0.1, start_s + 0.9)
+            assert pitch(samples, 16_000) == pytest.approx(hertz, rel=0.01)
+            with clip_audio(tmp_path / name, start_s, start_s + 1, keep=True) as audio:
+                assert audio.kind == "copied" and sum(packet.size for packet in audio.packets) > 1000
+                assert len(audio.packets) == pytest.approx(RATE / 1024, abs=2.1)
 
 
 def test_a_stream_that_begins_on_the_way_is_left_out_or_said(tmp_path):

@@ -26,6 +26,7 @@ from nemo_vfm.data.video.deinterlace import progressive
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
+from tests.support.broadcast import barcoded, numbers_of
 from tests.support.films import pan, write_film
 
 needs_decord = pytest.mark.skipif(not available("decord"), reason="decord is not installed")
@@ -285,6 +286,31 @@ def test_recordings_put_behind_each_other_are_read_through_and_a_new_size_is_sai
             for frame in reader.frames():
                 seen.append(frame.shape)
         assert len(seen) > 20
+        assert reader.read([len(seen), 47]).shape == (2, 96, 128, 3) and reader.read([0, 9]).shape == (2, 64, 96, 3)
+        assert {frame.shape for frame in reader.frames(len(seen))} == {(96, 128, 3)}
+        with pytest.raises(DataError, match="from 96x64 to 128x96 at frame 47"):
+            reader.read([0, 47])
+
+
+@needs_decord
+@pytest.mark.parametrize("kind", ["mp4", "matroska"])
+def test_decoders_agree_on_frames_behind_a_new_size(kind: str) -> None:
+    file, ticks = io.BytesIO(), 0
+    films = [film(moving(24, *size), "mpegts", fps=25, g="12", bf="0") for size in ((64, 96), (96, 128))]
+    with av.open(file, "w", format=kind) as out, av.open(io.BytesIO(films[0])) as first:
+        stream = out.add_stream_from_template(first.streams.video[0])
+        for one in films:
+            with av.open(io.BytesIO(one)) as source:
+                for packet in source.demux(video=0):
+                    if packet.size:
+                        packet.pts, packet.dts, packet.stream = ticks, ticks, stream
+                        ticks += 3600
+                        out.mux(packet)
+    with open_video(file.getvalue(), "pyav") as base, open_video(file.getvalue(), "decord") as fast:
+        for reader in (base, fast):
+            assert reader.info().num_frames == 48 and reader.read([30, 40]).shape == (2, 96, 128, 3)
+            with pytest.raises(DataError, match="changes its frame size"):
+                reader.read([3, 40])
 
 
 def test_what_is_no_video_is_refused(tmp_path: Path) -> None:
@@ -400,6 +426,14 @@ def with_cover(*, film: bool) -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.parametrize("kind", ["avi", "asf", "mxf"])
+def test_frames_come_in_their_order_where_only_the_order_of_decoding_is_stored(kind: str) -> None:
+    with open_video(film(barcoded(range(40)), kind, fps=25, g="20", bf="2"), "pyav") as reader:
+        info = reader.info()
+        assert (info.num_frames, info.missing_frames, info.fps) == (40, 0, 25)
+        assert numbers_of(reader.frames()) == list(range(40)) and numbers_of(reader.read([30, 3])) == [30, 3]
+
+
 def test_the_rate_is_what_the_time_stamps_say_where_the_container_tells_another() -> None:
     uneven = [40 * index for index in range(24)] + [960 + 120 * index for index in range(24)]
     with open_video(stamped(uneven), "pyav") as reader:
@@ -442,6 +476,42 @@ def test_a_cover_before_the_film_is_not_taken_for_it() -> None:
     with open_video(with_cover(film=True)) as reader:
         assert (reader.info().num_frames, reader.info().codec, reader.info().fps) == (24, "h264", 12.0)
         assert reader.read([0, 23]).shape == (2, 64, 96, 3)
+
+
+@pytest.mark.parametrize("kind", ["matroska", "mp4", "mpegts"])
+def test_of_several_streams_the_default_one_is_taken_or_else_the_largest_and_never_a_preview(kind: str) -> None:
+    small, wide, large = (80, 48), (256, 160), (320, 192)
+    cases = [
+        ([small, large], None, large), ([large, small], None, large), ([small, large], 0, large),
+        ([wide, large], 0, wide), ([large, wide], 1, wide), ([wide, large], None, large),
+    ]  # fmt: skip
+    for sizes, default, right in cases:
+        if (default is None and kind == "mp4") or (default is not None and kind == "mpegts"):
+            continue  # the first one becomes the default; there is no word for it
+        film = of_streams(sizes, default, kind)
+        for decoder in ("pyav", "auto"):
+            with open_video(film, decoder) as reader:
+                assert (reader.info().width, reader.info().height, reader.info().num_frames) == (*right, 12)
+                assert reader.read([0, 11]).shape == (2, right[1], right[0], 3)
+        if available("decord"):
+            with pytest.raises(UserError, match="several streams of pictures"):
+                open_video(film, "decord")
+
+
+def of_streams(sizes: list[tuple[int, int]], default: int | None, kind: str) -> bytes:
+    """A film of one second in several sizes."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as out:
+        streams = [out.add_stream("libx264", rate=12) for _ in sizes]
+        for number, (stream, (width, height)) in enumerate(zip(streams, sizes, strict=True)):
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.disposition = Disposition.default if number == default else Disposition(0)
+            open_encoder(stream)
+        for stream, (width, height) in zip(streams, sizes, strict=True):
+            for picture in moving(12, height, width):
+                out.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+            out.mux(stream.encode(None))
+    return file.getvalue()
 
 
 def test_a_cover_without_a_film_is_refused() -> None:

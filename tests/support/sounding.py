@@ -18,16 +18,22 @@ def tone(hertz: float, seconds: float = 1.0, rate: int = RATE) -> np.ndarray:
 
 
 def sounding_film(
-    path: Path, tones: list[float] = TONES, *, late_s: float = 0.0, silent: bool = False, without: range = range(0)
+    path: Path,
+    tones: list[float] = TONES,
+    *,
+    late_s: float = 0.0,
+    silent: bool = False,
+    width: int = 64,
+    without: range = range(0),
 ) -> Path:
     """Twelve grey frames a second but those `without`, and stereo sound: left the tone, right nothing."""
     with av.open(str(path), "w") as container:
         picture = container.add_stream("libx264", rate=12)
-        picture.width, picture.height, picture.pix_fmt = 64, 48, "yuv420p"
+        picture.width, picture.height, picture.pix_fmt = width, 48, "yuv420p"
         picture.codec_context.time_base = Fraction(1, 12)
         sound = None if silent else container.add_stream("aac", rate=RATE, layout="stereo")
         for number in (number for number in range(12 * len(tones)) if number not in without):
-            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), number % 200, np.uint8), format="rgb24")
+            frame = av.VideoFrame.from_ndarray(np.full((48, width, 3), number % 200, np.uint8), format="rgb24")
             frame.pts, frame.time_base = number, Fraction(1, 12)
             container.mux(picture.encode(frame))
         container.mux(picture.encode(None))

@@ -5,7 +5,8 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
+from itertools import count, groupby
+from operator import itemgetter
 from pathlib import Path
 
 import cv2
@@ -80,7 +81,7 @@ class Examine:
                 yield self._look(walk, span, request["source_id"], chosen, tick)
             unchanged.check()
             lost = f"frames from {walk.num_walked} on cannot be decoded"
-            rest = walk.info.why_cut_short() if walk.num_walked == walk.info.num_frames else lost
+            rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
             message = problems[0] if problems else f"{name}: {rest}"
             yield Reply(_end(walk, message))
 
@@ -132,19 +133,24 @@ class Examine:
         yield from in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
-        """The shots of what can be decoded."""
+        """The shots of what can be decoded; a new size begins one."""
 
-        def frames() -> Iterator[Frame]:
+        def frames() -> Iterator[tuple[int, Frame]]:
             try:
-                yield from walk.frames(known[-1][1] if known else None)
+                yield from walk.runs(known[-1][1] if known else None)
             except Exception as error:  # any decoder error: use what came before it, and say so
                 problem(error)
 
         if known is not None:
-            yield from _given(frames(), [(first, last) for first, last in known])
-        else:
-            fps = walk.info.fps
-            yield from in_parts(frames(), walk.info.holes, lambda part: self.splitter.spans(part, fps=fps))
+            yield from _given((frame for _, frame in frames()), [(first, last) for first, last in known])
+            return
+        fps, holes = walk.info.fps, walk.info.holes
+        for start, run in groupby(frames(), key=itemgetter(0)):
+            own = [hole - start for hole in holes if hole > start]
+            for first, last in in_parts(
+                (frame for _, frame in run), own, lambda part: self.splitter.spans(part, fps=fps)
+            ):
+                yield start + first, start + last
 
     def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
         frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
@@ -159,7 +165,9 @@ class Examine:
         clip = Clip(source_id, *span, info.pts[span[0]], info.end_pts(span[1] - 1), info.time_base)
         span_us = elapsed_us(info, clip.pts_start), elapsed_us(info, clip.pts_end)
         footage, picture = walk.footage(span), walk.picture(span)
-        return self._judge(footage, clip, span_us, stages, tick, picture)
+        found = self._judge(footage, clip, span_us, stages, tick, picture)
+        found.fact["size"] = list(walk.size(span))
+        return found
 
     def _judge(
         self, footage: ClipFrames, clip: Clip, span_us: tuple[int, int], stages: Mapping[str, Stage],

@@ -87,8 +87,8 @@ class Findings:
         for name in missing.stages:
             self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
         if missing.spans is None:
-            keys = ("span", "pts", "from_us", "us", "fps", "picture")
-            shots = [{key: clip[key] for key in keys} for clip in clips]
+            keys = ("span", "pts", "from_us", "us", "fps", "picture", "size")
+            shots = [{key: clip[key] for key in keys if key in clip} for clip in clips]
             self._shots.put(source_id, {"clips": shots, "end": end["end"]})
         return None
 
@@ -109,9 +109,12 @@ class Findings:
             for record, found in zip(records, findings, strict=True):
                 _add(record, name, found)
             if name in self._of_files:
-                _agree(records, name, self._of_files[name], findings)
+                for size in _sizes(records):
+                    mine = [pair for pair in zip(records, findings, strict=True) if _size(pair[0]) == size]
+                    _agree(mine, name, self._of_files[name])
         if not file.found.is_image:
-            _set_pictures(file, records, clips)
+            for size in _sizes(records):
+                _set_pictures([pair for pair in zip(records, clips, strict=True) if _size(pair[0]) == size], size)
         if shots["end"] is not None:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]
@@ -130,32 +133,41 @@ def _record(file: FileRecord, clip: Json, paths: tuple[Path, ...]) -> ClipRecord
     assert file.info is not None
     first, last = clip["span"]
     span = Clip(file.source_id, first, last, clip["pts"][0], clip["pts"][1], file.info.time_base)
+    width, height = clip.get("size", (file.info.width, file.info.height))
     return ClipRecord(
         span,
         file.found.name,
         paths,
         clip["fps"],
-        file.info.width,
-        file.info.height,
+        width,
+        height,
         duration_us=clip["us"],
         root=file.found.root,
         is_image=file.found.is_image,
     )
 
 
-def _set_pictures(file: FileRecord, records: Sequence[ClipRecord], clips: Sequence[Json]) -> None:
+def _size(record: ClipRecord) -> tuple[int, int]:
+    return record.width, record.height
+
+
+def _sizes(records: Sequence[ClipRecord]) -> list[tuple[int, int]]:
+    """The sizes of a file's clips: those of one size are compared with each other."""
+    return sorted({_size(record) for record in records})
+
+
+def _set_pictures(clips: Sequence[tuple[ClipRecord, Json]], size: tuple[int, int]) -> None:
     """Give all clips of a file the boxes that they agree on."""
-    assert file.info is not None
-    size = file.info.width, file.info.height
-    pictures = [Picture(*(Box(*corners) if corners else None for corners in clip["picture"])) for clip in clips]
-    boxes = agreed_boxes(pictures, [record.duration_s for record in records], *size)
-    for record, box in zip(records, boxes, strict=True):
+    corners = [clip["picture"] for _, clip in clips]
+    pictures = [Picture(*(Box(*box) if box else None for box in boxes)) for boxes in corners]
+    boxes = agreed_boxes(pictures, [record.duration_s for record, _ in clips], *size)
+    for (record, _), box in zip(clips, boxes, strict=True):
         record.picture = None if box == Box(0, 0, *size) else tuple(box.corners())
 
 
-def _agree(records: Sequence[ClipRecord], name: str, stage: FileScore, findings: Sequence[Json]) -> None:
+def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore) -> None:
     """Give all clips of a file the scores that they have together; a stage that cannot cope costs that file only."""
-    seen = [(record, found["memory"]) for record, found in zip(records, findings, strict=True) if "memory" in found]
+    seen = [(record, found["memory"]) for record, found in clips if "memory" in found]
     try:
         agreed = [finite(scores) for scores in stage.agree([memory for _, memory in seen])]
     except Exception as error:

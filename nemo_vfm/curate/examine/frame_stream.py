@@ -62,7 +62,8 @@ class Walk:
         self._path, self._wants_vectors, self._max_held_bytes, self._tick = path, vectors, max_held_bytes, tick
         self._decode: Decoding = decode
         self._reader = PyAVReader(path, vectors=vectors, decode=decode)
-        self._small = _Small(self._reader.info(), side_px)
+        self._small = _Small(self._reader, side_px)
+        self._sizes: list[tuple[int, tuple[int, int]]] = []  # of each run of frames, its first number and stored size
         codec, on_cpu = self._reader.info().codec, self._reader.decode == "cpu"
         self._has_vectors = vectors and on_cpu and codec not in _NO_VECTORS
         self._held: deque[_Held] = deque()
@@ -88,15 +89,36 @@ class Walk:
         """Every frame up to `stop`, small, in RGB.
 
         Raises:
+            DataError: at the first frame that cannot be decoded, or is of another size than the file's first.
+        """
+        for first, frame in self.runs(stop):
+            if self._sizes[-1][1] != self._reader.stored:
+                raise self._reader.new_size(self._reader.stored, first, self._sizes[-1][1])
+            yield frame
+
+    def runs(self, stop: int | None = None) -> Iterator[tuple[int, Frame]]:
+        """Every frame up to `stop`, small, in RGB, each with the number of the first of its run, all of one size.
+
+        Raises:
             DataError: at the first frame that cannot be decoded.
         """
-        for number, frame in self._reader.decoded(range(self._start, self.info.num_frames if stop is None else stop)):
+        numbers = range(self._start, self.info.num_frames if stop is None else stop)
+        for number, frame in self._reader.decoded(numbers, past_losses=True):
+            stored = frame.width, frame.height
+            if not self._sizes or self._sizes[-1][1] != stored:
+                self._sizes.append((number, stored))
             held = self._remembered(frame)
             self._hold(held)
             self._look_at_borders(number, frame)
             self.num_walked = number + 1
             self._tick(1)
-            yield held.small
+            yield self._sizes[-1][0], held.small
+
+    def size(self, span: Span) -> tuple[int, int]:
+        """Width and height of a span that was walked, upright and in square pixels."""
+        stored = next(stored for first, stored in reversed(self._sizes) if first <= span[0])
+        width, height = self._reader.shown_size(*stored)
+        return (height, width) if self.info.rotation_deg % 180 else (width, height)
 
     def footage(self, span: Span) -> ClipFrames:
         """A span that was walked, and not before the one asked for last: what lies before it is forgotten."""
@@ -156,7 +178,7 @@ class Walk:
         def pick(numbers: Sequence[int]) -> list[_Held]:
             with PyAVReader(self._path, vectors=self._wants_vectors, decode=self._decode) as reader:
                 wanted = [span[0] + number for number in numbers]
-                return [self._remembered(frame) for _, frame in reader.decoded(wanted)]
+                return [self._remembered(frame) for _, frame in reader.decoded(wanted, past_losses=True)]
 
         return self._footage(span, pick)
 
@@ -183,18 +205,23 @@ class _Held:
 class _Small:
     """Makes frames of one video small, RGB and upright."""
 
-    def __init__(self, info: VideoInfo, side_px: int) -> None:
-        width, height = (info.height, info.width) if info.rotation_deg % 180 else (info.width, info.height)
-        ratio = min(1.0, side_px / min(width, height))
-        self._size = max(1, round(width * ratio)), max(1, round(height * ratio))
-        self._turns = info.rotation_deg // 90
+    def __init__(self, reader: PyAVReader, side_px: int) -> None:
+        self._reader, self._side_px = reader, side_px
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # stored -> small
+        self._turns = reader.info().rotation_deg // 90
         self._scaler = VideoReformatter()  # keeps its tables from frame to frame
 
     def of(self, frame: av.VideoFrame) -> NDArray[np.uint8]:
         # Scaled, in planes: straight to rgb24 takes 1.6 times as long and halves the colour's width. Not scaled, 4:2:0
         # to planes leaves the last columns of half of all widths unwritten, and takes three times as long (2026-11).
-        form = "rgb24" if (frame.width, frame.height) == self._size else "gbrp"
-        width, height = self._size
+        stored = frame.width, frame.height
+        if stored not in self._sizes:
+            width, height = self._reader.shown_size(*stored)
+            ratio = min(1.0, self._side_px / min(width, height))
+            self._sizes[stored] = max(1, round(width * ratio)), max(1, round(height * ratio))
+        size = self._sizes[stored]
+        form = "rgb24" if stored == size else "gbrp"
+        width, height = size
         small = rgb_of(frame, self._scaler, sdr_format=form, width=width, height=height, interpolation="AREA")
         return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
 

@@ -52,8 +52,9 @@ class Transcode:
         preset: x264's word for how long it may take; other encoders get their nearest.
         encoder: x264, nvenc (a GPU's H.264), or, where H.264 must not be written, svtav1 or vp9: their films carry no
             motion vectors, so CodecMotion takes flow instead. One that does not work here is refused before any work.
-        audio: keep takes the source's first audio stream along: copied into the mp4 where that takes its codec (aac,
-            ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves it out.
+        audio: keep takes the source's sound along, of several streams the default one: copied into the mp4 where that
+            takes its codec (aac, ac3, alac, eac3, mp3, opus), in whole packets, else as a FLAC beside it; drop leaves
+            it out.
     """
 
     def __init__(
@@ -218,10 +219,9 @@ def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px
 def _as_they_are(reader: PyAVReader, span: Span) -> Iterator[FrameToEncode]:
     """The decoder's own frames, which lose nothing on the way; through RGB where their shape must change."""
     info = reader.info()
-    if info.rotation_deg or info.width % 2 or info.height % 2 or not info.is_square:
-        yield from reader.frames(*span)
-    else:
-        yield from (frame for _, frame in reader.decoded(range(*span)))
+    for _, frame in reader.decoded(range(*span), past_losses=True):
+        changes = info.rotation_deg or frame.width % 2 or frame.height % 2 or not info.is_square
+        yield reader.picture(frame) if changes else frame
 
 
 def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[FrameToEncode]:

@@ -17,7 +17,7 @@ from av.container import InputContainer
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.data.video.audio import MAX_SECONDS
+from nemo_vfm.data.video.audio import MAX_SECONDS, decoded_sound, sound_of, sound_packets
 from nemo_vfm.data.video.pyav_reader import OPTIONS
 
 #: What players take in an mp4. A clip has those packets that lie within its span as a whole.
@@ -33,12 +33,12 @@ class ClipAudio:
     """The sound of a clip.
 
     Args:
-        kind: copied into the mp4 as it was; decoded and kept as FLAC beside it; none where the source has no sound;
-            dropped, since that was asked for; failed, since it is damaged.
+        kind: copied into the mp4 as it was; decoded and kept as FLAC beside it; none where the source has no sound, or
+            none there; dropped, since that was asked for; failed, since it is damaged.
         why: why it failed.
         stream: of the copied packets.
         packets: copied ones; their time stamps begin with the clip.
-        flac: the bytes of the FLAC, exactly as long as the clip.
+        flac: the bytes of the FLAC, exactly as long as the clip, or shorter where the sound ends before it.
     """
 
     kind: AudioKind
@@ -50,7 +50,7 @@ class ClipAudio:
 
 @contextmanager
 def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Iterator[ClipAudio]:
-    """The sound of the first audio stream between two times of the file's own clock, valid while the block runs."""
+    """The sound of a video between two times of its pictures' clock, valid while the block runs."""
     try:
         container = av.open(f"file:{path.absolute()}", "r", options=OPTIONS)
     except (av.error.FFmpegError, EOFError, ValueError) as error:
@@ -63,7 +63,7 @@ def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Itera
             found = ClipAudio("dropped")
         else:
             try:
-                found = _kept(container, start_s, end_s)
+                found = _kept(path, container, start_s, end_s)
             except MemoryError:
                 raise
             except Exception as error:  # damaged sound may raise anything, and must not cost the pictures
@@ -71,15 +71,16 @@ def clip_audio(path: Path, start_s: float, end_s: float, *, keep: bool) -> Itera
         yield found
 
 
-def _kept(container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
-    stream = container.streams.audio[0]
+def _kept(path: Path, container: InputContainer, start_s: float, end_s: float) -> ClipAudio:
+    stream = sound_of(container)
     if stream.codec_context is None:
         raise DataError("its codec is unknown")
     if stream.codec_context.name in _COPIED:
-        packets = _packets(container, start_s, end_s)
+        packets = _packets(path, container, start_s, end_s)
         if packets and _go_into_mp4(stream, packets):
             return ClipAudio("copied", stream=stream, packets=packets)
-    return ClipAudio("flac", flac=_flac(container, start_s, end_s))
+    flac = _flac(path, container, start_s, end_s)
+    return ClipAudio("flac", flac=flac) if flac else ClipAudio("none")
 
 
 def _go_into_mp4(stream: av.AudioStream, packets: Sequence["av.Packet[av.AudioStream]"]) -> bool:
@@ -95,13 +96,11 @@ def _go_into_mp4(stream: av.AudioStream, packets: Sequence["av.Packet[av.AudioSt
     return True
 
 
-def _packets(container: InputContainer, start_s: float, end_s: float) -> list["av.Packet[av.AudioStream]"]:
+def _packets(path: Path, container: InputContainer, start_s: float, end_s: float) -> list["av.Packet[av.AudioStream]"]:
     """Whole packets of the span; none where one has no time stamp."""
-    stream, found = container.streams.audio[0], []
-    tick_s = stream.time_base or Fraction(1, av.time_base)
+    tick_s, found = sound_of(container).time_base or Fraction(1, av.time_base), []
     start, last = round(start_s / tick_s), -1
-    _seek(container, start_s)
-    for packet in container.demux(stream):
+    for packet in sound_packets(path, container, start_s):
         if not packet.size or packet.is_corrupt:
             continue
         if packet.pts is None or packet.duration is None:
@@ -116,21 +115,21 @@ def _packets(container: InputContainer, start_s: float, end_s: float) -> list["a
     return found
 
 
-def _flac(container: InputContainer, start_s: float, end_s: float) -> bytes:
-    """Every piece lies where its time stamp says; what the file leaves out is silent."""
+def _flac(path: Path, container: InputContainer, start_s: float, end_s: float) -> bytes:
+    """Every piece lies where its time stamp says; what the file leaves out between them is silent.
+
+    It ends where the sound does: silence that nobody recorded is not kept. Empty where there is no sound at all.
+    """
     if end_s - start_s > MAX_SECONDS:
         raise DataError(f"it lasts longer than {MAX_SECONDS:g} s")
-    stream = container.streams.audio[0]
+    stream = sound_of(container)
     rate, layout = stream.codec_context.sample_rate, stream.codec_context.layout.name
     resampler = av.AudioResampler(format="s16", layout=layout, rate=rate)
     samples_SC = np.zeros((round((end_s - start_s) * rate), stream.codec_context.channels), np.int16)
-    _seek(container, start_s)
-    expected: int | None = None
-    for frame in container.decode(stream):
+    expected, ends = None, 0
+    for frame in decoded_sound(sound_packets(path, container, start_s), end_s):
         if frame.time is None:
             raise DataError("its audio has no timestamps")
-        if frame.time >= end_s + 0.1:
-            break
         place = round((frame.time - start_s) * rate)
         if expected is not None and abs(place - expected) <= _JITTER_S * rate:
             place = expected
@@ -139,9 +138,10 @@ def _flac(container: InputContainer, start_s: float, end_s: float) -> bytes:
             first, last = max(0, place), min(len(samples_SC), place + len(values_SC))
             if first < last:
                 samples_SC[first:last] = values_SC[first - place : last - place]
+                ends = max(ends, last)
             place += len(values_SC)
         expected = place
-    return _encoded(samples_SC, rate, layout)
+    return _encoded(samples_SC[:ends], rate, layout) if ends else b""
 
 
 def _encoded(samples_SC: NDArray[np.int16], rate: int, layout: str) -> bytes:
@@ -156,7 +156,3 @@ def _encoded(samples_SC: NDArray[np.int16], rate: int, layout: str) -> bytes:
             out.mux(stream.encode(frame))
         out.mux(stream.encode(None))
     return file.getvalue()
-
-
-def _seek(container: InputContainer, start_s: float) -> None:
-    container.seek(max(0, int((start_s - 0.5) * av.time_base)), backward=True)

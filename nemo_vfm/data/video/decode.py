@@ -47,16 +47,19 @@ class VideoInfo:
     Args:
         num_frames: frames that can be shown, counted from the packets and not from the container's word.
         fps: mean frames per second, without holes.
-        width: square pixels, after rotation.
-        height: square pixels, after rotation.
+        width: square pixels, after rotation, of the first frame.
+        height: the same.
         codec: FFmpeg's name of the codec, such as h264.
         duration_s: from the first frame until the last one ends, holes included.
         rotation_deg: how far the stored picture is turned counter-clockwise to be upright: 0, 90, 180 or 270.
         time_base: seconds a unit of pts.
         pts: presentation time stamp of each frame, ascending.
-        missing_frames: more that the container promises, which are not there: the file was cut short.
+        missing_frames: more that should be there and cannot be shown: the file was cut short, or begins between
+            keyframes.
         is_square: whether pixels are square as they are stored.
         is_interlaced: whether its first frame is stored interlaced.
+        before_keyframe: of the missing frames, those that are there and cannot be decoded, since the keyframe that they
+            refer to is not.
         holes: the frames before which the time stamps leave a hole, ascending; see `holes_in`.
         transfer: what the values of its first frame mean as it is stored: frames are given in SDR in any case.
     """
@@ -73,6 +76,7 @@ class VideoInfo:
     missing_frames: int = 0
     is_square: bool = True
     is_interlaced: bool = False
+    before_keyframe: int = 0
     holes: tuple[int, ...] = ()
     transfer: Transfer = "sdr"
 
@@ -102,10 +106,20 @@ class VideoInfo:
         """The first of the longest parts: what training takes of a film."""
         return max(self.parts(), key=lambda part: part[1] - part[0])
 
-    def why_cut_short(self) -> str:
+    def why_incomplete(self) -> str:
         """What is missing, as a sentence without a name."""
-        promised = self.num_frames + self.missing_frames
-        return f"is cut short: the container promises {promised:,} frames, {self.num_frames:,} can be shown"
+        cut_off = self.missing_frames - self.before_keyframe
+        there = self.num_frames + self.before_keyframe
+        reasons = []
+        if self.before_keyframe:
+            reasons.append(
+                f"has {self.before_keyframe:,} frames without the keyframe that they refer to, which cannot be decoded"
+            )
+        if cut_off:
+            reasons.append(
+                f"is cut short: the container promises {there + cut_off:,} frames, {self.num_frames:,} can be shown"
+            )
+        return ", and ".join(reasons)
 
 
 def holes_in(pts: Sequence[int], time_base: Fraction) -> tuple[int, ...]:
@@ -132,7 +146,7 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """The frames with these indices, in this order, (T, H, W, 3) RGB.
 
         Raises:
-            DataError: a frame cannot be decoded.
+            DataError: a frame cannot be decoded, or they are not all of one size.
             UserError: an index is outside the video, or the frames would fill more than MAX_READ_BYTES.
         """
         ...
@@ -141,7 +155,8 @@ class VideoReader(AbstractContextManager["VideoReader"], Protocol):
         """Frames `start` to `stop` one after the other, each (H, W, 3) RGB.
 
         Raises:
-            DataError: at the first frame that cannot be decoded, after those before it were given.
+            DataError: at the first frame that cannot be decoded, or is of another size than the one before it, after
+                those before it were given.
         """
         ...
 
@@ -162,7 +177,7 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
     base = PyAVReader(source)
     if decoder == "pyav":
         return base
-    reason = _why_not_decord(base.info())
+    reason = "several streams of pictures" if base.has_other_streams() else _why_not_decord(base.info())
     if reason is None:
         from nemo_vfm.data.video.decord_reader import DecordReader
 
@@ -181,7 +196,7 @@ def _why_not_decord(info: VideoInfo) -> str | None:
     if info.codec not in _DECORD_CODECS:
         return f"codec {info.codec}"
     if info.missing_frames:
-        return "a file that is cut short"
+        return "a file of which frames are missing"
     if info.transfer != "sdr":
         return f"HDR ({info.transfer.upper()}), which it does not tone-map"
     return "pixels that are not square" if not info.is_square else "interlaced frames" if info.is_interlaced else None

@@ -97,7 +97,7 @@ def _of_video(path: Path) -> dict[str, Json]:
     with open_video(path, decoder="pyav") as reader:
         video = reader.info()
     if video.missing_frames:
-        warn(f"{path} {video.why_cut_short()}; it is used up to there")
+        warn(f"{path} {video.why_incomplete()}; what can be shown is used")
     first, stop = video.longest_part()
     known = {"width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
     return {**known, "has_holes": True} if video.holes else known

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import chain, pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -33,6 +34,7 @@ from nemo_vfm.data.video.decode import (
     name_of,
 )
 from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.joined_recordings import Recordings, joints_of, on_one_clock, with_bytes_lost
 from nemo_vfm.data.video.square_pixels import square_size
 from nemo_vfm.data.video.tone_map import rgb_of, transfer_of
 from nemo_vfm.data.video.truncated_file import Shown, without_gap
@@ -48,6 +50,11 @@ OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixe
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
 LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
+# Streams of broadcasting have no index. Sought by time, they begin one packet late, and anywhere where the clock is set
+# back; sought by the byte at which a keyframe begins, they begin with it.
+SOUGHT_BY_BYTE = ("mpegts", "mpeg")
+# These keep no time of showing for H.264. FFmpeg then guesses one as if frames were stored in the order of showing.
+_WITHOUT_STAMPS = ("avi", "asf", "mxf")
 _CORRUPT, _INTERLACED, _HALF_THERE = 1, 2, 4
 _HDR: dict[Transfer, int] = {"sdr": 0, "pq": 8, "hlg": 16}
 _NOT_YCBCR = 14, 15  # ICtCp and IPT in ITU-T H.273, which FFmpeg's scaler would take for YCbCr
@@ -64,6 +71,8 @@ class PacketIndex:
         stored: width and height of the decoder's frames.
         is_counted: time stamps come twice, or are missing: frames go by their number.
         marks: of each frame, whether half of its packet is missing.
+        places: bytes at which keyframes begin, by their indices, where that is how they are sought.
+        recordings: see `joined_recordings`.
     """
 
     info: VideoInfo
@@ -71,6 +80,8 @@ class PacketIndex:
     stored: tuple[int, int]
     is_counted: bool
     marks: bytes
+    places: dict[int, int]
+    recordings: Recordings
 
 
 #: Of the file that this process walked over last. One after another many ask for the same: every stretch of a long
@@ -99,9 +110,11 @@ class PyAVReader:
         self._process = 0
         self._info: VideoInfo | None = None
         self._keyframes: list[int] = []
-        self._stored = 0, 0  # width and height of the decoder's frames
+        self.stored = 0, 0  # width and height of the decoder's frames
         self._is_counted = False  # time stamps come twice, or are missing: frames go by their number
         self._marks = bytearray()  # of each frame that was decoded
+        self._places: dict[int, int] = {}
+        self._recordings = Recordings()
         # One for all frames, since a frame's own is made anew each time, and with threads of its own: a third of the
         # time of decoding to RGB at 320x192, and threads do not survive a fork.
         self._to_rgb = VideoReformatter()
@@ -147,35 +160,59 @@ class PyAVReader:
         index = next((index for known, index in _LATEST if state and known == state), None)
         if index is None:
             return None
-        self._keyframes, self._stored, self._is_counted = index.keyframes, index.stored, index.is_counted
-        self._marks = bytearray(index.marks)
+        self._keyframes, self.stored, self._is_counted = index.keyframes, index.stored, index.is_counted
+        self._marks, self._places, self._recordings = bytearray(index.marks), index.places, index.recordings
         return index.info
 
     def read(self, indices: Sequence[int]) -> Frames:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)
-        out = np.empty((len(indices), info.height, info.width, 3), np.uint8)
         places: dict[int, list[int]] = {}
         for place, index in enumerate(indices):
             places.setdefault(index, []).append(place)
-        for index, frame in self.decoded(sorted(places)):
-            out[places[index]] = self.picture(frame)
+        out = np.empty((len(indices), info.height, info.width, 3), np.uint8)
+        for number, (index, frame) in enumerate(self._of_one_size(sorted(places))):
+            picture = self.picture(frame)
+            if not number and picture.shape != out.shape[1:]:
+                out = np.empty((len(indices), *picture.shape), np.uint8)
+            out[places[index]] = picture
         return out
 
     def frames(self, start: int = 0, stop: int | None = None) -> Iterator[Frame]:
         """See `VideoReader.frames`."""
         count = self.info().num_frames
-        for _, frame in self.decoded(range(start, count if stop is None else min(stop, count))):
+        for _, frame in self._of_one_size(range(start, count if stop is None else min(stop, count))):
             yield self.picture(frame)
 
-    def decoded(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
+    def _of_one_size(self, wanted: Sequence[int]) -> Iterator[tuple[int, av.VideoFrame]]:
+        size: tuple[int, int] | None = None
+        for index, frame in self.decoded(wanted):
+            found = frame.width, frame.height
+            if size is not None and size != found:
+                raise self.new_size(size, index, found)
+            size = found
+            yield index, frame
+
+    def new_size(self, size: tuple[int, int], index: int, found: tuple[int, int]) -> DataError:
+        """That a frame is of another size than those before it."""
+        return DataError(
+            f"{self._name} changes its frame size from {size[0]}x{size[1]} to {found[0]}x{found[1]} at frame {index}; "
+            "expected one size (curation cuts there)"
+        )
+
+    def decoded(self, wanted: Sequence[int], *, past_losses: bool = False) -> Iterator[tuple[int, av.VideoFrame]]:
         """Ascending frame indices in, each with the decoder's own frame out: progressive; not upright, square or SDR.
 
         Seeks only where that beats decoding on.
 
+        Args:
+            wanted: the indices.
+            past_losses: in a recording of a broadcast, the next frame stands in for one that was lost on the way, which
+                is corrupt then: a lost packet would else cost the rest of the film (HEVC).
+
         Raises:
-            DataError: at the first frame that cannot be decoded, or that is of another size than the first.
+            DataError: at the first frame that cannot be decoded.
         """
         decoding: Iterator[tuple[int, av.VideoFrame]] | None = None
         position = -1
@@ -183,10 +220,12 @@ class PyAVReader:
             if decoding is None or (index > position + _FORWARD_FRAMES and self._key_before(index) > position):
                 decoding = self._decode_from(index)
             found = next((pair for pair in decoding if pair[0] >= index), None)
-            if found is None or found[0] != index:
+            if found is not None and found[0] > index and past_losses and self._places:
+                self._marks[index] |= _CORRUPT
+                decoding = chain([found], decoding)
+            elif found is None or found[0] != index:
                 raise DataError(f"{self._name} is damaged: frame {index} cannot be decoded")
             position = index
-            self._check_frame(found[1])
             yield index, found[1]
 
     def is_corrupt(self, index: int) -> bool:
@@ -200,6 +239,20 @@ class PyAVReader:
     def transfer(self, index: int) -> Transfer:
         """Of a frame that was decoded, what its values mean as it is stored."""
         return next((transfer for transfer, mark in _HDR.items() if self._marks[index] & mark), "sdr")
+
+    def has_other_streams(self) -> bool:
+        """Whether the file holds more than one stream of pictures."""
+        return len(self._opened().streams.video) > 1
+
+    def recordings(self) -> Recordings:
+        """The recordings that the file holds."""
+        self.info()
+        return self._recordings
+
+    def place_before(self, time_s: float) -> int:
+        """The byte at which the last keyframe begins that is shown by a time, of a file that is sought by bytes."""
+        info = self.info()
+        return self._places[max((key for key in self._places if info.pts[key] * info.time_base <= time_s), default=0)]
 
     def _key_before(self, index: int) -> int:
         place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
@@ -224,9 +277,12 @@ class PyAVReader:
     def _decode(self, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
         at = {pts: index for index, pts in enumerate(info.pts)}
         try:
-            container, stream = self._sought(info.pts[key] if key else min(info.pts[0], 0))
+            begin, is_cut_short = (
+                info.pts[key] if key else min(info.pts[0], 0),
+                info.missing_frames > info.before_keyframe,
+            )
             broken = False
-            for count, frame in enumerate(_frames(container, stream, whole=info.missing_frames > 0)):
+            for count, frame in enumerate(self._frames(key, begin, whole=is_cut_short)):
                 index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
                 broken = frame.is_corrupt or (broken and not frame.key_frame)
                 if index is not None and index < info.num_frames:
@@ -240,15 +296,41 @@ class PyAVReader:
         except IndexError as error:
             raise DataError(f"{self._name} {LATE_STREAM}") from error
 
-    def _sought(self, pts: int) -> tuple[InputContainer, av.VideoStream]:
-        """The container, about to give the keyframe at or before a time stamp; its start where it cannot be sought."""
+    def _frames(self, key: int = 0, pts: int = 0, *, whole: bool) -> Iterator[av.VideoFrame]:
+        """What is decoded from a keyframe on, or from one before it; from the start where nothing can be sought.
+
+        With `whole`, of whole packets alone: half of one would end it with an error.
+        """
         container = self._opened()
         try:
-            container.seek(pts, stream=_film(container))
+            if self._places:
+                container.seek(self._places[key], unsupported_byte_offset=True)
+            else:
+                container.seek(pts, stream=film_of(container))
         except av.error.FFmpegError:  # a single picture, a raw stream
             self.close()
             container = self._opened()
-        return container, _film(container)
+        stream, place = film_of(container), self._places.get(key, 0)
+        part, is_there = self._recordings.number(place), not place
+        for packet in container.demux(stream):
+            # At the byte of a keyframe another frame may end: pieces of a program stream hold several.
+            is_there = is_there or packet.is_keyframe
+            if packet.size:
+                if not is_there:
+                    continue
+                place = place if packet.pos is None else packet.pos
+                before, part = part, self._recordings.number(place)
+                if part != before:  # another recording: what is left of the one before comes first
+                    for frame in stream.decode(None):
+                        frame.time_base = stream.time_base or Fraction(1, 90_000)
+                        yield frame
+                    stream.codec_context.flush_buffers()
+                shift = self._recordings.shifts[part]
+                if shift is None or (whole and packet.is_corrupt):
+                    continue
+                if shift and packet.pts is not None:
+                    packet.pts = packet.dts = packet.pts + shift
+            yield from packet.decode()
 
     def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright, in square pixels and SDR, (H, W, 3) RGB."""
@@ -261,18 +343,14 @@ class PyAVReader:
 
     def _size(self, frame: av.VideoFrame) -> dict[str, Any]:
         """What is said to the scaler: nothing where pixels are square."""
-        info = self.info()
-        if info.is_square:
+        if self.info().is_square:
             return {}
-        width, height = (info.height, info.width) if info.rotation_deg % 180 else (info.width, info.height)
+        width, height = self.shown_size(frame.width, frame.height)
         return {"width": width, "height": height, "interpolation": "BICUBIC"}
 
-    def _check_frame(self, frame: av.VideoFrame) -> None:
-        if (frame.width, frame.height) != self._stored:
-            raise DataError(
-                f"{self._name} changes its frame size from {self._stored[0]}x{self._stored[1]} to "
-                f"{frame.width}x{frame.height}; expected one size"
-            )
+    def shown_size(self, width: int, height: int) -> tuple[int, int]:
+        """The size in square pixels of a frame that is stored in this size, before it is turned upright."""
+        return square_size(width, height, film_of(self._opened()).sample_aspect_ratio)
 
     def _opened(self) -> InputContainer:
         """The container of this process: a file shared over a fork would be sought by both sides."""
@@ -290,7 +368,7 @@ class PyAVReader:
         if not container.streams.video:
             container.close()
             raise DataError(f"{self._name} has no video stream")
-        stream = _film(container)
+        stream = film_of(container)
         if _is_cover(stream):
             container.close()
             raise DataError(f"{self._name} has no video stream, only cover art")
@@ -307,15 +385,17 @@ class PyAVReader:
     def _walk(self) -> VideoInfo:
         """Demultiplex once: time stamps, keyframes, and what is there of all that the container promises."""
         state, container = self._state(), self._opened()
-        stream = _film(container)
+        stream = film_of(container)
         check_size(stream.codec_context.width, stream.codec_context.height, self._name)
+        self._places = {0: 0} if container.format.name in SOUGHT_BY_BYTE else {}
         shown: list[Shown] = []
-        packets = 0
+        packets = place = 0
         for packet in container.demux(stream):
             if packet.size:
                 packets += 1
+                place = place if packet.pos is None else packet.pos
                 if not packet.is_discard:
-                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt))
+                    shown.append(Shown(packet.pts, packet.dts, packet.is_keyframe, packet.is_corrupt, place))
             if packets > MAX_FRAMES:
                 raise DataError(f"{self._name} has more than {MAX_FRAMES:,} frames")
         promised = stream.frames - (packets - len(shown))
@@ -324,60 +404,67 @@ class PyAVReader:
         there = without_gap(shown) if short else shown
         info = self._describe(there, promised - len(there) if short else 0)
         if state:
-            index = PacketIndex(info, self._keyframes, self._stored, self._is_counted, bytes(self._marks))
+            index = PacketIndex(
+                info, self._keyframes, self.stored, self._is_counted, bytes(self._marks), self._places, self._recordings
+            )
             _LATEST[:] = [(state, index)]
         return info
 
     def _describe(self, shown: list[Shown], missing: int) -> VideoInfo:
-        container, stream = self._sought(0)
-        first = next(_frames(container, stream, whole=missing > 0), None)
+        there = shown
+        if self._places:
+            joints = joints_of(shown)
+            there, self._recordings = on_one_clock(with_bytes_lost(shown, joints), joints)
+        first = next(self._frames(whole=missing > 0), None)
         if first is None or not shown:
             cut = f"; the container declares {missing + len(shown):,}, so it is truncated" if missing else ""
             raise DataError(f"{self._name} has no frame that can be decoded{cut}")
         if first.colorspace in _NOT_YCBCR:
             raise DataError(f"{self._name} is HDR in ICtCp or IPT, which cannot be read; convert it to YCbCr first")
+        there = _from_first(there, first)
+        stream = film_of(self._opened())
         time_base = stream.time_base or Fraction(1, 90_000)
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         turned = round(first.rotation / 90) % 4
-        self._stored = first.width, first.height
-        wide, high = square_size(*self._stored, stream.sample_aspect_ratio)
+        self.stored = first.width, first.height
+        wide, high = square_size(*self.stored, stream.sample_aspect_ratio)
         check_size(wide, high, self._name)
         width, height = (high, wide) if turned % 2 else (wide, high)
         codec = stream.codec_context.codec.canonical_name  # its own name is the decoder's, such as libdav1d
-        pts, self._keyframes = self._order(shown, fps, time_base)
+        pts, self._keyframes = self._order(there, fps, time_base)
+        before_keyframe = max(0, len(shown) - max(len(there), len(pts)))
         holes = holes_in(pts, time_base)
         fps = _mean_rate(pts, holes, fps, time_base)
         info = VideoInfo(
-            len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing,
-            is_square=(wide, high) == self._stored, is_interlaced=first.interlaced_frame, holes=holes,
+            len(pts), float(fps), width, height, codec, 0.0, turned * 90, time_base, pts, missing + before_keyframe,
+            is_square=(wide, high) == self.stored, is_interlaced=first.interlaced_frame,
+            before_keyframe=before_keyframe, holes=holes,
             transfer=transfer_of(first.color_trc),
         )  # fmt: skip
-        half_there = {packet.pts for packet in shown if packet.is_corrupt} - {None}
+        half_there = {packet.pts for packet in there if packet.is_corrupt} - {None}
         self._marks = bytearray(_HALF_THERE if stamp in half_there else 0 for stamp in pts)
         duration_s = float((info.end_pts(len(pts) - 1) - pts[0]) * time_base)
         return replace(info, duration_s=duration_s)
 
     def _order(self, shown: list[Shown], fps: Fraction, time_base: Fraction) -> tuple[tuple[int, ...], list[int]]:
         """The time stamps in order and the keyframes' indices; decodes where packets carry no time stamps (AVI)."""
-        known = [(packet.pts, packet.is_keyframe) for packet in shown if packet.pts is not None]
-        if len(known) == len(shown) and len({pts for pts, _ in known}) == len(known):
-            known.sort()
-            return tuple(pts for pts, _ in known), [index for index, (_, key) in enumerate(known) if key]
-        container, stream = self._sought(0)
-        seen = [frame.pts for frame in _frames(container, stream, whole=True)]
+        known = {packet.pts: packet for packet in shown if packet.pts is not None}
+        pts, container = tuple(sorted(known)), self._opened()
+        reorders = container.format.name in _WITHOUT_STAMPS and film_of(container).codec_context.has_b_frames
+        is_guessed = reorders and tuple(known) == pts
+        if len(known) == len(shown) and not is_guessed:
+            keyframes = [index for index, stamp in enumerate(pts) if known[stamp].is_keyframe]
+            if self._places:
+                self._places |= {index: known[pts[index]].place for index in keyframes if index}
+            return pts, keyframes
+        # Half a packet in a broadcast's stream may be a whole one (see `with_bytes_lost`).
+        seen = [frame.pts for frame in self._frames(whole=not self._places)]
         stamps = [pts for pts in seen if pts is not None]
-        if len(set(stamps)) == len(seen):
-            return tuple(sorted(stamps)), [0]
+        if len(stamps) == len(seen) and all(before < after for before, after in pairwise(stamps)):
+            return tuple(stamps), [0]
         self._is_counted = True
         step = max(1, round(1 / (fps * time_base)))
         return tuple(index * step for index in range(len(seen))), [0]
-
-
-def _frames(container: InputContainer, stream: av.VideoStream, *, whole: bool) -> Iterator[av.VideoFrame]:
-    """What is decoded from here on; with `whole`, of whole packets alone: half of one would end it with an error."""
-    for packet in container.demux(stream):
-        if not (whole and packet.size and packet.is_corrupt):
-            yield from packet.decode()
 
 
 def _accelerated(decode: Decoding) -> HWAccel | None:
@@ -385,14 +472,25 @@ def _accelerated(decode: Decoding) -> HWAccel | None:
     return HWAccel(device_type="cuda", allow_software_fallback=False) if decode == "nvdec" else None
 
 
-def _film(container: InputContainer) -> av.VideoStream:
-    """The first stream of pictures that is no cover, or the cover where there is nothing else."""
-    return min(container.streams.video, key=_is_cover)
+def film_of(container: InputContainer) -> av.VideoStream:
+    """The stream of pictures that is taken: no cover where there is another, a default one before others, the largest.
+
+    A default one less than half as wide is a preview: many writers make their first stream the default.
+    """
+    covers = [stream for stream in container.streams.video if _is_cover(stream)]
+    films = [stream for stream in container.streams.video if stream not in covers] or covers
+    large = [film for film in films if 4 * _area(film) >= max(map(_area, films))]
+    return min(large, key=lambda film: (not film.disposition & Disposition.default, -_area(film)))
+
+
+def _area(stream: av.VideoStream) -> int:
+    context = getattr(stream, "codec_context", None)
+    return context.width * context.height if context is not None else 0
 
 
 def _is_cover(stream: av.VideoStream) -> bool:
     """Music and phones' films carry a picture of one "frame" at 90,000 a second, often before the film itself."""
-    return bool(stream.disposition & Disposition.attached_pic)
+    return bool(stream.disposition & (Disposition.attached_pic | Disposition.timed_thumbnails))
 
 
 def _mean_rate(pts: Sequence[int], holes: Sequence[int], declared_fps: Fraction, time_base: Fraction) -> Fraction:
@@ -408,3 +506,16 @@ def _mean_rate(pts: Sequence[int], holes: Sequence[int], declared_fps: Fraction,
     if abs(ticks - expected) <= 2 + expected / 100:
         return declared_fps
     return steps / (ticks * time_base)
+
+
+def _from_first(shown: list[Shown], first: av.VideoFrame) -> list[Shown]:
+    """What is shown from the first frame on that can be decoded: a recording may begin between keyframes.
+
+    Some decoders (MPEG-4) guess what the frames before a keyframe refer to.
+    """
+    stamps = {packet.pts for packet in shown} - {None}
+    if first.pts is None or len(stamps) < len(shown):
+        return shown
+    keyframe = next((packet.pts for packet in shown if packet.is_keyframe), None)
+    begin = first.pts if first.key_frame or keyframe is None else max(first.pts, keyframe)
+    return [packet for packet in shown if packet.pts is not None and packet.pts >= begin]

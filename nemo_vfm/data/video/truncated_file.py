@@ -22,12 +22,14 @@ class Shown:
         dts: when it is decoded.
         is_keyframe: whether decoding can begin with it.
         is_corrupt: whether the container says that its bytes are not whole.
+        place: the byte of the file where it begins; that of the one before it where nobody says.
     """
 
     pts: int | None
     dts: int | None
     is_keyframe: bool
     is_corrupt: bool
+    place: int = 0
 
 
 def without_gap(shown: Sequence[Shown]) -> list[Shown]:
