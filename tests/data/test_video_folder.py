@@ -24,6 +24,7 @@ from nemo_vfm.data.sources.video_table import VideoTable, rows_of
 from nemo_vfm.data.video import media_info
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
+from tests.support.stills import turned_jpeg
 
 SHAPES = Buckets(buckets={"film": Bucket(48, 32, 5, 8), "still": Bucket(32, 32, 1)})
 
@@ -137,6 +138,28 @@ def test_a_file_that_changes_while_training_keeps_its_place_with_weight_zero(fol
     assert [batch.keys for batch in again] == keys
     bad = {key for b in again for key, weight in zip(b.keys, b.weight_B.tolist(), strict=True) if weight == 0}
     assert {key.rpartition("-")[0] for key in bad} == {"a-mp4"}
+
+
+def test_a_turned_picture_goes_to_the_bucket_of_its_upright_form(tmp_path: Path) -> None:
+    shapes = Buckets(buckets={"wide": Bucket(96, 64, 1), "tall": Bucket(64, 96, 1)})
+    for orientation in (1, 6):
+        (tmp_path / f"{orientation}.jpg").write_bytes(turned_jpeg(1, orientation))
+    data = data_of(tmp_path, buckets=shapes, batch_size=1)
+    found = {key[0]: batch.video_BCTHW.shape[3:] for batch in take(data, 2) for key in batch.keys}
+    assert found == {"1": (64, 96), "6": (96, 64)}
+
+
+def test_what_is_passed_over_and_what_is_cropped_too_much_is_counted_in_a_line(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (folder / "banner.png").write_bytes(cv2.imencode(".png", moving(1, 640, 64)[0])[1].tobytes())
+    for name in ("a.gif", "deep/b.GIF", "c.heic", ".hidden.gif"):
+        (folder / name).write_bytes(b"GIF89a")
+    data = data_of(folder)
+    take(data, 1)
+    assert data.num_train_samples() == 7
+    assert "1 cropped too much by every bucket" in caplog.text
+    assert "3 files in" in caplog.text and "2 .gif, 1 .heic" in caplog.text and ".txt" not in caplog.text
 
 
 def test_what_cannot_be_trained_on_is_said(folder: Path, tmp_path: Path) -> None:

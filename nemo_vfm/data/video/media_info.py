@@ -18,7 +18,7 @@ from nemo_vfm.data.batching.transform import image_size
 from nemo_vfm.data.video.decode import check_size, open_video
 from nemo_vfm.data.video.image_file import is_deep, said_of_deep
 
-FACTS_SCHEMA = "nemo_vfm.file_facts/2"
+FACTS_SCHEMA = "nemo_vfm.file_facts/3"
 _BEGINNING = b'{\n "schema": "nemo_vfm.file_facts/'  # of every version
 _AT_ONCE = 8  # mostly waiting for the disk; FFmpeg lets go of Python while it reads
 _SAVE_EVERY = 2048
