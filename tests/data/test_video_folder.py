@@ -150,7 +150,7 @@ def test_a_turned_picture_goes_to_the_bucket_of_its_upright_form(tmp_path: Path)
 
 
 def test_what_is_passed_over_and_what_is_cropped_too_much_is_counted_in_a_line(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "banner.png").write_bytes(cv2.imencode(".png", moving(1, 640, 64)[0])[1].tobytes())
     for name in ("a.gif", "deep/b.GIF", "c.heic", ".hidden.gif"):
@@ -158,8 +158,9 @@ def test_what_is_passed_over_and_what_is_cropped_too_much_is_counted_in_a_line(
     data = data_of(folder)
     take(data, 1)
     assert data.num_train_samples() == 7
-    assert "1 cropped too much by every bucket" in caplog.text
-    assert "3 files in" in caplog.text and "2 .gif, 1 .heic" in caplog.text and ".txt" not in caplog.text
+    said = capsys.readouterr().err
+    assert "1 cropped too much by every bucket" in said and "3 files in" in said and "2 .gif, 1 .heic" in said
+    assert ".txt" not in said
 
 
 def test_what_cannot_be_trained_on_is_said(folder: Path, tmp_path: Path) -> None:

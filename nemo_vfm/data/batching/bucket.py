@@ -23,8 +23,8 @@ class Bucket:
         num_frames: frames; 1 makes it a bucket of images.
         fps: frames per second after sampling in time; None keeps each clip's own rate.
         batch_size: samples of a global batch of this shape; None takes the data module's.
-        max_crop: the share of a picture that may be cut away, 0 to 1; what would lose more does not fit. A portrait film
-            of 9:16 loses 0.68 in a bucket of 16:9, and one of 10:1 loses 0.9 in a square.
+        max_crop: the share of a picture that may be cut away, 0 to 1; what would lose more does not fit. A film of 9:16
+            loses 0.68 in a bucket of 16:9, and one of 10:1 loses 0.9 in a square.
     """
 
     width: int

@@ -112,7 +112,7 @@ def image_size(data: bytes) -> tuple[int, int]:
         stored = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
         return _upright(stored, *_tiny(".png", 33), _png_exif(data))
     if data[:2] == b"\xff\xd8":
-        position, exif = 2, []
+        position, exif = 2, list[bytes]()
         while position + 9 <= len(data) and data[position] == 0xFF:
             marker, length = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
             if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
