@@ -76,6 +76,20 @@ def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path)
     assert path.with_suffix(".txt").read_text() == "a striped thing"
 
 
+def test_an_object_whose_name_is_too_long_for_a_file_is_fetched_with_its_caption(
+    bucket: Bucket, films: Path, tmp_path: Path
+) -> None:
+    long = f"{'n' * 300}/{'m' * 300}"
+    bucket.put(f"raw/{long}.mp4", (films / "b.mp4").read_bytes())
+    bucket.put(f"raw/{long}.txt", b"told")
+    source = Folder(path=RAW)
+    source.fetch_into(tmp_path)
+    (found,) = source.files()
+    with found.here() as path:
+        assert path.read_bytes() == (films / "b.mp4").read_bytes() and path.with_suffix(".txt").read_text() == "told"
+    assert found.name == f"{long}.mp4"
+
+
 def test_nothing_there_and_nowhere_to_fetch_to_are_said(bucket: Bucket, tmp_path: Path) -> None:
     source = Folder(path=RAW)
     with pytest.raises(UserError, match="no folder was given"):

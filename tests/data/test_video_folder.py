@@ -149,6 +149,18 @@ def test_a_turned_picture_goes_to_the_bucket_of_its_upright_form(tmp_path: Path)
     assert found == {"1": (64, 96), "6": (96, 64)}
 
 
+def test_a_file_of_any_name_is_a_sample_with_the_caption_beside_it(tmp_path: Path, films: list[bytes]) -> None:
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate((b"caf\xe9", b"n" * 251, "\u00fc".encode() * 120, b"new\nline")):
+        place = os.fsencode(tmp_path / "in") + b"/" + name
+        Path(os.fsdecode(place + b".mp4")).write_bytes(films[number])
+        Path(os.fsdecode(place + b".txt")).write_text(str(number))
+    for index in (None, tmp_path / "index.json", tmp_path / "index.json"):
+        data = data_of(tmp_path / "in", index=index)
+        assert sorted(captions(data).values()) == ["0", "1", "2", "3"]
+        assert data.num_train_samples() == 4 and not data.faults.by_sample
+
+
 def test_what_is_passed_over_and_what_is_cropped_too_much_is_counted_in_a_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -15,6 +15,11 @@ _UNFINISHED = ("~", ".part", ".partial", ".crdownload", ".tmp")
 TEXTS = frozenset({".txt", ".caption", ".json", ".jsonl", ".csv", ".tsv", ".parquet", ".srt", ".vtt", ".md"})
 
 
+def text_name(path: Path, root: Path) -> str:
+    """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
+    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+
+
 def is_taken(name: PurePath, suffixes: frozenset[str]) -> bool:
     """Whether a path below a folder is no unfinished download, has no hidden part and has one of these endings."""
     return _is_whole(name) and name.suffix.lower() in suffixes

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
@@ -19,6 +19,7 @@ from nemo_vfm.core.types.component import no_component
 _SIDECARS = (".json", ".txt")
 _MAX_SIDECAR_BYTES = 64 << 20
 _AT_ONCE = 8
+_LONG_NAME = 200  # bytes; a file may have 255, and `.txt` comes behind a video's
 
 
 @no_component
@@ -44,17 +45,19 @@ class FetchedFile:
 
     def path(self, item: object_store.Item) -> Path:
         """Where a file will lie: another version of an object is another file."""
-        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / item.name
+        return (
+            self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / "/".join(map(_short, item.name.split("/")))
+        )
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
         """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
         by_name = {item.name: item for item in others if item.name.endswith(_SIDECARS)}
         wanted = []
         for video in videos:
-            stem = video.name.rpartition(".")[0]
-            names = {f"{name}{end}" for name in (video.name, stem) for end in _SIDECARS} & by_name.keys()
-            folder = self.path(video).parent
-            wanted += [(by_name[name], folder / name.rpartition("/")[2]) for name in sorted(names)]
+            path = self.path(video)
+            names = {video.name: path.name, video.name.rpartition(".")[0]: path.stem}
+            ends = ((f"{name}{end}", f"{here}{end}") for name, here in names.items() for end in _SIDECARS)
+            wanted += [(by_name[name], path.with_name(here)) for name, here in sorted(ends) if name in by_name]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
             list(threads.map(lambda pair: self._sidecar(*pair), wanted))
 
@@ -109,3 +112,8 @@ class FetchedFile:
             object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
         if path not in self._hashes:
             self._hashes[path] = sha256_file(path)
+
+
+def _short(part: str) -> str:
+    """A part of an object's name as the name of a file, which may not be as long."""
+    return part if len(part.encode()) <= _LONG_NAME else f"{sha256_text(part)[:32]}{PurePosixPath(part).suffix[:16]}"

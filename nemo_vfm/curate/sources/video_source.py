@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists the videos and images of a folder, local or in an object store, in an order that depends on names alone."""
 
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Literal, get_args
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, walk
+from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, text_name, walk
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -73,7 +72,7 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [SourceFile(root, _name(root, root.parent), root=root.parent)]
+            return [SourceFile(root, text_name(root, root.parent), root=root.parent)]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
         names: list[PurePath] = []
@@ -120,11 +119,6 @@ def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]
     return (root.parent, items(root.parent)) if one else (root, below)
 
 
-def _name(path: Path, root: Path) -> str:
-    """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
-    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
-
-
 def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Iterator[SourceFile]:
     """The files with one of these endings; `names` receives those of all files."""
 
@@ -133,4 +127,4 @@ def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Itera
         return is_taken(name, suffixes)
 
     for path, why in walk(root, wanted):
-        yield SourceFile(path, _name(path, root), root=root, passed_over=why)
+        yield SourceFile(path, text_name(path, root), root=root, passed_over=why)

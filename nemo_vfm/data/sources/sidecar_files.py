@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.storage.files import is_file
 
 
 def texts_beside(media: Path, root: Path | None = None) -> Iterator[Path]:
@@ -16,7 +17,7 @@ def texts_beside(media: Path, root: Path | None = None) -> Iterator[Path]:
     """
     inside = (root or media.parent).resolve()
     for path in (media.with_name(stem + end) for end in (".json", ".txt") for stem in (media.name, media.stem)):
-        if not path.is_file():
+        if not is_file(path):
             continue
         if path.resolve().is_relative_to(inside):
             yield path
