@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nemo_vfm import __version__
 from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import info
@@ -51,6 +50,7 @@ from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
+WRITTEN = 1  #: changed when shards or tables get another form: they are then written anew, from what is known
 _MOST_SAMPLES = 1 << 20  # in a shard
 
 
@@ -252,7 +252,7 @@ class Curate:
         """All that the outputs are made of, in one hash."""
         facts = [
             fingerprint(
-                __version__,
+                WRITTEN,
                 self.splitter,
                 self.stages,
                 self.side_px,

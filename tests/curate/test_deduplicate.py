@@ -4,6 +4,8 @@
 
 import inspect
 import json
+import os
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -198,6 +200,16 @@ def test_shards_of_others_without_json_or_index_are_read(tmp_path: Path):
     for path in folder.glob("*.json"):
         path.unlink()
     assert job([folder]).run(Run(tmp_path / "run")).figures == {"clips": 2.0, "clips_kept": 1.0}
+
+
+def test_a_tar_whose_name_is_no_text_is_read(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.mp4").write_bytes(media(tmp_path, pan(1)))
+    with tarfile.open(os.fsencode(tmp_path) + b"/in/caf\xe9.tar", "w") as tar:
+        tar.add(tmp_path / "a.mp4", "a.mp4")
+    job([tmp_path / "in"]).run(Run(tmp_path / "run"))
+    (row,) = rows(tmp_path / "run").values()
+    assert str(row["source"]).endswith("caf\\udce9.tar")
 
 
 def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):
