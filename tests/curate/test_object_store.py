@@ -20,6 +20,7 @@ from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 from tests.support.object_store import BUCKET, Bucket, Failing
+from tests.support.stills import turned_jpeg, write_still
 
 RAW = Address(f"s3://{BUCKET}/raw")
 CLIPS = Address(f"s3://{BUCKET}/clips")
@@ -64,6 +65,25 @@ def test_curation_from_the_store_writes_what_it_writes_from_a_disk(bucket: Bucke
     assert there.read(there.entries[0], "mp4") == here.read(here.entries[0], "mp4")
     again = job(films, source=Folder(path=RAW), copy_to=CLIPS).run(Run(tmp_path / "store"))
     assert again.did_nothing
+
+
+@pytest.mark.slow
+def test_pictures_from_the_store_give_what_they_give_from_a_disk(bucket: Bucket, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    (pictures / "deep").mkdir(parents=True)
+    for seed, name in enumerate(("photo.jpg", "deep/drawing.png", "deep/scan.webp")):
+        write_still(pictures / name, seed)
+    (pictures / "turned.jpg").write_bytes(turned_jpeg(7, 6))
+    (pictures / "cut.jpg").write_bytes(turned_jpeg(8, 6)[:2000])
+    (pictures / "deep/scan.txt").write_text("a scan")
+    put(bucket, pictures)
+    for name, path in (("disk", pictures), ("store", RAW)):
+        job(pictures, source=Folder(path=path, take="images")).run(Run(tmp_path / name))
+    here, there = outputs(tmp_path / "disk"), outputs(tmp_path / "store")
+    assert there == here
+    images = json.loads((tmp_path / "store/ledger.json").read_text())["images"]
+    assert images["kept"] == 4 and sum(images["failed"].values()) == 1
+    assert "a scan" in pq.read_table(tmp_path / "store/scores.parquet")["caption"].to_pylist()
 
 
 def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path) -> None:
