@@ -20,6 +20,7 @@ from nemo_vfm.curate.caption.caption_types import Editor, Viewer
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.decide.check_rules import check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
+from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.decide.survival import survival
@@ -296,8 +297,10 @@ class Curate:
         write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
         write_json(places.folder / "rules.json", rules_json(self.rules, records))
-        survives = survival(table_of(records), self.rules, compared=comparisons(self.stages))
+        table = table_of(records)
+        survives = survival(table, self.rules, compared=comparisons(self.stages))
         write_json(places.folder / "survival.json", survives)
+        write_json(places.folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, self.rules, table))
         self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
