@@ -59,6 +59,17 @@ def test_links_that_lead_out_and_what_is_no_file_are_named_and_not_read(folder, 
     assert [path.relative_to(folder).as_posix() for path in read] == ["a/c.mp4", "b.mp4", "inside.mp4"]
 
 
+def test_a_file_whose_path_is_too_long_to_be_opened_is_named_and_skipped(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.mp4").touch()
+    monkeypatch.chdir(tmp_path)
+    while len(str(Path.cwd())) < 3900:
+        Path("d" * 150).mkdir()
+        os.chdir("d" * 150)
+    Path("f" * 240 + ".mp4").touch()
+    assert files_below(tmp_path, lambda name: is_taken(name, ENDINGS)) == [tmp_path / "a.mp4"]
+    assert "is not a regular file" in capsys.readouterr().err
+
+
 def test_made_videos_and_texts_keep_to_their_folder(tmp_path):
     (tmp_path / "in").mkdir()
     for name in ("secret.mp4", "secret.txt"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePath
 
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.storage.files import is_file
 
 LINK_OUTSIDE, NO_REGULAR_FILE = "link_outside", "no_regular_file"
 _UNFINISHED = ("~", ".part", ".partial", ".crdownload", ".tmp")
@@ -51,7 +52,7 @@ def walk(root: Path, wanted: Callable[[PurePath], bool]) -> Iterator[tuple[Path,
         for path in (Path(folder, name) for name in sorted(names)):
             if not wanted(path.relative_to(root)):
                 continue
-            if not path.is_file():
+            if not is_file(path):
                 warn(f"{path} is not a regular file; it is skipped")
                 yield path, NO_REGULAR_FILE
             elif not path.resolve().is_relative_to(inside):

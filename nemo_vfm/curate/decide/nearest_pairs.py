@@ -39,12 +39,11 @@ def nearest_pairs(
         table: all clips, for percentiles in rules.
     """
     found: dict[str, Json] = {}
-    limits = {rule.uses()[0].name: above(rule, table) for rule in rules.values()}
     for column, (name, stage) in comparisons(stages).items():
         kept = [record for record in records if record.decision == "kept" and name in record.vectors]
         pairs = [pair for group in by_kind(kept) for pair in _pairs(group, column, name, stage)]
         best = sorted(pairs, key=lambda pair: (-pair.likeness, pair.stays, pair.goes))[:_SHOWN]
-        limit = limits.get(column)
+        limit = next((above(rule, table) for rule in rules.values() if rule.uses()[0].name == column), None)
         found[name] = {
             "column": column, "above": limit if limit is not None and math.isfinite(limit) else None,
             "pairs": [{"stays": pair.stays, "goes": pair.goes, "likeness": pair.likeness} for pair in best],

@@ -45,9 +45,8 @@ class FetchedFile:
 
     def path(self, item: object_store.Item) -> Path:
         """Where a file will lie: another version of an object is another file."""
-        return (
-            self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / "/".join(map(_short, item.name.split("/")))
-        )
+        name = "/".join(map(_short, item.name.split("/")))
+        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
         """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
