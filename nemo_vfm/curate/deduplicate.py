@@ -102,7 +102,7 @@ class Deduplicate:
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
         """All that the outputs are made of."""
-        stamps = [s.fingerprint() if isinstance(s, Learned) else fingerprint(s) for s in self.stages.values()]
+        stamps = [fingerprint(stage) for stage in self.stages.values()]
         own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         folders = list({id(clip.shards): clip.shards for clip in clips}.values())
         return sha256_text(repr([own, [stamp_of(shards) for shards in folders]]))
