@@ -29,13 +29,13 @@ _STEERS = re.compile("(?!\x1b\\[[0-9;]{0,20}m)\x1b|[\x00-\x08\x0b-\x1a\x1c-\x1f\
 _FORMULA = "=+-@"  # a spreadsheet takes a cell that begins so for a formula
 
 
-def clean(text: str) -> str:
-    """The text as one line: NFC, no control characters, at most MAX_CHARS characters, cut between two words."""
-    text = text[: 4 * MAX_CHARS]  # a megabyte of marks need not be looked at
+def clean(text: str, max_chars: int = MAX_CHARS) -> str:
+    """The text as one line: NFC, no control characters, at most `max_chars` characters, cut between two words."""
+    text = text[: 4 * max_chars]  # a megabyte of marks need not be looked at
     text = _INVISIBLE.sub("", text)
     spaced = "".join(" " if unicodedata.category(char) in ("Cc", "Zl", "Zp", "Zs") else char for char in text)
     line = unicodedata.normalize("NFC", " ".join(spaced.split()))
-    return _cut(line.lstrip(_FORMULA + " "))
+    return _cut(line.lstrip(_FORMULA + " "), max_chars)
 
 
 def printable(text: str, longest: int) -> str:
@@ -50,8 +50,8 @@ def harmless(text: str) -> str:
     return _STEERS.sub("?", text)
 
 
-def _cut(line: str) -> str:
-    if len(line) <= MAX_CHARS:
+def _cut(line: str, max_chars: int) -> str:
+    if len(line) <= max_chars:
         return line
-    kept = line[:MAX_CHARS]
+    kept = line[:max_chars]
     return kept.rpartition(" ")[0] or kept

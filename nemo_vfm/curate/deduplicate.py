@@ -13,7 +13,9 @@ from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.fate import add_likeness, by_kind, decide
+from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.ledger import EXACT_DUPLICATE, LedgerColumn
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
@@ -100,7 +102,7 @@ class Deduplicate:
 
     def _state(self, clips: Sequence[ShardClip]) -> str:
         """All that the outputs are made of."""
-        stamps = [s.fingerprint() if isinstance(s, Learned) else fingerprint(s) for s in self.stages.values()]
+        stamps = [fingerprint(stage) for stage in self.stages.values()]
         own = [stamps, dict(self.above), list(self.stages), self.epsilon, self.samples_per_shard]
         folders = list({id(clip.shards): clip.shards for clip in clips}.values())
         return sha256_text(repr([own, [stamp_of(shards) for shards in folders]]))
@@ -152,7 +154,9 @@ class Deduplicate:
                 path.unlink()
         columns = sorted({column for record in records for column in record.scores})
         write_scores(folder / "scores.parquet", records, columns)
-        write_json(folder / "rules.json", {name: choice.rule.to_json() for name, choice in choices.items()})
+        rules = {name: choice.rule for name, choice in choices.items()}
+        write_json(folder / "rules.json", {name: rule.to_json() for name, rule in rules.items()})
+        write_json(folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, rules, table_of(records)))
         write_json(folder / "similarity.json", {name: choice.facts for name, choice in choices.items()})
         write_json(folder / "ledger.json", ledger.to_json())
 

@@ -7,7 +7,7 @@ Shape letters: B batch, L text tokens, D width of a text token.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal
@@ -16,22 +16,23 @@ import torch
 from safetensors.torch import save
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.core.log import bar
+from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types.encoders import TextEncoder
+from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
 from nemo_vfm.data.shards.sample_members import TEXT
-from nemo_vfm.data.shards.sample_reader import caption_of
+from nemo_vfm.data.shards.sample_reader import Samples, caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 _DONE = "embed_text.json"
+_GROUP = 256
 
 
 class EmbedText:
@@ -128,8 +129,19 @@ class EmbedText:
         return {**kept, TEXT: (work / _name(caption_of(samples, entry))).read_bytes()}
 
     def _report(self, samples: ShardSet, state: str) -> Json:
-        encoder = self.text_encoder.fingerprint()
-        return {"samples": len(samples), "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
+        encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
+        return {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
+
+
+def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) -> int:
+    """How many of these samples' captions the encoder cuts, which is told."""
+    if not isinstance(encoder, CutsTexts):
+        return 0
+    groups = (entries[first : first + _GROUP] for first in range(0, len(entries), _GROUP))
+    cut = sum(encoder.num_cut([caption_of(samples, entry) for entry in group]) for group in groups)
+    if cut:
+        warn(f"{cut} of {len(entries)} captions are longer than the text encoder's max_tokens; their rest is cut off")
+    return cut
 
 
 def _name(caption: str) -> str:

@@ -28,6 +28,7 @@ from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
+from nemo_vfm.curate.embed_text import say_cut
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.training_window import training_windows
@@ -116,7 +117,8 @@ class EncodeShards:
         if not keys:
             raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
         self._write(clips, keys, work, run.folder / "shards")
-        report = self._report(len(clips), counts, state)
+        entries = list({entry.key: entry for entry, _, _ in keys}.values())
+        report = {**self._report(len(clips), counts, state), "cut": say_cut(clips, entries, self.text_encoder)}
         self._copy(run.folder / "shards")
         write_json(run.folder / "encode.json", report)
         shutil.rmtree(run.folder / "work", ignore_errors=True)

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from nemo_vfm import __version__
 from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.log import info
@@ -21,6 +20,7 @@ from nemo_vfm.curate.caption.caption_types import Editor, Viewer
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.decide.check_rules import check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
+from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.decide.survival import survival
@@ -51,6 +51,7 @@ from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
+WRITTEN = 1  #: changed when shards or tables get another form: they are then written anew, from what is known
 _MOST_SAMPLES = 1 << 20  # in a shard
 
 
@@ -252,7 +253,7 @@ class Curate:
         """All that the outputs are made of, in one hash."""
         facts = [
             fingerprint(
-                __version__,
+                WRITTEN,
                 self.splitter,
                 self.stages,
                 self.side_px,
@@ -296,8 +297,10 @@ class Curate:
         write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
         write_json(places.folder / "rules.json", rules_json(self.rules, records))
-        survives = survival(table_of(records), self.rules, compared=comparisons(self.stages))
+        table = table_of(records)
+        survives = survival(table, self.rules, compared=comparisons(self.stages))
         write_json(places.folder / "survival.json", survives)
+        write_json(places.folder / NEAREST_PAIRS, nearest_pairs(records, self.stages, self.rules, table))
         self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())

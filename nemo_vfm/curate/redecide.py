@@ -13,7 +13,8 @@ from nemo_vfm.core.storage.files import atomic_path, read_json, sha256_file, wri
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.decide.reapply_rules import Fates, FinishedCuration, decide_again, reckon
+from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS
+from nemo_vfm.curate.decide.reapply_rules import Fates, FinishedCuration, decide_again, nearest_again, reckon
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.curate.decide.survival import survival
@@ -113,6 +114,7 @@ class Redecide:
         compared = [stage.columns()[0] for stage in self.comparisons.values()]
         write_json(folder / "rules.json", {name: rule.to_json(curated.table) for name, rule in self.rules.items()})
         write_json(folder / "survival.json", survival(curated.table, self.rules, compared=compared))
+        write_json(folder / NEAREST_PAIRS, nearest_again(curated, fates, self.rules, self.comparisons))
         write_json(folder / "files.json", files)
         write_json(folder / "ledger.json", ledger.to_json())
         if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too

@@ -197,7 +197,8 @@ class Ready(Protocol):
 class Stage(Protocol):
     """Gives clips numbers and labels, and decides nothing: rules do that.
 
-    A `Score`, a `FileScore`, a `Comparison` or `Learned`.
+    A `Score`, a `FileScore`, a `Comparison` or `Learned`. What it finds is kept from one run to the next. Whoever
+    changes what its code computes raises `results_revision` of its class, a number (1 where there is none).
     """
 
     def columns(self) -> Sequence[str]:

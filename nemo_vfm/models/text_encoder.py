@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import MOST_TEXT_TOKENS, MOST_WIDTH, require_between
+from nemo_vfm.core.log import warn_once
 
 _MOST_LETTERS = 1_000  # no word is longer
 _WORD = re.compile(r"\w+(?:'\w+)?")
@@ -62,6 +63,7 @@ class HashedNgrams:
 
         A text without a word gives one token of its own, the same for every such text.
         """
+        warn_of_cut(self.num_cut(captions), self.max_tokens)
         text_BLD = torch.zeros(len(captions), self.max_tokens, self.dim)
         mask_BL = torch.zeros(len(captions), self.max_tokens, dtype=torch.bool)
         for row, caption in enumerate(captions):
@@ -69,6 +71,10 @@ class HashedNgrams:
             text_BLD[row, : len(tokens)] = tokens
             mask_BL[row, : len(tokens)] = True
         return text_BLD, mask_BL
+
+    def num_cut(self, captions: Sequence[str]) -> int:
+        """See `CutsTexts`."""
+        return sum(len(_WORD.findall(caption)) > self.max_tokens for caption in captions)
 
     def text_shape(self) -> tuple[int, int]:
         """(L, D)."""
@@ -100,6 +106,12 @@ class HashedNgrams:
             yield f"ngram:{group}", self.ngram_weight / len(groups) ** 0.5
         if previous:
             yield f"before:{previous}", self.context_weight
+
+
+def warn_of_cut(count: int, max_tokens: int) -> None:
+    """Say once that texts are cut; the jobs that embed captions count them."""
+    if count:
+        warn_once(f"texts of more than {max_tokens} tokens are cut there by the text encoder (max_tokens)")
 
 
 @lru_cache(maxsize=65_536)

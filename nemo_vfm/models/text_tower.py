@@ -238,15 +238,26 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
         )
     part = _text_part(model)
     _refuse_missing(folder, model, part, report["missing_keys"])
-    return Tower(folder, part.to(device()).eval(), _tokenizer(transformers, tokenizer, local))
+    return Tower(folder, part.to(device()).eval(), _tokenizer(tokenizer))
 
 
-def _tokenizer(transformers: Json, folder: Path, local: Json) -> Json:
+def count_tokens(folder: Path, tokenizer: Path, texts: Sequence[str]) -> list[int]:
+    """The tokens of each whole text, marks of its beginning and end included."""
+    transformers = require("transformers", purpose="A text encoder from a folder")
+    with _folder_errors(folder), quiet(transformers), _ONE_AT_A_TIME:
+        return [len(ids) for ids in _tokenizer(tokenizer)(list(texts), truncation=False)["input_ids"]]
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(folder: Path) -> Json:
+    transformers = require("transformers", purpose="A text encoder from a folder")
     settings = folder / "tokenizer_config.json"
     if settings.is_file():
         _refuse_code(settings, read_json(settings))
     with _folder_errors(folder):
-        return transformers.AutoTokenizer.from_pretrained(folder, truncation_side="right", **local)
+        return transformers.AutoTokenizer.from_pretrained(
+            folder, truncation_side="right", local_files_only=True, trust_remote_code=False
+        )
 
 
 def _text_part(model: Json) -> nn.Module:

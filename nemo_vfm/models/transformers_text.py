@@ -17,7 +17,8 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.pretrained import fingerprint_of, tokenizer_fingerprint
-from nemo_vfm.models.text_tower import load, read_config, text_parameters
+from nemo_vfm.models.text_encoder import warn_of_cut
+from nemo_vfm.models.text_tower import count_tokens, load, read_config, text_parameters
 
 FinalNorm = Literal["last", "all", "none"]
 Pooling = Literal["none", "mean", "first", "last"]
@@ -79,13 +80,22 @@ class TransformersTextEncoder:
         """Vectors (B, L, D), fp32, zero after the text's end, and a mask (B, L), True at tokens."""
         layers = read_config(self.folder).chosen(self.layers)
         tower = load(self.folder, self.tokenizer, Precision(self.precision)).to(device())
-        texts = [self.template.replace("{caption}", caption) for caption in captions]
+        texts = self._texts(captions)
+        warn_of_cut(self.num_cut(captions), self.max_tokens)
         ids_BT, mask_BT = tower.tokens(texts, self.max_tokens + self.drop_tokens, padded=self.reads_padding)
         mask_BT = torch.ones_like(mask_BT) if self.reads_padding else mask_BT
         with torch.inference_mode():
             states = tower.states(ids_BT.to(device()), mask_BT.to(device()), layers, self.final_norm)
             text_BTD = torch.cat([_scaled(state) if self.normalize else state for state in states], 2)
         return self._placed(text_BTD[:, self.drop_tokens :], mask_BT[:, self.drop_tokens :].to(device()))
+
+    def num_cut(self, captions: Sequence[str]) -> int:
+        """See `CutsTexts`."""
+        most = self.max_tokens + self.drop_tokens
+        return sum(count > most for count in count_tokens(self.folder, self.tokenizer, self._texts(captions)))
+
+    def _texts(self, captions: Sequence[str]) -> list[str]:
+        return [self.template.replace("{caption}", caption) for caption in captions]
 
     def offload(self) -> None:
         """See `Offloadable`."""

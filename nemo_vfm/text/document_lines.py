@@ -6,6 +6,7 @@ import bz2
 import gzip
 import io
 import json
+import os
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ def _opened(path: Path, span: Span) -> IO[bytes]:
             return bz2.open(path, "rb")
     import pyarrow
 
-    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd", buffer_size=1 << 16), 1 << 16)
+    return io.BufferedReader(pyarrow.CompressedInputStream(pyarrow.OSFile(os.fsencode(path)), "zstd"), 1 << 16)
 
 
 def _split(file: IO[bytes], span: Span, max_bytes: int) -> Iterator[bytes | None]:
@@ -144,7 +145,8 @@ def _parquet(path: Path, span: Span, column: str, max_bytes: int) -> Iterator[Li
     import pyarrow.parquet
 
     number = 0
-    with pyarrow.parquet.ParquetFile(path) as table:
+    # pyarrow encodes a path as UTF-8, which not every name is; bytes it takes as they are.
+    with pyarrow.OSFile(os.fsencode(path)) as file, pyarrow.parquet.ParquetFile(file) as table:
         _require_text(path, table.schema_arrow, column)
         groups = list(range(span.begin, span.end))
         try:

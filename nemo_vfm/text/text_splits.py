@@ -8,6 +8,7 @@ bytes (a line belongs to the part in which it begins), Parquet at row groups. Ot
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -139,7 +140,7 @@ def row_group_bytes(path: Path) -> list[int]:
     import pyarrow.parquet
 
     try:
-        facts = pyarrow.parquet.read_metadata(path)
+        facts = pyarrow.parquet.read_metadata(pyarrow.OSFile(os.fsencode(path)))
         return [facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)]
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise DataError(

@@ -3,13 +3,24 @@
 """Tests that files are whole for whoever writes them at once, and which errors say that no other would succeed."""
 
 import errno
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import av.error
 import pytest
 
-from nemo_vfm.core.storage.files import atomic_path, is_full, last_records, sha256_folder, write_text
+from nemo_vfm.core.storage.files import (
+    atomic_path,
+    is_file,
+    is_full,
+    last_records,
+    read_json,
+    sha256_folder,
+    sha256_text,
+    write_json,
+    write_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -52,3 +63,17 @@ def test_two_threads_that_write_one_file_at_once_both_succeed(tmp_path: Path) ->
         other.submit(write_text, path, "other").result()
         assert path.read_text() == "other" and unfinished.read_text() == "one"
     assert path.read_text() == "one" and [*tmp_path.iterdir()] == [path]
+
+
+@pytest.mark.parametrize("name", ["n" * 251 + ".mp4", "\u00fc" * 125 + ".json", "x." + "s" * 250])
+def test_a_name_as_long_as_a_file_may_have_can_be_written(tmp_path: Path, name: str) -> None:
+    write_text(tmp_path / name, "whole")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["whole"]
+    assert is_file(tmp_path / name) and not is_file(tmp_path / f"{name}.json")
+
+
+def test_a_name_that_is_no_text_comes_back_from_json_as_it_was(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9 \xc3\xbc.mp4")
+    write_json(tmp_path / "names.json", {"name": name})
+    assert read_json(tmp_path / "names.json") == {"name": name}
+    assert sha256_text(name) != sha256_text("caf\\xe9 \u00fc.mp4")

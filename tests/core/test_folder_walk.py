@@ -2,14 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests which files of a user's folder are read: by media, texts and made videos alike."""
 
+import gzip
 import os
+from collections import Counter
 from pathlib import Path, PurePath
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, walk
+from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.make_shapes import videos_in
+from nemo_vfm.text.documents import Documents
 from nemo_vfm.text.text_splits import files_of
 
 ENDINGS = frozenset({".mp4"})
@@ -40,16 +47,27 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
-def test_links_that_lead_out_and_what_is_no_file_are_named_and_not_read(folder, caplog):
+def test_links_that_lead_out_and_what_is_no_file_are_named_and_not_read(folder, capsys):
     found = {path.name: why for path, why in walk(folder, lambda name: is_taken(name, ENDINGS))}
     assert found == {
         "b.mp4": None, "c.mp4": None, "inside.mp4": None, "outside.mp4": "link_outside",
         "circle.mp4": "no_regular_file", "pipe.mp4": "no_regular_file",
     }  # fmt: skip
-    assert "outside.mp4 is a link that points outside" in caplog.text
-    assert "pipe.mp4 is not a regular file" in caplog.text
+    said = capsys.readouterr().err
+    assert "outside.mp4 is a link that points outside" in said and "pipe.mp4 is not a regular file" in said
     read = files_below(folder, lambda name: is_taken(name, ENDINGS))
     assert [path.relative_to(folder).as_posix() for path in read] == ["a/c.mp4", "b.mp4", "inside.mp4"]
+
+
+def test_a_file_whose_path_is_too_long_to_be_opened_is_named_and_skipped(tmp_path, capsys, monkeypatch):
+    (tmp_path / "a.mp4").touch()
+    monkeypatch.chdir(tmp_path)
+    while len(str(Path.cwd())) < 3900:
+        Path("d" * 150).mkdir()
+        os.chdir("d" * 150)
+    Path("f" * 240 + ".mp4").touch()
+    assert files_below(tmp_path, lambda name: is_taken(name, ENDINGS)) == [tmp_path / "a.mp4"]
+    assert "is not a regular file" in capsys.readouterr().err
 
 
 def test_made_videos_and_texts_keep_to_their_folder(tmp_path):
@@ -63,3 +81,21 @@ def test_made_videos_and_texts_keep_to_their_folder(tmp_path):
         files_of(tmp_path / "in")
     (tmp_path / "in/own.txt").write_text("own")
     assert files_of(tmp_path / "in") == (tmp_path / "in", [("own.txt", "text")])
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"n" * 240, "\u00fc".encode() * 120], ids=["latin-1", "long", "umlauts"])
+def test_documents_and_rows_are_read_whatever_their_file_is_called(tmp_path, name):
+    lines = b'{"text": "one"}\n{"text": "two"}\n'
+    table = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one", "two"]}), table)
+    for end, data in {
+        b".jsonl": lines, b".jsonl.gz": gzip.compress(lines), b".parquet": table.getvalue().to_pybytes(),
+        b".jsonl.zst": pyarrow.compress(lines, "zstd", asbytes=True),
+    }.items():  # fmt: skip
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name + end)).write_bytes(data)
+    skipped = Counter()
+    documents = Documents(path=tmp_path)
+    assert sorted(documents.texts(skipped)) == ["one"] * 4 + ["two"] * 4 and not skipped
+    write_json(tmp_path / "state", documents.state())
+    rows = list(RowFile(path=tmp_path).given_rows())
+    assert len(rows) == 8 and all(row.where.encode() for row in rows)

@@ -4,6 +4,8 @@
 
 import inspect
 import json
+import os
+import tarfile
 from functools import partial
 from pathlib import Path
 
@@ -213,6 +215,16 @@ def test_equal_and_odd_keys_in_tars_of_others_are_samples_of_their_own(tmp_path:
     assert len({entry.key for entry in written.entries}) == 8
     assert len({written.read(entry, "film.mp4") for entry in written.entries}) == 8
     assert len([*(tmp_path / "run/thumbnails").iterdir()]) == 8
+
+
+def test_a_tar_whose_name_is_no_text_is_read(tmp_path: Path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "a.mp4").write_bytes(media(tmp_path, pan(1)))
+    with tarfile.open(os.fsencode(tmp_path) + b"/in/caf\xe9.tar", "w") as tar:
+        tar.add(tmp_path / "a.mp4", "a.mp4")
+    job([tmp_path / "in"]).run(Run(tmp_path / "run"))
+    (row,) = rows(tmp_path / "run").values()
+    assert str(row["source"]).endswith("caf\\udce9.tar")
 
 
 def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):

@@ -122,6 +122,14 @@ def test_an_embedding_that_is_not_finite_stops_the_run_and_nothing_is_left_half_
     assert not (tmp_path / "run/shards").exists()
 
 
+def test_captions_that_the_encoder_cuts_are_counted(shards, tmp_path, capsys):
+    job(shards, HashedNgrams(dim=16, max_tokens=2)).run(Run(tmp_path / "run"))
+    assert json.loads((tmp_path / "run/embed_text.json").read_text())["cut"] == 3
+    assert "3 of 4 captions are longer" in capsys.readouterr().err
+    job(shards, HashedNgrams(dim=16, max_tokens=3)).run(Run(tmp_path / "run"))
+    assert json.loads((tmp_path / "run/embed_text.json").read_text())["cut"] == 0
+
+
 def test_a_folder_without_shards_is_said(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(UserError, match="holds no shards"):
@@ -138,7 +146,9 @@ def test_a_t5_from_a_folder_embeds_clips_in_its_own_width(shards, tmp_path):
     made = ShardSet(tmp_path / "run/shards")
     stored = [load(made.read(entry, "text.safetensors")) for entry in made.entries]
     assert [tuple(s["text"].shape) for s in stored] == [(20, 16)] * 4 and stored[0]["text"].dtype == torch.bfloat16
-    assert [int(s["mask"].sum()) for s in stored] == [13, 14, 13, 1]
+    assert [int(s["mask"].sum()) for s in stored] == [13, 14, 13, 1] and encoder.num_cut(CAPTIONS) == 0
+    assert TransformersTextEncoder(folder=tmp_path / "t5", max_tokens=13).num_cut(CAPTIONS) == 1
+    assert TransformersTextEncoder(folder=tmp_path / "t5", max_tokens=12, drop_tokens=1).num_cut(CAPTIONS) == 1
 
 
 def test_the_encode_recipe_takes_a_t5(tmp_path):

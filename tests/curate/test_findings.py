@@ -65,6 +65,23 @@ def test_with_nothing_changed_no_video_is_opened(films, run, asked):
     assert asked == []
 
 
+def test_another_version_of_the_package_opens_no_video(films, run, asked, monkeypatch):
+    for name in ("job", "examine.findings", "examine.examine_pipeline"):
+        monkeypatch.setattr(f"nemo_vfm.curate.{name}.__version__", "9.9.9", raising=False)
+    assert again(films, run).did_nothing
+    assert asked == []
+
+
+def test_a_part_whose_results_changed_does_its_work_again_and_no_other_does(films, run, asked, monkeypatch):
+    monkeypatch.setattr(Brightness, "results_revision", 2, raising=False)
+    again(films, run)
+    assert asked == [("Examine", f"{n}.mp4", ["brightness"], True) for n in range(2)]
+    asked.clear()
+    monkeypatch.setattr(Transcode, "results_revision", 2, raising=False)
+    again(films, run)
+    assert [operation for operation, *_ in asked] == ["Encode"] * 2
+
+
 def test_another_threshold_opens_no_video(films, run, asked):
     again(films, run, rules=job(films).rules | {"too_short": Rule(score="duration_s", below=2.2)})
     assert asked == []

@@ -20,6 +20,7 @@ from nemo_vfm.curate.sources.video_source import Folder
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 from tests.support.object_store import BUCKET, Bucket, Failing
+from tests.support.stills import turned_jpeg, write_still
 
 RAW = Address(f"s3://{BUCKET}/raw")
 CLIPS = Address(f"s3://{BUCKET}/clips")
@@ -66,6 +67,25 @@ def test_curation_from_the_store_writes_what_it_writes_from_a_disk(bucket: Bucke
     assert again.did_nothing
 
 
+@pytest.mark.slow
+def test_pictures_from_the_store_give_what_they_give_from_a_disk(bucket: Bucket, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    (pictures / "deep").mkdir(parents=True)
+    for seed, name in enumerate(("photo.jpg", "deep/drawing.png", "deep/scan.webp")):
+        write_still(pictures / name, seed)
+    (pictures / "turned.jpg").write_bytes(turned_jpeg(7, 6))
+    (pictures / "cut.jpg").write_bytes(turned_jpeg(8, 6)[:2000])
+    (pictures / "deep/scan.txt").write_text("a scan")
+    put(bucket, pictures)
+    for name, path in (("disk", pictures), ("store", RAW)):
+        job(pictures, source=Folder(path=path, take="images")).run(Run(tmp_path / name))
+    here, there = outputs(tmp_path / "disk"), outputs(tmp_path / "store")
+    assert there == here
+    images = json.loads((tmp_path / "store/ledger.json").read_text())["images"]
+    assert images["kept"] == 4 and sum(images["failed"].values()) == 1
+    assert "a scan" in pq.read_table(tmp_path / "store/scores.parquet")["caption"].to_pylist()
+
+
 def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path) -> None:
     put(bucket, films)
     source = Folder(path=RAW / "deep/a.mp4")
@@ -74,6 +94,20 @@ def test_one_object_is_a_source_too(bucket: Bucket, films: Path, tmp_path: Path)
     with found.here() as path:
         assert found.name == "a.mp4" and path.read_bytes() == (films / "deep/a.mp4").read_bytes()
     assert path.with_suffix(".TXT").read_text() == "a striped thing"
+
+
+def test_an_object_whose_name_is_too_long_for_a_file_is_fetched_with_its_caption(
+    bucket: Bucket, films: Path, tmp_path: Path
+) -> None:
+    long = f"{'n' * 300}/{'m' * 300}"
+    bucket.put(f"raw/{long}.mp4", (films / "b.mp4").read_bytes())
+    bucket.put(f"raw/{long}.txt", b"told")
+    source = Folder(path=RAW)
+    source.fetch_into(tmp_path)
+    (found,) = source.files()
+    with found.here() as path:
+        assert path.read_bytes() == (films / "b.mp4").read_bytes() and path.with_suffix(".txt").read_text() == "told"
+    assert found.name == f"{long}.mp4"
 
 
 def test_nothing_there_and_nowhere_to_fetch_to_are_said(bucket: Bucket, tmp_path: Path) -> None:

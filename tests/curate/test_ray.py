@@ -4,6 +4,7 @@
 
 import hashlib
 import json
+import os
 import subprocess
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.worker_shares import Need, shares
+from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, texture, write_film
 from tests.support.own_network import start
+from tests.support.stills import turned_jpeg, write_still
 
 pytest.importorskip("ray")
 pytestmark = pytest.mark.cluster
@@ -24,6 +27,7 @@ from pathlib import Path
 import psutil
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.ray_executor import Ray
+from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job
 from tests.support.judges import Brightest
 
@@ -44,7 +48,8 @@ if joins:
 for after in kills:
     threading.Thread(target=kill, args=(after,), daemon=True).start()
 stages = job(films).stages | {"brightest": Brightest()}
-print(job(films, executor=Ray(cpus_per_actor=0.5), stages=stages).run(Run(folder)).summary, flush=True)
+source = Folder(path=films, take=sys.argv[5])
+print(job(films, source=source, executor=Ray(cpus_per_actor=0.5), stages=stages).run(Run(folder)).summary, flush=True)
 """
 
 
@@ -64,6 +69,15 @@ def outputs(folder):
     return {p.relative_to(folder).as_posix(): hashlib.sha256(p.read_bytes()).hexdigest() for p in names}
 
 
+def on_ray(films, folder, kills, whose, take):
+    """What a run on a cluster printed."""
+    options = [json.dumps(kills), whose, take]
+    process = start(_RUN, films, folder, *options, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    said, errors = process.communicate(timeout=240)
+    assert process.returncode == 0, errors[-3000:]
+    return said
+
+
 @pytest.mark.parametrize("whose", ["its own", pytest.param("joins", marks=pytest.mark.soak)])
 def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(films, tmp_path, whose):
     """Its own wanted a token that we did not send where Ray was told after its import; told of no port, it died."""
@@ -71,16 +85,29 @@ def test_two_steps_on_ray_with_two_workers_killed_give_the_bytes_of_one_process(
 
     stages = job(films).stages | {"brightest": Brightest()}
     job(films, executor=Inline(), stages=stages).run(Run(tmp_path / "one"))
-    process = start(
-        _RUN, films, tmp_path / "ray", json.dumps([1, 4]), whose, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
-    said, errors = process.communicate(timeout=240)
-    assert process.returncode == 0, errors[-3000:]
-    assert said.count("killed") >= 1
+    assert on_ray(films, tmp_path / "ray", [1, 4], whose, "videos").count("killed") >= 1
     assert outputs(tmp_path / "ray") == outputs(tmp_path / "one")
     steps = json.loads((tmp_path / "ray" / "throughput.json").read_text())
     assert [step["step"] for step in steps] == ["probe", "split and score", "judge", "transcode"]
     assert all(step["parts"] and step["workers"] for step in steps)
+
+
+def test_pictures_on_ray_give_the_bytes_of_one_process(tmp_path):
+    from tests.support.judges import Brightest
+
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    for seed, name in enumerate(("photo.jpg", "drawing.png", "scan.webp", os.fsdecode(b"caf\xe9.png"))):
+        write_still(pictures / name, seed)
+    (pictures / "turned.jpg").write_bytes(turned_jpeg(7, 6))
+    (pictures / "cut.jpg").write_bytes(turned_jpeg(8, 6)[:2000])
+    write_film(pictures / "film.mp4", pan(9))
+    stages, source = job(pictures).stages | {"brightest": Brightest()}, Folder(path=pictures, take="both")
+    job(pictures, source=source, executor=Inline(), stages=stages).run(Run(tmp_path / "one"))
+    on_ray(pictures, tmp_path / "ray", [], "its own", "both")
+    assert outputs(tmp_path / "ray") == outputs(tmp_path / "one")
+    images = json.loads((tmp_path / "ray/ledger.json").read_text())["images"]
+    assert images["kept"] == 5 and sum(images["failed"].values()) == 1
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from tests.support.films import black, blurred, job, pan, texture, write_film
 
 COMPARISONS = {"near_duplicate": NearDuplicate()}
-TABLES = ("rules.json", "files.json", "ledger.json", "survival.json")
+TABLES = ("rules.json", "files.json", "ledger.json", "survival.json", "nearest_pairs.json")
 
 
 @pytest.fixture(scope="module")

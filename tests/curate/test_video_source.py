@@ -4,7 +4,9 @@
 
 import json
 import os
+from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from nemo_vfm.core.errors import UserError
@@ -12,6 +14,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, write_film
+from tests.support.stills import write_still
 
 
 def touch(path):
@@ -24,6 +27,14 @@ def test_videos_of_all_folders_come_sorted_and_nothing_else_comes(tmp_path):
     for name in ("b.mp4", "a/z.MOV", "a/.hidden.mp4", ".trash/x.mp4", "b.txt", "b.json", "c.mp4.part", "d.mkv~"):
         touch(tmp_path / name)
     assert [found.name for found in Folder(path=tmp_path).files()] == ["a/z.MOV", "b.mp4"]
+
+
+def test_what_has_another_ending_is_passed_over_in_one_line(tmp_path, capsys):
+    for name in ("a.mp4", "b.gif", "deep/c.gif", "d.tif", "cover.jpg", "a.txt", ".x.gif"):
+        touch(tmp_path / name)
+    Folder(path=tmp_path).files()
+    said = capsys.readouterr().err
+    assert said.count("passed over") == 1 and "3 files in" in said and "2 .gif, 1 .tif;" in said
 
 
 def test_the_other_folder_is_taken_when_the_user_names_none(tmp_path):
@@ -61,7 +72,7 @@ def test_neither_folder_is_refused_when_built():
         Folder(path=None)
 
 
-def test_pipes_and_links_that_lead_nowhere_are_passed_over_and_said(tmp_path, caplog):
+def test_pipes_and_links_that_lead_nowhere_are_passed_over_and_said(tmp_path, capsys):
     """A pipe held the probing for two times ten minutes; a link to itself ended the run."""
     touch(tmp_path / "a.mp4")
     os.mkfifo(tmp_path / "pipe.mp4")
@@ -69,7 +80,8 @@ def test_pipes_and_links_that_lead_nowhere_are_passed_over_and_said(tmp_path, ca
     (tmp_path / "broken.mp4").symlink_to("nowhere.mp4")
     (tmp_path / "folder.mp4").mkdir()
     assert [found.name for found in Folder(path=tmp_path).files() if not found.passed_over] == ["a.mp4"]
-    assert all(name in caplog.text for name in ("pipe.mp4", "circle.mp4", "broken.mp4"))
+    said = capsys.readouterr().err
+    assert all(name in said for name in ("pipe.mp4", "circle.mp4", "broken.mp4"))
 
 
 def test_a_name_that_is_no_text_gets_one_that_tables_can_hold(tmp_path):
@@ -79,6 +91,23 @@ def test_a_name_that_is_no_text_gets_one_that_tables_can_hold(tmp_path):
     (found,) = Folder(path=tmp_path).files()
     assert (found.name, os.fsencode(found.path)) == ("b/\\xff\u00e9.mp4", path)
     assert [one.name for one in Folder(path=found.path).files()] == ["\\xff\u00e9.mp4"]
+
+
+def test_a_curation_takes_videos_and_images_of_any_name_with_the_captions_beside_them(tmp_path):
+    (tmp_path / "in").mkdir()
+    names = [b"caf\xe9", b"n" * 251]
+    for number, name in enumerate(names):
+        place = os.fsencode(tmp_path / "in") + b"/" + name
+        write_film(Path(os.fsdecode(place + b".mp4")), pan(number))
+        write_still(Path(os.fsdecode(place + b".png")), 10 + number)
+        Path(os.fsdecode(place + b".txt")).write_text(str(number))
+    source = Folder(path=tmp_path / "in", take="both")
+    job(tmp_path / "in", source=source, executor=Inline(isolated=False)).run(Run(tmp_path / "run"))
+    rows = pq.read_table(tmp_path / "run/scores.parquet").to_pylist()
+    stems = [name.decode(errors="backslashreplace") for name in names]
+    assert {(row["source"], row["caption"], row["decision"]) for row in rows} == {
+        (f"{stem}{end}", str(number), "kept") for number, stem in enumerate(stems) for end in (".mp4", ".png")
+    }
 
 
 def test_what_is_passed_over_is_listed_with_the_reason_and_never_opened(tmp_path):

@@ -42,8 +42,16 @@ def test_a_slow_clip_needs_a_frame_rate():
     assert str(nearest_miss(shape(fps=6.0), BUCKETS)) == "8 frames per second"
 
 
+def test_a_banner_needs_a_bucket_that_may_cut_more_away():
+    miss = nearest_miss(shape(width=960, height=100), BUCKETS)
+    assert str(miss) == "a max_crop of 0.83" and miss.bucket == "wide"
+    assert count_buckets([shape(width=960, height=100)], BUCKETS)["unbinned"].keys() == {
+        "cropped too much by every bucket (max_crop)"
+    }
+
+
 @settings(max_examples=200)
-@given(st.integers(8, 200), st.integers(8, 200), st.integers(1, 60), st.floats(1, 60))
+@given(st.integers(8, 400), st.integers(8, 200), st.integers(1, 60), st.floats(1, 60))
 def test_a_clip_that_gets_what_it_lacks_fits(width, height, num_frames, fps):
     clip = shape(width, height, num_frames, fps)
     if BUCKETS.assign(width, height, num_frames, fps).bucket is not None:
@@ -54,7 +62,9 @@ def test_a_clip_that_gets_what_it_lacks_fits(width, height, num_frames, fps):
         clip, width=width + miss.pixels[0], height=height + miss.pixels[1], num_frames=num_frames + miss.frames,
         fps=miss.fps if miss.fps is not None else fps,
     )  # fmt: skip
-    assert BUCKETS.assign(more.width, more.height, more.num_frames, more.fps).bucket is not None
+    allowed = {name: replace(bucket, max_crop=1.0) for name, bucket in BUCKETS.buckets.items()}
+    buckets = BUCKETS if miss.crop is None else Buckets(buckets=allowed)
+    assert buckets.assign(more.width, more.height, more.num_frames, more.fps).bucket is not None
 
 
 @settings(max_examples=50)

@@ -20,6 +20,7 @@ from nemo_vfm.data.batching.transform import (
     video_to_bucket,
 )
 from tests.data.conftest import mp4
+from tests.support.stills import png_chunk
 
 
 @pytest.mark.parametrize("num_frames", [25, 26, 60])
@@ -74,6 +75,37 @@ def png_of(width: int, height: int) -> bytes:
     parts = [(b"IHDR", head), (b"IDAT", zlib.compress(b"\x00" * 100)), (b"IEND", b"")]
     chunks = [struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("orientation", range(10))
+def test_a_picture_has_the_size_that_it_has_once_decoded_however_it_is_turned(orientation: int, order: str) -> None:
+    plain = np.zeros((40, 60, 3), np.uint8)
+    jpeg, png = (cv2.imencode(suffix, plain)[1].tobytes() for suffix in (".jpg", ".png"))
+    exif = exif_of(orientation, order)
+    xmp = b"http://ns.adobe.com/xap/1.0/\0<x/>"
+    chunk = png_chunk(b"eXIf", exif)
+    end = len(png) - 12
+    for data in (
+        jpeg[:2] + app1(b"Exif\0\0" + exif) + jpeg[2:],
+        jpeg[:20] + app1(xmp) + app1(b"Exif\0\0" + exif) + jpeg[20:],
+        jpeg[:2] + app1(b"Exif\0\0" + exif[:-12]) + jpeg[2:],  # cut short
+        png[:33] + chunk + png[33:],
+        png[:end] + chunk + png[end:],
+    ):
+        height, width = decode_image(data).shape[:2]
+        assert image_size(data) == (width, height)
+
+
+def exif_of(orientation: int, order: str) -> bytes:
+    """A TIFF header with another tag before that of the orientation."""
+    entries = [struct.pack(f"{order}HHIHH", tag, 3, 1, value, 0) for tag, value in ((0x0100, 7), (0x0112, orientation))]
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(entries))
+    return head + b"".join(entries) + struct.pack(f"{order}I", 0)
+
+
+def app1(content: bytes) -> bytes:
+    return b"\xff\xe1" + struct.pack(">H", len(content) + 2) + content
 
 
 @pytest.mark.parametrize("size", [(50_000, 50_000), (1, 2**31 - 1), (0, 5)])

@@ -31,6 +31,7 @@ from nemo_vfm.data.video.given_frames import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
 from tests.support.awkward import film
+from tests.support.stills import turned_jpeg
 
 SHAPES = Buckets(buckets={"film": Bucket(48, 32, 5, 8), "still": Bucket(32, 32, 1)})
 
@@ -176,6 +177,41 @@ def test_a_file_that_changes_while_training_keeps_its_place_with_weight_zero(fol
     assert [batch.keys for batch in again] == keys
     bad = {key for b in again for key, weight in zip(b.keys, b.weight_B.tolist(), strict=True) if weight == 0}
     assert {key.rpartition("-")[0] for key in bad} == {"a-mp4"}
+
+
+def test_a_turned_picture_goes_to_the_bucket_of_its_upright_form(tmp_path: Path) -> None:
+    shapes = Buckets(buckets={"wide": Bucket(96, 64, 1), "tall": Bucket(64, 96, 1)})
+    for orientation in (1, 6):
+        (tmp_path / f"{orientation}.jpg").write_bytes(turned_jpeg(1, orientation))
+    data = data_of(tmp_path, buckets=shapes, batch_size=1)
+    found = {key[0]: batch.video_BCTHW.shape[3:] for batch in take(data, 2) for key in batch.keys}
+    assert found == {"1": (64, 96), "6": (96, 64)}
+
+
+def test_a_file_of_any_name_is_a_sample_with_the_caption_beside_it(tmp_path: Path, films: list[bytes]) -> None:
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate((b"caf\xe9", b"n" * 251, "\u00fc".encode() * 120, b"new\nline")):
+        place = os.fsencode(tmp_path / "in") + b"/" + name
+        Path(os.fsdecode(place + b".mp4")).write_bytes(films[number])
+        Path(os.fsdecode(place + b".txt")).write_text(str(number))
+    for index in (None, tmp_path / "index.json", tmp_path / "index.json"):
+        data = data_of(tmp_path / "in", index=index)
+        assert sorted(captions(data).values()) == ["0", "1", "2", "3"]
+        assert data.num_train_samples() == 4 and not data.faults.by_sample
+
+
+def test_what_is_passed_over_and_what_is_cropped_too_much_is_counted_in_a_line(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "banner.png").write_bytes(cv2.imencode(".png", moving(1, 640, 64)[0])[1].tobytes())
+    for name in ("a.gif", "deep/b.GIF", "c.heic", ".hidden.gif"):
+        (folder / name).write_bytes(b"GIF89a")
+    data = data_of(folder)
+    take(data, 1)
+    assert data.num_train_samples() == 7
+    said = capsys.readouterr().err
+    assert "1 cropped too much by every bucket" in said and "3 files in" in said and "2 .gif, 1 .heic" in said
+    assert ".txt" not in said
 
 
 def test_what_cannot_be_trained_on_is_said(folder: Path, tmp_path: Path) -> None:

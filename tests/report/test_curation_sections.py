@@ -208,3 +208,19 @@ def test_many_reasons_are_one_row_and_every_bar_begins_where_the_rest_ends(tmp_p
     spans = [[float(width) for width in re.findall(r"width:([\d.]+)%", row)] for row in rows]
     assert len(rows) == 1 + funnel.MAX_FAILURES + 1 and "failed: 8 more reasons −16" in text(html)
     assert [rest + gone for rest, gone in spans] == [100.0, *(rest for rest, _ in spans[:-1])] and spans[-1][0] == 40.0
+
+
+def test_kept_pairs_that_a_lower_threshold_would_drop_are_listed_with_their_likeness(tmp_path):
+    rows = [{"clip_id": f"{place:032x}", "decision": "kept" if place < 4 else "dropped", "rule": None,
+             "duplicate_of": None, "caption": f"caption {place}", "source": f"{place}.mp4"}
+            for place in range(5)]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "scores.parquet")
+    pairs = [{"stays": f"{a:032x}", "goes": f"{b:032x}", "likeness": alike}
+             for a, b, alike in ((0, 1, 0.86), (2, 3, 0.5), (0, 4, 0.4))]  # fmt: skip
+    damaged = [{"stays": ["0"], "goes": {}}, 7, {"stays": f"{0:032x}"}]
+    told = {"near": {"column": "similarity", "above": 0.9, "pairs": pairs + damaged}, "no": {"pairs": 5}, "odd": []}
+    html = shown(contact_sheet, tmp_path, "nearest_pairs.json", told)
+    near = html[html.index("most alike by similarity") :]
+    found = [text(one) for one in re.findall(r'<figure class="clip">.*?</figure>', near, re.DOTALL)]
+    assert [re.findall(r"caption (\d)", one)[0] for one in found] == ["0", "1", "2", "3"]
+    assert "0.86, below 0.9" in found[1] and "0.5, below 0.9" in found[3] and "kept" in found[0]

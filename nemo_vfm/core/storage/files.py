@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 #: What is read whole. The largest of ours, the index of a shard folder, has some 200 bytes a clip.
 MOST_BYTES = 4 << 30
 
+_LONG_NAME = 200  # bytes; most file systems allow 255, and a temporary name has some 20 more
+
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
@@ -26,7 +28,10 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     # The suffix stays last: writers such as PyAV choose the container by it.
     # A thread's number, not the process's: two threads that found the same of equal inputs write one file at once.
-    temporary = path.with_name(f".{path.stem}.{get_native_id()}.tmp{path.suffix}")
+    stem, suffix = path.stem, path.suffix
+    if len(os.fsencode(path.name)) > _LONG_NAME:
+        stem, suffix = hashlib.sha256(os.fsencode(path.name)).hexdigest()[:16], suffix[:16]
+    temporary = path.with_name(f".{stem}.{get_native_id()}.tmp{suffix}")
     try:
         yield temporary
         sync(temporary)
@@ -57,8 +62,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON atomically; NaN and infinity are refused, since other readers cannot read them."""
-    write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
+    """Write indented JSON atomically; NaN and infinity are refused, since other readers cannot read them.
+
+    A byte of a file's name that is no text is an escape of JSON, and comes back as it was.
+    """
+    text = json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n"
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
 
 def is_full(error: BaseException) -> bool:
@@ -69,6 +78,14 @@ def is_full(error: BaseException) -> bool:
 def real(path: Path) -> Path:
     """Where a path leads; links in a circle lead to themselves, where `resolve` would raise RuntimeError."""
     return Path(os.path.realpath(path))
+
+
+def is_file(path: Path) -> bool:
+    """Whether it is a regular file; a name that is longer than a file's may be is none, where `Path.is_file` raises."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
 
 
 @contextmanager
@@ -135,5 +152,5 @@ def last_records(file: Path, most_bytes: int = 256 << 10) -> Iterator[dict[str, 
 
 
 def sha256_text(text: str) -> str:
-    """The hexadecimal sha256 of a text's UTF-8 bytes."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    """The hexadecimal sha256 of a text's UTF-8 bytes; half a character, as in names of files, counts as it is."""
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()

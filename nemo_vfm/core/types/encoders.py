@@ -85,6 +85,15 @@ class TextEncoder(Protocol):
 
 
 @runtime_checkable
+class CutsTexts(Protocol):
+    """A text encoder that keeps so many tokens of a text and no more."""
+
+    def num_cut(self, captions: Sequence[str]) -> int:
+        """How many of the captions are longer."""
+        ...
+
+
+@runtime_checkable
 class ImageTokens(Protocol):
     """Encodes an image to the tokens that a network attends to."""
 

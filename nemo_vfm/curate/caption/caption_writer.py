@@ -13,7 +13,7 @@ from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.sanitize import clean
+from nemo_vfm.core.sanitize import MAX_CHARS, clean
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
@@ -22,6 +22,8 @@ from nemo_vfm.curate.caption.kept_captions import KeptCaptions, caption_journal
 from nemo_vfm.curate.stage import Captioner, ClipRecord
 
 MAX_FAILURES_IN_A_ROW = 20
+#: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads.
+MAX_GIVEN_CHARS = 100_000
 _Question = TypeVar("_Question", View, Draft)
 Voice = Captioner | Viewer | Editor
 
@@ -32,6 +34,7 @@ class CaptionReport:
 
     Args:
         by: clips by who wrote their caption; `nobody` for those without.
+        truncated: clips whose caption was cut, by a model's limit of tokens or by ours of characters.
         failures: `{captioner: {reason: windows}}`.
         asked: windows and texts that models were given; what was kept from an earlier run is not among them.
         tokens_in: tokens of all questions of the captions in use, also of those kept from earlier runs.
@@ -39,6 +42,7 @@ class CaptionReport:
     """
 
     by: Counter[str] = field(default_factory=Counter)
+    truncated: int = 0
     failures: dict[str, Counter[str]] = field(default_factory=dict)
     asked: int = 0
     tokens_in: int = 0
@@ -48,8 +52,8 @@ class CaptionReport:
         """As the run folder has it."""
         failures = {name: dict(reasons.most_common(100)) for name, reasons in self.failures.items()}
         return {
-            "by": dict(sorted(self.by.items())), "failures": failures, "asked": self.asked,
-            "tokens_in": self.tokens_in, "tokens_out": self.tokens_out,
+            "by": dict(sorted(self.by.items())), "truncated": self.truncated, "failures": failures,
+            "asked": self.asked, "tokens_in": self.tokens_in, "tokens_out": self.tokens_out,
         }  # fmt: skip
 
 
@@ -86,6 +90,9 @@ def write_captions(
         _caption_all(records, captioners, media_path, journal, report)
     report.by.update(record.caption_by for record in records)
     _tell(records)
+    report.truncated = sum(record.caption_facts["caption_status"] == "truncated" for record in records)
+    if report.truncated:
+        warn(f"{report.truncated} of {len(records)} captions were cut at a limit (caption_status: truncated)")
     for name, reasons in report.failures.items():
         warn(f"{name} failed {reasons.total()} times, most often: {reasons.most_common(1)[0][0]}")
     return report
@@ -131,8 +138,9 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
             _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, report)
             continue
         in_a_row = 0
-        if captions is not None and (text := clean(captions[0])):
-            facts = {**record.caption_facts, "caption_status": "success"}
+        text, is_cut = _fitted(captions[0], MAX_GIVEN_CHARS) if captions is not None else ("", False)
+        if captions is not None and text:
+            facts = {**record.caption_facts, "caption_status": "truncated" if is_cut else "success"}
             record.caption, record.caption_by, record.caption_facts = text, captions[1], facts
 
 
@@ -185,8 +193,9 @@ class _Seeing:
             record.caption_facts = {**record.caption_facts, "caption_failures": failures}
             return
         first = captions[0]
-        status = "truncated" if any(caption.status == "truncated" for caption in captions) else "success"
-        record.caption = clean(" ".join(caption.text for caption in captions))
+        record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))
+        is_cut = is_cut or any(caption.status == "truncated" for caption in captions)
+        status = "truncated" if is_cut else "success"
         record.caption_by = first.by or self._name
         tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
         self._report.tokens_in, self._report.tokens_out = (
@@ -215,6 +224,7 @@ def _edit(
             edit = {"by": edited.by or name, "instead_of": record.caption, **_origin(edited)}
             edits = [*record.caption_facts.get("caption_edits", []), edit]
             record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
+            record.caption_facts["caption_status"] = edited.status
             report.tokens_in, report.tokens_out = (
                 report.tokens_in + edited.tokens_in,
                 report.tokens_out + edited.tokens_out,
@@ -254,10 +264,17 @@ def _answers(
 def _checked(caption: Caption) -> Caption:
     """The answer as plain text, without secrets; one of empty text is a failure."""
     known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
-    text = clean(conceal(caption.text)) if caption.spoken else ""
+    text, is_cut = _fitted(conceal(caption.text)) if caption.spoken else ("", False)
     if caption.spoken and not text:
         return replace(known, text="", status="error", failure="it said nothing")
+    known = replace(known, status="truncated") if is_cut else known
     return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
+
+
+def _fitted(text: str, max_chars: int = MAX_CHARS) -> tuple[str, bool]:
+    """A plain text of at most so many characters, and whether it was cut for that."""
+    longer = clean(text, 2 * max_chars)
+    return clean(longer, max_chars), len(longer) > max_chars
 
 
 def _plain(text: str) -> str:

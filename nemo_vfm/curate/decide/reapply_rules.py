@@ -19,6 +19,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, Balanced
 from nemo_vfm.curate.decide.check_rules import check_columns
 from nemo_vfm.curate.decide.fate import above, drop_duplicates
+from nemo_vfm.curate.decide.nearest_pairs import nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
 from nemo_vfm.curate.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, LedgerColumn, kind_of
@@ -90,6 +91,19 @@ def decide_again(
     if balance is not None:
         _balance(curated, fates, balance)
     return fates
+
+
+def nearest_again(
+    curated: FinishedCuration, fates: Fates, rules: Mapping[str, Rule], stages: Mapping[str, Compares]
+) -> dict[str, Json]:
+    """See `nearest_pairs`, of the clips that are kept now."""
+    found: dict[str, Json] = {}
+    for name, stage in stages.items():
+        (column,) = stage.columns()
+        if column in curated.vectors:
+            records = _records(curated, _alive(curated, fates), column)
+            found[name] = nearest_pairs(records, {column: stage}, rules, curated.table)[column]
+    return found
 
 
 def _check(curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:

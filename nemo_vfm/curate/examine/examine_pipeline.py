@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from nemo_vfm import __version__
 from nemo_vfm.core import progress
 from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.storage.files import sha256_text
@@ -26,10 +25,10 @@ from nemo_vfm.curate.sources.source_guard import state_of
 from nemo_vfm.curate.stage import Learned, Ready, SourceFile, Stage
 from nemo_vfm.data.video.image_file import said_of_deep
 
+PROBED = 2  #: changed when a probe finds out something else about the same file
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
 #: beside eight of them for the rest: a whole one would never be free.
 GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
-_FORM = 2  # of what probing finds out; of another form it is not read
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +119,7 @@ def _probing(file: FileRecord) -> Json:
 def _probe_key(file: FileRecord, max_frames: int) -> str:
     """A name for what was found out about this very state of a file; empty where its state cannot be told."""
     identity = file.found.identity or file.state
-    known = f"{__version__}\0{_FORM}\0{file.found.name}\0{identity}\0{max_frames}"
-    return sha256_text(known)[:32] if identity else ""
+    return sha256_text(f"{PROBED}\0{file.found.name}\0{identity}\0{max_frames}")[:32] if identity else ""
 
 
 def _read(file: FileRecord, known: Json) -> bool:

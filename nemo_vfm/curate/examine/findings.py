@@ -12,7 +12,6 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
-from nemo_vfm import __version__
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
@@ -24,7 +23,9 @@ from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.file_pictures import agreed_boxes
 from nemo_vfm.restore.letterbox import Box, Picture
 
-_FORM = 7  # of what is kept: findings of another form are not read
+#: Changed when frames that stages see are others, or are kept in another form: findings under another number are not
+#: read. What one stage or splitter alone computes has a number of its own, its class's `results_revision`.
+FRAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class Findings:
         stages: Mapping[str, Stage],
         decode: Decoding = "cpu",
     ) -> None:
-        base = [__version__, _FORM, splitter, side_px, *in_names(decode)]
+        base = [FRAMES, splitter, side_px, *in_names(decode)]
         self._thumbnails = thumbnails
         self._shots = Cache(folder / fingerprint("shots", *base))
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}

@@ -21,7 +21,10 @@ class Fingerprinted(Protocol):
 
 
 def settings(value: object) -> Json:
-    """A component's class and constructor arguments, as plain JSON values, all the way down."""
+    """A component's class and constructor arguments, as plain JSON values, all the way down.
+
+    A class whose results have changed says so by its attribute `results_revision`, a number above 1.
+    """
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
@@ -31,11 +34,16 @@ def settings(value: object) -> Json:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Fingerprinted):
-        return {"class": f"{type(value).__module__}.{type(value).__qualname__}", "fingerprint": value.fingerprint()}
+        return {**_class(value), "fingerprint": value.fingerprint()}
     arguments = vars(value) if hasattr(value, "__dict__") else {n: getattr(value, n) for n in _slots(value)}
-    name = f"{type(value).__module__}.{type(value).__qualname__}"
     # What begins with an underscore is what a component made of its settings, or loaded.
-    return {"class": name, **{key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}}
+    return {**_class(value), **{key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}}
+
+
+def _class(value: object) -> dict[str, Json]:
+    revision = getattr(type(value), "results_revision", 1)
+    name = {"class": f"{type(value).__module__}.{type(value).__qualname__}"}
+    return name if revision == 1 else {**name, "results_revision": revision}
 
 
 def _slots(value: object) -> list[str]:

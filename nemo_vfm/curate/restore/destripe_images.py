@@ -19,7 +19,7 @@ from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.files import atomic_path, is_full, read_json, sha256_text, write_bytes, write_json
-from nemo_vfm.core.storage.folder_walk import files_below, is_taken
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken, text_name
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Plane
@@ -97,9 +97,9 @@ class DestripeImages:
         fixed = self._fixed(files) if self.stack else None
         with bar("destripe", len(files), unit="files") as line:
             for file in files:
-                name = file.relative_to(root).as_posix()
+                name = text_name(file, root)
                 record = work / f"{sha256_text(name)[:16]}.json"
-                target = run.folder / "images" / name
+                target = run.folder / "images" / file.relative_to(root)
                 if not (record.is_file() and target.is_file() and read_json(record)["made_of"] == marks[file]):
                     write_json(record, {**self._one(file, target, fixed, record), "name": name, "made_of": marks[file]})
                 records.append(read_json(record))

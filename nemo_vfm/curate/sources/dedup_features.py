@@ -11,7 +11,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import sha256_text, write_bytes
+from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.examine.examine_file import thumbnail
@@ -64,8 +64,7 @@ class Remembering:
         return records, hashes
 
     def _caches(self) -> dict[str, Cache]:
-        stamps = {n: s.fingerprint() if isinstance(s, Learned) else fingerprint(s) for n, s in self.stages.items()}
-        return {name: Cache(self.work / sha256_text(stamp)[:16]) for name, stamp in stamps.items()}
+        return {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
 
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
         """Models are asked here, in one thread."""

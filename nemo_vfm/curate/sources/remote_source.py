@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import warn
@@ -19,6 +19,7 @@ from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_m
 
 _MAX_SIDECAR_BYTES = 64 << 20
 _AT_ONCE = 8
+_LONG_NAME = 200  # bytes; a file may have 255, and `.txt` comes behind a video's
 
 
 @no_component
@@ -44,7 +45,8 @@ class FetchedFile:
 
     def path(self, item: object_store.Item) -> Path:
         """Where a file will lie: another version of an object is another file."""
-        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / item.name
+        name = "/".join(map(_short, item.name.split("/")))
+        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
 
     def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
         """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
@@ -52,12 +54,11 @@ class FetchedFile:
         for item in others:
             stem, dot, suffix = item.name.rpartition(".")
             by_name[stem + dot + suffix.lower()].append(item)
-        wanted = [
-            (item, self.path(video).parent / item.name.rpartition("/")[2])
-            for video in videos
-            for name in sorted(texts_beside_media(video.name))
-            for item in by_name.get(name, [])
-        ]
+        wanted = []
+        for video in videos:
+            path = self.path(video)
+            for name, here in zip(texts_beside_media(video.name), texts_beside_media(path.name), strict=True):
+                wanted += [(item, path.with_name(here)) for item in by_name.get(name, [])[:1]]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
             list(threads.map(lambda pair: self._sidecar(*pair), wanted))
 
@@ -112,3 +113,8 @@ class FetchedFile:
             object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
         if path not in self._hashes:
             self._hashes[path] = sha256_file(path)
+
+
+def _short(part: str) -> str:
+    """A part of an object's name as the name of a file, which may not be as long."""
+    return part if len(part.encode()) <= _LONG_NAME else f"{sha256_text(part)[:32]}{PurePosixPath(part).suffix[:16]}"

@@ -90,8 +90,9 @@ class ShardClip:
         source = str(own.get("source_id") or self.entry.key)
         clip = KeyedClip(source, first, first + count, 0, count, Fraction(1) / Fraction(fps), self.key)
         scores, still = own.get("scores"), is_image(self.media())
+        named = str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}")
         record = ClipRecord(
-            clip, str(own.get("source") or f"{self.shards.folder}/{self.entry.shard}"), (Path(self.entry.shard),), fps,
+            clip, named.encode(errors="backslashreplace").decode(), (Path(self.entry.shard),), fps,
             int(facts["width"]), int(facts["height"]), 0 if still else round(count / fps * 1e6),
             scores=_plain(scores) if isinstance(scores, dict) else {}, is_image=still,
         )  # fmt: skip

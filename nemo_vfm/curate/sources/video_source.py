@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lists the videos and images of a folder, local or in an object store, in an order that depends on names alone."""
 
-import os
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import Literal, get_args
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.storage.folder_walk import is_taken, walk
+from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, text_name, walk
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -73,12 +72,14 @@ class Folder:
         if isinstance(root, Address):
             return self._stored(root)
         if root.is_file():
-            return [SourceFile(root, _name(root, root.parent), root=root.parent)]
+            return [SourceFile(root, text_name(root, root.parent), root=root.parent)]
         if not root.is_dir():
             raise UserError(f"{root} is not a folder or a file; give the folder that holds the videos or images")
-        found = sorted(_media(root, _SUFFIXES[self.take]), key=lambda f: f.name)
+        names: list[PurePath] = []
+        found = sorted(_media(root, _SUFFIXES[self.take], names), key=lambda f: f.name)
+        say_passed_over(root, names, _SUFFIXES["both"])
         if all(one.passed_over for one in found):
-            others = sum(1 for _ in _media(root, _SUFFIXES["both"])) - len(found)
+            others = sum(is_taken(name, _SUFFIXES["both"]) for name in names) - len(found)
             raise UserError(f"{root} holds no {_ONE[self.take]} file; {self._looked_for(others)}")
         return found
 
@@ -99,6 +100,8 @@ class Folder:
         ]
         if not videos:
             raise UserError(f"{root} holds no {_ONE[self.take]}; {self._looked_for()}")
+        if base == root:
+            say_passed_over(root, (PurePosixPath(item.name) for item in found), _SUFFIXES["both"])
         fetched = FetchedFile(base, self._into, int(self.max_fetched_gb * 1e9))
         fetched.fetch_sidecars(videos, found)
         return [
@@ -116,11 +119,12 @@ def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]
     return (root.parent, items(root.parent)) if one else (root, below)
 
 
-def _name(path: Path, root: Path) -> str:
-    """Its path below the root, for tables; bytes of a name that are no UTF-8 as `\\xff`, else nothing can hold it."""
-    return os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Iterator[SourceFile]:
+    """The files with one of these endings; `names` receives those of all files."""
 
+    def wanted(name: PurePath) -> bool:
+        names.append(name)
+        return is_taken(name, suffixes)
 
-def _media(root: Path, suffixes: frozenset[str]) -> Iterator[SourceFile]:
-    for path, why in walk(root, lambda name: is_taken(name, suffixes)):
-        yield SourceFile(path, _name(path, root), root=root, passed_over=why)
+    for path, why in walk(root, wanted):
+        yield SourceFile(path, text_name(path, root), root=root, passed_over=why)

@@ -23,6 +23,8 @@ class Bucket:
         num_frames: frames; 1 makes it a bucket of images.
         fps: frames per second after sampling in time; None keeps each clip's own rate.
         batch_size: samples of a global batch of this shape; None takes the data module's.
+        max_crop: the share of a picture that may be cut away, 0 to 1; what would lose more does not fit. A film of 9:16
+            loses 0.68 in a bucket of 16:9, and one of 10:1 loses 0.9 in a square.
     """
 
     width: int
@@ -30,6 +32,7 @@ class Bucket:
     num_frames: int
     fps: float | None = None
     batch_size: int | None = None
+    max_crop: float = 0.75
 
     def __post_init__(self) -> None:
         if min(self.width, self.height, self.num_frames) < 1:
@@ -40,6 +43,8 @@ class Bucket:
             frame_rate(self.fps, "a bucket's fps")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"a bucket's batch_size must be at least 1, got {self.batch_size}")
+        if not 0 <= self.max_crop <= 1:
+            raise ValueError(f"a bucket's max_crop must be between 0 and 1, got {self.max_crop}")
 
     def frames_needed(self, fps: float) -> int:
         """How many frames a clip of this rate must have."""
@@ -49,6 +54,11 @@ class Bucket:
         """Source frames a sampled frame; 1 where the rates agree within 1 %."""
         stride = fps / self.fps if self.fps is not None else 1.0
         return 1.0 if 1 / _FPS_TOLERANCE <= stride <= _FPS_TOLERANCE else stride
+
+    def crop(self, width: int, height: int) -> float:
+        """The share of a picture of this size that is cut away."""
+        shape, own = width / height, self.width / self.height
+        return round(1 - min(shape, own) / max(shape, own), 9)
 
 
 class Assigned(NamedTuple):
@@ -80,6 +90,7 @@ class Buckets:
             ("frame rate below every bucket", _fast_enough),
             ("too short for every bucket", _long_enough),
             ("too small for every bucket", _large_enough),
+            ("cropped too much by every bucket (max_crop)", _enough_left),
         ):
             reason = why
             fits = {name: bucket for name, bucket in fits.items() if keep(bucket, width, height, num_frames, fps)}
@@ -112,3 +123,7 @@ def _long_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: 
 
 def _large_enough(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
     return width >= bucket.width and height >= bucket.height
+
+
+def _enough_left(bucket: Bucket, width: int, height: int, num_frames: int, fps: float) -> bool:
+    return bucket.crop(width, height) <= bucket.max_crop

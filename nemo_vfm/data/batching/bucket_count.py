@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts how many clips fall into each bucket, why others fit none, and what those lack."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Miss:
         frames: how many more frames it would need.
         pixels: how many more pixels, of width and of height.
         fps: the least frame rate it would need; None where its own is enough.
+        crop: the share of its picture that would be cut away; None where that is no more than the bucket allows.
     """
 
     bucket: str | None
@@ -52,6 +54,7 @@ class Miss:
     frames: int = 0
     pixels: tuple[int, int] = (0, 0)
     fps: float | None = None
+    crop: float | None = None
 
     def __str__(self) -> str:
         """Such as `12 more frames`."""
@@ -61,6 +64,7 @@ class Miss:
             *([f"{width} more pixels of width"] if width else []),
             *([f"{height} more pixels of height"] if height else []),
             *([f"{self.fps:g} frames per second"] if self.fps is not None else []),
+            *([f"a max_crop of {math.ceil(self.crop * 100) / 100:g}"] if self.crop is not None else []),
         ]
         return " and ".join(parts) or "a bucket of its kind"
 
@@ -83,7 +87,10 @@ def _miss(name: str, bucket: Bucket, shape: Shape) -> Miss:
     ratios = [frames / shape.num_frames, bucket.width / shape.width, bucket.height / shape.height]
     ratios += [bucket.fps / shape.fps] if slow and bucket.fps is not None else []
     pixels = (max(0, bucket.width - shape.width), max(0, bucket.height - shape.height))
-    return Miss(name, max(ratios), max(0, frames - shape.num_frames), pixels, bucket.fps if slow else None)
+    crop = bucket.crop(shape.width + pixels[0], shape.height + pixels[1])
+    ratios.append((1 - bucket.max_crop) / (1 - crop))
+    fps, crop_needed = bucket.fps if slow else None, crop if crop > bucket.max_crop else None
+    return Miss(name, max(ratios), max(0, frames - shape.num_frames), pixels, fps, crop_needed)
 
 
 def count_buckets(shapes: Iterable[Shape], buckets: Buckets) -> Json:

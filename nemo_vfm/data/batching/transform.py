@@ -5,6 +5,7 @@
 Shape letters: T frames, H height, W width, C colour channels.
 """
 
+from functools import cache
 from pathlib import Path
 
 import cv2
@@ -15,6 +16,8 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.video.decode import Decoder, check_size, open_video
 from nemo_vfm.data.video.image_file import rgb_pixels
+
+_PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def frame_indices(num_frames: int, fps: float, bucket: Bucket) -> list[int]:
@@ -104,19 +107,47 @@ def decode_image(data: bytes) -> Frames:
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """(width, height) from the header alone, so that a bomb is refused before it is unpacked.
+    """(width, height), turned upright, without decoding, so that a bomb is refused before it is unpacked.
 
     Raises:
         DataError: neither PNG nor JPEG, or the header is damaged.
     """
-    if data[:8] == b"\x89PNG\r\n\x1a\n" and len(data) >= 24:
-        return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    if data[:8] == _PNG and len(data) >= 24:
+        stored = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+        return _upright(stored, *_tiny(".png", 33), _png_exif(data))
     if data[:2] == b"\xff\xd8":
-        position = 2
+        position, exif = 2, list[bytes]()
         while position + 9 <= len(data) and data[position] == 0xFF:
             marker, length = data[position + 1], int.from_bytes(data[position + 2 : position + 4], "big")
             if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):  # start of frame
                 height, width = data[position + 5 : position + 7], data[position + 7 : position + 9]
-                return int.from_bytes(width, "big"), int.from_bytes(height, "big")
+                stored = int.from_bytes(width, "big"), int.from_bytes(height, "big")
+                return _upright(stored, *_tiny(".jpg", 2), b"".join(exif))
+            if marker == 0xE1:
+                exif.append(data[position : position + 2 + length])
             position += 1 if marker == 0xFF else 2 + length
     raise DataError(f"an image of {len(data):,} bytes is neither a complete PNG nor a complete JPEG")
+
+
+def _png_exif(data: bytes) -> bytes:
+    """The chunk with the Exif tags, which may stand behind the picture; empty where there is none."""
+    position = len(_PNG)
+    while position + 12 <= len(data):
+        end = position + 12 + int.from_bytes(data[position : position + 4], "big")
+        if data[position + 4 : position + 8] == b"eXIf":
+            return data[position:end]
+        position = end
+    return b""
+
+
+def _upright(stored: tuple[int, int], before: bytes, after: bytes, exif: bytes) -> tuple[int, int]:
+    """The size, its sides exchanged where the decoder turns a picture of 2x1 pixels with these tags on its side."""
+    picture = cv2.imdecode(np.frombuffer(before + exif + after, np.uint8), cv2.IMREAD_COLOR) if exif else None
+    return stored[::-1] if picture is not None and picture.shape[0] > picture.shape[1] else stored
+
+
+@cache
+def _tiny(suffix: str, split: int) -> tuple[bytes, bytes]:
+    """A file of 2x1 pixels in two parts, between which tags may stand."""
+    data = cv2.imencode(suffix, np.zeros((1, 2, 3), np.uint8))[1].tobytes()
+    return data[:split], data[split:]

@@ -5,11 +5,11 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.core.storage.folder_walk import files_below, is_taken
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken, say_passed_over
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import TRAINED_IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from nemo_vfm.data.shards.shard_files import Entry
@@ -86,7 +86,14 @@ def media_files(root: Path) -> list[Path]:
     """
     if not root.is_dir():
         raise UserError(f"{root} is not a folder; give the folder that holds the videos")
-    found = files_below(root, lambda name: is_taken(name, VIDEO_SUFFIXES | TRAINED_IMAGE_SUFFIXES))
+    taken, names = VIDEO_SUFFIXES | TRAINED_IMAGE_SUFFIXES, list[PurePath]()
+
+    def wanted(name: PurePath) -> bool:
+        names.append(name)
+        return is_taken(name, taken)
+
+    found = files_below(root, wanted)
+    say_passed_over(root, names, taken)
     if not found:
         raise UserError(f"{root} holds no video or image; looked for names ending in .mp4, .mkv, .webm, .png ...")
     return found

@@ -5,6 +5,7 @@
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.storage.folder_walk import text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Buckets
@@ -69,7 +70,7 @@ class VideoFolder(Feed):
         self.index = None if index is None else local(index, "the index of a folder of videos")
 
     def _samples(self) -> Samples:
-        paths = {path.relative_to(self.path).as_posix(): path for path in media_files(self.path)}
+        paths = {text_name(path, self.path): path for path in media_files(self.path)}
         facts = facts_of_files(paths, self.index)
         return FileSet(
             self.path, [Captioned(name, path, caption_beside(path, self.path)) for name, path in paths.items()], facts

@@ -57,7 +57,8 @@ def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, 
     tokens = [
         (name, number(values.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))
     ]
-    return facts + [(name, exact(count)) for name, count in tokens if count]
+    cut = [("cut at a limit", exact(number(values.get("truncated")) or 0))] if values.get("truncated") else []
+    return facts + cut + [(name, exact(count)) for name, count in tokens if count]
 
 
 def _failures(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:

@@ -7,14 +7,14 @@ from typing import Any
 from urllib.parse import quote
 
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, figure, number, words
+from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 
 ORDER = 30
 BUDGET_MB = 3.0
 Row = dict[str, Any]
-MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED = 6, 6, 6, 20
+MAX_KEPT, MAX_A_RULE, MAX_PAIRS, MAX_FAILED, MAX_STAGES = 6, 6, 6, 20, 12
 MAX_LISTED = 2000  # lines, with links to the pictures in the run folder: the page itself has no room for all of these
 
 _SHEETS = """
@@ -65,6 +65,14 @@ _SHEETS = """
 {% endfor %}
 </div></details>
 {% endif %}
+{% for group in nearest %}
+<details><summary>{{ group.title }} <span class="count">{{ group.count }}</span></summary>
+<div class="pairs">
+{% for stays, goes in group.pairs %}
+<div class="pair">{{ clip(stays) }}{{ clip(goes) }}</div>
+{% endfor %}
+</div></details>
+{% endfor %}
 {% if failed %}
 <details><summary>Failed <span class="count">{{ failed_count }}</span></summary>
 <div class="scroll"><table>
@@ -83,10 +91,17 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step in run.having("scores.parquet"):
         rows = run.read_rows(step.folder / "scores.parquet")
         if rows:
-            yield _section(step, rows, run.rules(step), media)
+            nearest = mapping(run.read_json(step.folder / "nearest_pairs.json"))
+            yield _section(step, rows, run.rules(step), nearest, media)
 
 
-def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping[str, Any]], media: Media) -> Section:
+def _section(
+    step: Step,
+    rows: list[Row],
+    rules: Mapping[str, Mapping[str, Any]],
+    nearest: Mapping[str, Any],
+    media: Media,
+) -> Section:
     look = _Look(step, rules, media)
     kept = [row for row in rows if row.get("decision") == "kept"]
     dropped = [row for row in rows if row.get("decision") == "dropped"]
@@ -104,6 +119,9 @@ def _section(step: Step, rows: list[dict[str, Any]], rules: Mapping[str, Mapping
         "dropped": sheets,
         "pairs": [(look.clip(a, "kept"), look.clip(b)) for a, b in spread(twins, MAX_PAIRS)],
         "pairs_count": shown_of(MAX_PAIRS, len(twins)),
+        "nearest": [
+            look.nearest(mapping(found), kept) for found in list(nearest.values())[:MAX_STAGES] if _has_pairs(found)
+        ],
         "failed": [_failure(row) for row in failed[:MAX_FAILED]],
         "failed_count": shown_of(MAX_FAILED, len(failed)),
     }
@@ -142,6 +160,21 @@ class _Look:
             "id": clean(str(row.get("clip_id") or ""), 100)[:8],
         }
 
+    def nearest(self, found: Mapping[str, Any], kept: Sequence[Row]) -> dict[str, Any]:
+        """Kept pairs of which a threshold below would drop the second clip, the most alike first."""
+        by_id = {str(row.get("clip_id")): row for row in kept}
+        column, limit = str(found.get("column")), number(found.get("above"))
+        pairs = [mapping(pair) for pair in listing(found.get("pairs"))]
+        told = [(str(pair.get("stays")), str(pair.get("goes")), figure(number(pair.get("likeness")))) for pair in pairs]
+        known = [one for one in told if one[0] in by_id and one[1] in by_id]
+        against = "" if limit is None else f", below {figure(limit)}"
+        shown = [
+            (self.clip(by_id[stays], "kept"), self.clip(by_id[goes], f"{alike}{against}"))
+            for stays, goes, alike in known[:MAX_PAIRS]
+        ]
+        title = f"Kept, most alike by {words(clean(column, 60))}: a threshold below would drop the second of each pair"
+        return {"title": title, "count": shown_of(MAX_PAIRS, len(known)), "pairs": shown}
+
     def _reason(self, row: Mapping[str, Any]) -> str:
         """The score that decided, against its threshold."""
         rule = self._rules.get(str(row.get("rule")), {})
@@ -150,6 +183,10 @@ class _Look:
         if value is None or limit is None:
             return "" if row.get("decision") == "kept" else _said(row)
         return f"{words(clean(score, 40))} {figure(value)} {clean(str(rule.get('op')), 2)} {figure(limit)}"
+
+
+def _has_pairs(found: Any) -> bool:
+    return bool(listing(mapping(found).get("pairs")))
 
 
 def _said(row: Mapping[str, Any]) -> str:

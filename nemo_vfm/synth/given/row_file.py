@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import math
+import os
 import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -15,7 +16,7 @@ from typing import IO, Any, NoReturn, cast
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage import files
-from nemo_vfm.core.storage.folder_walk import files_below
+from nemo_vfm.core.storage.folder_walk import files_below, text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.row_source import GivenRow
@@ -56,11 +57,11 @@ class RowFile:
         if self.path.is_file():
             if not _is_rows(self.path.name):
                 raise UserError(f"{self.path} is not a file of rows; known are {', '.join(_ENDINGS)}")
-            return [(self.path.name, self.path)]
+            return [(text_name(self.path, self.path.parent), self.path)]
         found = files_below(self.path, lambda name: _is_rows(name.name)) if self.path.is_dir() else []
         if not found:
             raise UserError(f"there is no file of rows in {self.path}; looked for {', '.join(_ENDINGS)}")
-        return [(path.relative_to(self.path).as_posix(), path) for path in found]
+        return [(text_name(path, self.path), path) for path in found]
 
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
         most, number = int(self.max_row_mb * 1e6), 0
@@ -138,7 +139,7 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
 
     number = 0
     try:
-        with pyarrow.parquet.ParquetFile(path) as table:
+        with pyarrow.OSFile(os.fsencode(path)) as file, pyarrow.parquet.ParquetFile(file) as table:
             for batch in table.iter_batches(batch_size=_ROWS_AT_ONCE):
                 for row in batch.to_pylist():
                     number += 1

@@ -70,6 +70,42 @@ def test_answers_in_another_order_reach_their_own_clips(tmp_path):
     assert {r.caption_by for r in records} == {"parrot"}
 
 
+class Says:
+    """A captioner that has a text for every clip."""
+
+    def __init__(self, text):
+        self.text = text
+
+    def caption(self, record):
+        return self.text, "sidecar"
+
+
+def test_a_given_caption_is_kept_whole_or_counted_as_cut(tmp_path):
+    text = " ".join(["word"] * 6000)[:-1]
+    assert len(text) == 29_998
+    (clip,) = records = [record(1)]
+    report = write(records, tmp_path, said=Says(text)).to_json()
+    assert clip.caption == text and report["truncated"] == 0
+    report = write(records, tmp_path, said=Says(text * 7)).to_json()
+    assert len(clip.caption) <= 100_000 and clip.caption == (text * 7)[: len(clip.caption)]
+    assert report["truncated"] == 1 and clip.caption_facts["caption_status"] == "truncated"
+
+
+def test_a_models_caption_that_was_cut_is_counted_whoever_cut_it(tmp_path):
+    long, short = "word " * 2000, "word " * 300
+    for number, (text, status, size) in enumerate(
+        [(long, "success", 256), (short, "truncated", 256), (short, "success", 2)]
+    ):
+        wrong = lambda caption, text=text, status=status: replace(caption, text=text, status=status)  # noqa: E731
+        (clip,) = records = [record(1)]
+        report = write(records, tmp_path / str(number), parrot=Parrot(wrong=wrong, size=size)).to_json()
+        assert report["truncated"] == 1 and clip.caption_facts["caption_status"] == "truncated"
+        assert len(clip.caption) <= 8000 and clip.caption.endswith("word")
+    (clip,) = records = [record(1)]
+    report = write(records, tmp_path / "whole", parrot=Parrot(), shout=Shout()).to_json()
+    assert report["truncated"] == 0 and clip.caption_facts["caption_status"] == "success"
+
+
 @pytest.mark.parametrize("wrong", ["0" * 32, ""], ids=["of another clip", "of nothing"])
 def test_an_answer_that_nobody_asked_for_stops_the_run_and_leaves_nothing_behind(tmp_path, wrong):
     swapped = Parrot(wrong=lambda caption: replace(caption, key=wrong + caption.key[32:]))

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nemo_vfm.core.sanitize import MAX_CHARS, clean
-from nemo_vfm.curate.caption.caption_writer import write_captions
+from nemo_vfm.curate.caption.caption_writer import MAX_GIVEN_CHARS, write_captions
 from nemo_vfm.curate.output.write_outputs import write_scores, write_shards
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
@@ -69,7 +69,8 @@ def test_shards_tables_and_lists_survive_it(tmp_path, text):
     with tarfile.open(tar) as archive:
         names = archive.getnames()
         told = json.loads(archive.extractfile(f"{clip.id}.json").read())
-        assert archive.extractfile(f"{clip.id}.txt").read().decode() == told["caption"] == one.caption == clean(text)
+        assert archive.extractfile(f"{clip.id}.txt").read().decode() == told["caption"] == one.caption
+    assert one.caption == clean(text, MAX_GIVEN_CHARS)
     assert {name.partition(".")[0] for name in names} == {clip.id} and len(names) == 3
     write_scores(tmp_path / "scores.parquet", records, [])
     assert pq.read_table(tmp_path / "scores.parquet").column("caption").to_pylist() == [one.caption]

@@ -4,6 +4,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -85,6 +86,16 @@ def test_an_image_without_stripes_keeps_every_byte_and_what_is_left_out_is_said(
     assert outcome.figures["failed"] == 1 and "cut short" in outcome.summary
     said = " ".join(capsys.readouterr().err.split())
     assert "1 .txt" in said and "cut.png" in said
+
+
+def test_an_image_of_any_name_is_written_under_that_name(tmp_path, spots):
+    (tmp_path / "in").mkdir()
+    picture = cv2.imencode(".png", spots[1])[1].tobytes()
+    for name in (b"caf\xe9.png", b"n" * 251 + b".png"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "in") + b"/" + name)).write_bytes(picture)
+    outcome = destripe(tmp_path / "run", tmp_path / "in")
+    assert outcome.figures["failed"] == 0 and outcome.figures["files"] == 2
+    assert files_of(tmp_path / "run/images").keys() == files_of(tmp_path / "in").keys()
 
 
 def test_no_images_and_none_that_can_be_read_end_in_an_error(tmp_path):
