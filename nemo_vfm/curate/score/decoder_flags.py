@@ -18,6 +18,8 @@ class DecoderFlags:
     `transfer` is pq or hlg where a frame was HDR, which has been tone-mapped, and else sdr.
     """
 
+    results_revision = 2
+
     def columns(self) -> Sequence[str]:
         """The four scores."""
         return ("corrupt_ratio", "interlaced_ratio", "repeated_ratio", "transfer")

@@ -58,7 +58,8 @@ class FetchedFile:
         for video in videos:
             path = self.path(video)
             for name, here in zip(texts_beside_media(video.name), texts_beside_media(path.name), strict=True):
-                wanted += [(item, path.with_name(here)) for item in by_name.get(name, [])[:1]]
+                items = by_name.get(name, [])[:1]
+                wanted += [(item, path.with_name(here).with_suffix(Path(item.name).suffix)) for item in items]
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
             list(threads.map(lambda pair: self._sidecar(*pair), wanted))
 
