@@ -16,6 +16,7 @@ from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
 from nemo_vfm.data.shards.shard_files import Entry
 from nemo_vfm.data.shards.tar_stream import Raw
+from nemo_vfm.data.video.decode import Decoder
 
 
 class RawReader:
@@ -24,12 +25,14 @@ class RawReader:
     Args:
         bucket: what videos and pictures are cut to; None takes the shape of the first latents.
         first: some samples; the first good one says what all look like.
+        decoder: who reads videos.
 
     Raises:
         DataError: none of them is good.
     """
 
-    def __init__(self, bucket: Bucket | None, first: Iterable[Raw]) -> None:
+    def __init__(self, bucket: Bucket | None, first: Iterable[Raw], decoder: Decoder) -> None:
+        self._decoder = decoder
         self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
         if bucket is not None:
             shape = (3, bucket.num_frames, bucket.height, bucket.width)
@@ -54,7 +57,7 @@ class RawReader:
 
     def _loading(self, raw: Raw) -> Loading:
         one = _One(raw)
-        return CachedLatents(one, None) if self._buckets is None else Media(one, self._buckets)
+        return CachedLatents(one, None) if self._buckets is None else Media(one, self._buckets, self._decoder)
 
 
 class _One:
