@@ -23,7 +23,6 @@ from nemo_vfm.data.video.media_info import facts_of_files
 _MAX_LINE_BYTES = 1 << 20
 
 
-@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoTable(Feed):
     """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
