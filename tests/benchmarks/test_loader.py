@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that ranks with shared fetching move the formula's bytes, and that every part of the loader benchmark runs."""
+"""Tests that ranks with shared fetching move the formula's bytes, and that benchmarks of loading and decoding run."""
 
 from pathlib import Path
 
@@ -30,3 +30,10 @@ def test_every_part_gives_its_figures(tmp_path: Path):
     figures = figures_of("loader", "--quick", "--rounds", "1", folder=tmp_path)
     assert figures["samples_per_s_ratio"] > 1 and figures["energon_samples_per_s_ratio"] > 1
     assert {"resume_ratio", "video_clips_per_s_ratio", "video_clips_per_cpu_s_ratio"} <= figures.keys()
+
+
+@pytest.mark.slow
+def test_the_quick_benchmark_of_decoders_gives_the_time_of_each(tmp_path: Path):
+    (figures,) = figures_of("decoders", "--quick", "--rounds", "1", folder=tmp_path).values()
+    assert "pyav" in figures and figures.keys() <= {"pyav", "decord", "torchcodec"}
+    assert all(one["once_ms"] > 0 and one["again_ms"] > 0 for one in figures.values())

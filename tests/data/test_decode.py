@@ -5,6 +5,8 @@
 import io
 import multiprocessing
 import struct
+import sys
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,20 +18,27 @@ from av.stream import Disposition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import DataError, MissingPackage, UserError
 from nemo_vfm.core.optional import available
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
-from nemo_vfm.data.video import pyav_reader
+from nemo_vfm.data.video import decode, pyav_reader
 from nemo_vfm.data.video.codecs import open_encoder
-from nemo_vfm.data.video.decode import VideoInfo, holes_in, open_video
+from nemo_vfm.data.video.decode import Decoder, VideoInfo, holes_in, open_video
 from nemo_vfm.data.video.deinterlace import progressive
+from nemo_vfm.data.video.library_reader import LibraryReader
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.data.conftest import moving, mp4
+from tests.support import mutations
 from tests.support.awkward import film, index_in_front, interlaced, with_hole
 from tests.support.broadcast import barcoded, numbers_of
 from tests.support.films import pan, write_film
+from tests.support.mutations import turned
 
 needs_decord = pytest.mark.skipif(not available("decord"), reason="decord is not installed")
+LIBRARIES = [
+    pytest.param(name, marks=pytest.mark.skipif(not available(name), reason=f"{name} is not installed"))
+    for name in ("decord", "torchcodec")
+]
 
 
 def encoded(codec: str, container: str, num_frames: int = 12, **options: str) -> bytes:
@@ -45,9 +54,9 @@ def encoded(codec: str, container: str, num_frames: int = 12, **options: str) ->
     return file.getvalue()
 
 
-def check_agreement(source: Path | bytes) -> VideoInfo:
+def check_agreement(source: Path | bytes, library: Decoder) -> VideoInfo:
     """Same info, and same pixels whichever reader gives them and in whichever order."""
-    with open_video(source, "pyav") as base, open_video(source, "decord") as fast:
+    with open_video(source, "pyav") as base, open_video(source, library) as fast:
         info = base.info()
         assert info == fast.info()
         assert len(info.pts) == info.num_frames and list(info.pts) == sorted(set(info.pts))
@@ -62,51 +71,117 @@ def check_agreement(source: Path | bytes) -> VideoInfo:
     return info
 
 
-@needs_decord
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     "name",
     ["crush_027.mp4", "dashcam_6.mp4", "flipping_a_pancake.mkv", "sintel_trailer_10s.mp4", "unordered.mov",
      "video_0.mov", "video_90.mov", "video_180.mov", "video_270.mov"],
 )  # fmt: skip
 @pytest.mark.slow
-def test_decoders_agree_on_real_videos(name: str, real_videos: Path) -> None:
-    check_agreement(real_videos / name)
+def test_decoders_agree_on_real_videos(name: str, library: Decoder, real_videos: Path) -> None:
+    check_agreement(real_videos / name, library)
 
 
-@needs_decord
+@pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
     ("codec", "container"), [("libx264", "mp4"), ("libx264", "mpegts"), ("libvpx-vp9", "webm"), ("mpeg4", "avi")]
 )
-def test_decoders_agree_on_other_codecs(codec: str, container: str) -> None:
-    assert check_agreement(encoded(codec, container)).num_frames == 12
+def test_decoders_agree_on_other_codecs(codec: str, container: str, library: Decoder) -> None:
+    assert check_agreement(encoded(codec, container), library).num_frames == 12
 
 
-@needs_decord
-def test_decoders_agree_on_our_own_films() -> None:
-    info = check_agreement(mp4(31, 64, 80, 30000 / 1001))
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_decoders_agree_on_our_own_films(library: Decoder) -> None:
+    info = check_agreement(mp4(31, 64, 80, 30000 / 1001), library)
     assert info.time_base * (info.pts[1] - info.pts[0]) == Fraction(1001, 30000)
     assert info.duration_s == pytest.approx(31 * 1001 / 30000)
 
 
-@needs_decord
-def test_frames_are_found_across_many_keyframes() -> None:
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_frames_are_found_across_many_keyframes(library: Decoder) -> None:
     film = encoded("libx264", "mp4", 60, g="7", bf="3")
-    with open_video(film, "pyav") as base, open_video(film, "decord") as fast:
+    with open_video(film, "pyav") as base, open_video(film, library) as fast:
         whole = np.stack(list(base.frames()))
         order = np.random.default_rng(0).permutation(60).tolist()
         assert (base.read(order) == whole[order]).all()
         assert all((base.read([index])[0] == whole[index]).all() for index in order[:12])
         assert np.abs(fast.read(order).astype(int) - whole[order]).max() <= 2
+        assert isinstance(fast, LibraryReader) and fast._reader is not None, "PyAV stood in"
 
 
-def test_a_codec_decord_cannot_read_goes_to_pyav_and_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    film = encoded("libsvtav1", "mp4", preset="12")
-    with open_video(film) as reader:
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_film_on_its_head_is_turned_whatever_its_first_frame_shows(library: Decoder) -> None:
+    for first in (0, 1):
+        frames = moving(12, 64, 96)
+        frames[0] *= np.uint8(first)
+        source = turned(film(frames), over=True)
+        with open_video(source, "pyav") as base, open_video(source, library) as other:
+            assert base.info().rotation_deg == 180
+            assert np.abs(base.read([6, 0]).astype(int) - other.read([6, 0])).max() <= 2
+
+
+def test_unless_another_is_named_pyav_reads() -> None:
+    with open_video(mp4()) as reader:
         assert type(reader).__name__ == "PyAVReader"
-        assert (reader.info().num_frames, reader.info().codec) == (12, "av1")
-        assert reader.read([11, 0]).shape == (2, 64, 96, 3)
-    with pytest.raises(UserError, match="decord"):
-        open_video(film, "decord")
+
+
+@needs_decord
+def test_what_a_named_library_cannot_read_pyav_reads_and_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(decode, "warn_once", said.append)
+    for source in (encoded("libsvtav1", "mp4", preset="12"), fields()):
+        with open_video(source, "decord") as reader:
+            count = reader.info().num_frames
+            assert (reader.read([count - 1, 0]) == open_video(source).read([count - 1, 0])).all()
+    assert [text.rpartition(": ")[2] for text in said] == ["codec av1", "interlaced frames"]
+
+
+@pytest.mark.parametrize("library", ["decord", "torchcodec"])
+def test_a_library_that_is_named_and_not_installed_is_an_error(
+    library: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, library, None)
+    monkeypatch.setitem(sys.modules, f"{library}.decoders", None)
+    with open_video(mp4(), library) as reader, pytest.raises(MissingPackage, match=f"pip install .*{library}"):
+        reader.read([0])
+
+
+def test_torchcodec_without_ffmpeg_is_an_error_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torchcodec").mkdir()
+    (tmp_path / "torchcodec" / "__init__.py").write_text("raise RuntimeError('Could not load libtorchcodec')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchcodec"]:
+        monkeypatch.delitem(sys.modules, name)
+    with open_video(mp4(), "torchcodec") as reader, pytest.raises(MissingPackage, match="apt install ffmpeg"):
+        reader.read([0])
+
+
+def test_any_frame_of_a_short_program_stream_is_read_alone() -> None:
+    with open_video(mutations.film("mpeg", "mpeg2video", size=(128, 96))) as reader:
+        whole = np.stack(list(reader.frames()))
+        for index in range(24):
+            assert (reader.read([index])[0] == whole[index]).all(), index
+
+
+@pytest.mark.parametrize("step", [5, 9, 13, 30])
+def test_far_frames_are_found_by_seeking_and_near_ones_by_decoding_on(
+    step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded = []
+    decode = PyAVReader._decode
+
+    def counted(self: PyAVReader, info: VideoInfo, key: int) -> Iterator[tuple[int, av.VideoFrame]]:
+        for one in decode(self, info, key):
+            decoded.append(one[0])
+            yield one
+
+    with open_video(encoded("libx264", "mp4", 120, g="12", bf="2"), "pyav") as reader:
+        whole = np.stack(list(reader.frames()))
+        monkeypatch.setattr(PyAVReader, "_decode", counted)
+        wanted = range(step, 120, step)
+        assert (reader.read(wanted) == whole[step::step]).all()
+    to_keys = sum(index % 12 + 1 for index in wanted)
+    assert len(decoded) <= min(120, to_keys + 5 * len(wanted)), "more than keyframes and seeks explain"
 
 
 @pytest.mark.parametrize(("name", "turned"), [("video_0.mov", 0), ("video_90.mov", 270), ("video_270.mov", 90)])
@@ -149,7 +224,7 @@ def test_of_a_film_that_is_cut_short_every_whole_frame_is_there(frames_between: 
     for tenth in range(10):
         cut = begin + 2000 + (len(film) - begin - 2000) * tenth // 10 - 1
         packets = sum(packet.size > 0 for packet in demuxed(film[:cut]))
-        for decoder in ("pyav", "auto"):
+        for decoder in ("pyav", "auto", "decord"):
             with open_video(film[:cut], decoder) as reader:
                 info = reader.info()
                 assert info.num_frames + info.missing_frames == 114
@@ -344,11 +419,11 @@ def _frame_in_child(reader, queue) -> None:
     queue.put(reader.read([5])[0].tobytes())
 
 
-@needs_decord
+@pytest.mark.parametrize("decoder", ["auto", *LIBRARIES])
 @pytest.mark.parametrize("as_bytes", [True, False])
-def test_a_reader_survives_a_fork(as_bytes: bool, tmp_path: Path) -> None:
+def test_a_reader_survives_a_fork(as_bytes: bool, decoder: Decoder, tmp_path: Path) -> None:
     (tmp_path / "a.mp4").write_bytes(mp4())
-    reader = open_video(mp4() if as_bytes else tmp_path / "a.mp4")
+    reader = open_video(mp4() if as_bytes else tmp_path / "a.mp4", decoder)
     expected = reader.read([5])[0].tobytes()
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
@@ -493,9 +568,6 @@ def test_of_several_streams_the_default_one_is_taken_or_else_the_largest_and_nev
             with open_video(film, decoder) as reader:
                 assert (reader.info().width, reader.info().height, reader.info().num_frames) == (*right, 12)
                 assert reader.read([0, 11]).shape == (2, right[1], right[0], 3)
-        if available("decord"):
-            with pytest.raises(UserError, match="several streams of pictures"):
-                open_video(film, "decord")
 
 
 def of_streams(sizes: list[tuple[int, int]], default: int | None, kind: str) -> bytes:

@@ -20,13 +20,17 @@ from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
 from nemo_vfm.curate.output.training_window import training_windows
+from nemo_vfm.data.batching import transform
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
+from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.shard_data import ShardData
+from nemo_vfm.data.sources.streamed import StreamedTars
 from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable, rows_of
 from nemo_vfm.data.video import media_info
+from nemo_vfm.data.video.decode import Decoder, open_video
 from nemo_vfm.data.video.given_frames import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
@@ -295,3 +299,27 @@ def test_a_folder_may_be_a_source_of_a_blend(folder: Path) -> None:
     blend = Blend(sources={"files": Source(data_of(folder))})
     blend.start(seed=1, first_batch=0)
     assert len({key for batch in islice(blend.train_dataloader(), 8) for key in batch.keys}) == 7
+
+
+@pytest.mark.parametrize("decoder", ["auto", "pyav", "decord", "torchcodec"])
+def test_the_named_decoder_reads_the_videos_of_every_source(
+    decoder: Decoder, films: list[bytes], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = write_table(tmp_path / "t.csv", [{"file": "a.mp4", "said": ""}])
+    with ShardWriter(tmp_path / "shards", samples_per_shard=1) as writer:
+        writer.write("one", {"mp4": films[0]}, {"width": 80, "height": 64, "num_frames": 12, "fps": 8.0})
+    asked: list[Decoder] = []
+    monkeypatch.setattr(transform, "open_video", lambda source, how: asked.append(how) or open_video(source, "pyav"))
+    sources = (
+        data_of(folder / "deep", batch_size=1, decoder=decoder),
+        VideoTable(
+            path=table, buckets=SHAPES, batch_size=1, video="file", caption="said", root=folder, decoder=decoder
+        ),
+        ShardData(shards=tmp_path / "shards", buckets=SHAPES, batch_size=1, decoder=decoder),
+        StreamedTars(tars=tmp_path / "shards", bucket=SHAPES.buckets["film"], batch_size=1, decoder=decoder),
+    )
+    for data in sources:
+        asked.clear()
+        data.start(seed=0, first_batch=0)
+        assert float(next(iter(data.train_dataloader())).weight_B[0]) == 1
+        assert asked == [decoder], type(data).__name__

@@ -114,9 +114,10 @@ def _put(film_: bytes, place: int, value: bytes) -> bytes:
     return film_[:place] + value + film_[place + len(value) :]
 
 
-def turned(film_: bytes) -> bytes:
-    """A film whose header says that it lies on its side."""
-    matrix = struct.pack(">9i", 0, 1 << 16, 0, -(1 << 16), 0, 0, 0, 0, 1 << 30)
+def turned(film_: bytes, *, over: bool = False) -> bytes:
+    """A film whose header says that it lies on its side, or stands on its head."""
+    across, down = (-(1 << 16), 0) if over else (0, 1 << 16)
+    matrix = struct.pack(">9i", across, down, 0, -down, across, 0, 0, 0, 1 << 30)
     return _put(film_, _inside(film_, b"tkhd") + 40, matrix)
 
 

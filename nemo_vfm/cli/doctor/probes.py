@@ -100,8 +100,8 @@ def pyav_decodes() -> str:
 
 
 def decord_decodes() -> str:
-    """The fast reader, on the clip."""
-    decord = require("decord", purpose="Reading scattered frames quickly")
+    """decord, on the clip."""
+    decord = require("decord", purpose="Decoding with decord")
     clip, codec = _any_clip()
     _compare(decord.VideoReader(io.BytesIO(clip), num_threads=1).get_batch([0, 1]).asnumpy())
     return f"decord {decord.__version__} read two frames of {codec}"

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from nemo_vfm.curate.split.finder import Gradual
 from nemo_vfm.curate.split.glance import Glance
-from nemo_vfm.curate.split.wipe import WipeLimits, order_of, wipe_strangeness
+from nemo_vfm.curate.split.wipe import WipeLimits, sweep_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
-_NEAR_HALF = 0.15  # what a wipe's strangeness for a dissolve may be off: looking closer costs much more
 _LOOKS = 4  # for wipes, in half of a scale's length: the middle of a longer one lasts longer
 APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what looks like one
 
@@ -133,9 +132,12 @@ class Dissolves:
             return 1.0
         strangeness = _distance(glances[place].thumbnail_D, (before + after) * np.float32(0.5)) / jump
         if strangeness > limits.strangeness:
-            # Half way through a wipe every cell is half the way from the mean of before and after.
-            wiped = self._count % max(1, half // _LOOKS) == 0 and abs(strangeness - 0.5) <= _NEAR_HALF
-            return self._wiped(self._wipes, place, half) if wiped and self._wipes is not None else 1.0
+            if self._wipes is None or self._count % max(1, half // _LOOKS):
+                return 1.0
+            # A cell as it was before or will be after is half the way from their mean, and others are off by their
+            # strangeness at most: cheaper to know.
+            off = abs(strangeness - 0.5)
+            return self._wiped(self._wipes, place, half) if off <= self._wipes.strangeness else 1.0
         far = _distance(glances[place - 2 * half].thumbnail_D, before)
         drift = (far + _distance(glances[place + 2 * half].thumbnail_D, after)) / jump
         most = min(limits.still + drift / 4, limits.strangeness - limits.drift * drift)
@@ -158,11 +160,12 @@ class Dissolves:
         strangeness, changed = wipe_strangeness(start, middle, stop)
         if strangeness > limits.strangeness or not limits.balance <= changed <= 1 - limits.balance:
             return 1.0
-        score = min(self._limits.strangeness, abs(changed - 0.5) + strangeness / 2)
-        if (self._run and score >= min(self._run)[0]) or not self._differ(start, stop):
+        if (self._run and strangeness / 2 >= min(self._run)[0]) or not self._differ(start, stop):
             return 1.0
-        order = order_of(list(islice(self._glances, place - half, place + half + 1)))
-        return score if order >= limits.order else 1.0
+        sweep = sweep_of(list(islice(self._glances, place - half, place + half + 1)))
+        if sweep.order < limits.order or sweep.explained < limits.explained:
+            return 1.0
+        return min(self._limits.strangeness, abs(sweep.middle) + strangeness / 2)
 
     def _differ(self, a: Glance, b: Glance) -> bool:
         """Whether both show something, and not the same."""

@@ -38,6 +38,8 @@ class UnionSplit:
             which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
     """
 
+    results_revision = 2
+
     def __init__(
         self,
         *,

@@ -8,6 +8,7 @@ both, and in a turn of the camera neither. Shape letters: T frames, N cells of t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from nemo_vfm.curate.split.glance import CELLS, Glance
 
 Array = NDArray[np.float32]
+Times = NDArray[np.float64]
 _X_N, _Y_N = (axis.ravel() / 16.0 for axis in np.meshgrid(np.arange(CELLS[0]) - 7.5, np.arange(CELLS[1]) - 4.0))
 _ONE_C = np.ones(3, np.float32)
 #: Straight wipes in any direction, and an iris.
@@ -22,6 +24,7 @@ _WAYS = (
     np.stack([np.ones_like(_X_N), _X_N, _Y_N], axis=1),
     np.stack([np.ones_like(_X_N), np.hypot(_X_N, _Y_N)], axis=1),
 )
+_NEAR = 0.12  # of the window: how far from its place in the order a cell's change may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +35,30 @@ class WipeLimits:
         strangeness: how far the middle's cells are from before or after, whichever is nearer, as a part of the way
             from one to the other, at most: 0 in a perfect wipe, 0.5 in a dissolve.
         balance: the part of the changing cells that has changed in the middle, at least, and has not, at least.
-        order: the part of the variance of the cells' times of change that a direction or an iris explains, at least.
+        order: the part of the change that comes when a direction or an iris says, at least.
+        explained: the part of the variance of the cells' times of change that it explains, at least: what changes
+            everywhere at once is no wipe.
     """
 
-    strangeness: float = 0.2
+    strangeness: float = 0.25
     balance: float = 0.35
-    order: float = 0.85
+    order: float = 0.7
+    explained: float = 0.4
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """How a change goes over the picture.
+
+    Args:
+        order: see `WipeLimits`.
+        explained: see `WipeLimits`.
+        middle: when the mean cell changes, from the middle of the glances, as a part of their time.
+    """
+
+    order: float
+    explained: float
+    middle: float
 
 
 def wipe_strangeness(before: Glance, middle: Glance, after: Glance) -> tuple[float, float]:
@@ -48,26 +69,44 @@ def wipe_strangeness(before: Glance, middle: Glance, after: Glance) -> tuple[flo
     return float(np.minimum(was_N, will_N).sum()) / total, float((will_N < was_N) @ change_N) / total
 
 
-def order_of(glances: Sequence[Glance]) -> float:
-    """How well a direction or an iris explains when each cell changes from the first glance's to the last's, 0 to 1."""
-    chosen = [*glances[: -1 : 1 + len(glances) // 24], glances[-1]]  # 24 frames tell as much as 49
+def sweep_of(glances: Sequence[Glance]) -> Sweep:
+    """How well a direction or an iris explains when each cell changes most.
+
+    A cell's largest change is sought between frames near each other, since a shot that moves is soon far from the first
+    glance and from the last. A cell that changes as much at another time tells little.
+    """
+    chosen = glances[:: max(1, len(glances) // 24)]  # 25 frames tell as much as 49
+    if len(chosen) < 7:  # any times are in some order where there are only a few
+        return Sweep(0.0, 0.0, 0.0)
     frames_TNC = np.stack([glance.thumbnail_D for glance in chosen]).reshape(len(chosen), -1, 3)
-    was_TN, will_TN = (np.abs(frames_TNC - frames_TNC[end]) @ _ONE_C for end in (0, -1))
-    change_N = was_TN[-1]
-    time_N = (was_TN < will_TN).sum(axis=0).astype(np.float64)
-    weight_N = np.sqrt(change_N * (change_N > 0.5 * change_N.mean()))
-    mean = np.average(time_N, weights=weight_N**2)
-    around_N = (time_N - mean) * weight_N
-    spread = float(around_N @ around_N)
+    pairs_TNC = frames_TNC[1:] + frames_TNC[:-1]  # two frames against the next two: largest at the change itself
+    change_TN = np.abs(pairs_TNC[2:] - pairs_TNC[:-2]) @ _ONE_C
+    most_N, time_N = change_TN.max(axis=0), change_TN.argmax(axis=0).astype(np.float64)
+    is_apart_TN = np.abs(np.arange(len(change_TN))[:, None] - time_N) > 4
+    weight_N = np.maximum(most_N - (change_TN * is_apart_TN).max(axis=0), 1e-6).astype(np.float64)
+    spread = _mean((time_N - _mean(time_N, weight_N)) ** 2, weight_N)
     if spread < 1e-6:
-        return 0.0
-    return max(1 - _left(way_NK, time_N, weight_N) / spread for way_NK in _WAYS)
+        return Sweep(0.0, 0.0, 0.0)
+    fits = [_fitted(way_NK, time_N, weight_N) for way_NK in _WAYS]
+    left, fitted_N = min(((_mean((time_N - one_N) ** 2, weight_N), one_N) for one_N in fits), key=lambda fit: fit[0])
+    is_near_N = np.abs(time_N - fitted_N) <= max(1.5, _NEAR * len(chosen))
+    middle = (float(fitted_N.mean()) + 1.5) / (len(chosen) - 1) - 0.5
+    return Sweep(_mean(is_near_N, most_N), 1 - left / spread, middle)
 
 
-def _left(way_NK: NDArray[np.float64], time_N: NDArray[np.float64], weight_N: NDArray[np.float64]) -> float:
-    found_K = np.linalg.lstsq(way_NK * weight_N[:, None], time_N * weight_N, rcond=None)[0]
-    left_N = (time_N - way_NK @ found_K) * weight_N
-    return float(left_N @ left_N)
+def _fitted(way_NK: Times, time_N: Times, weight_N: Times) -> Times:
+    """The times that a way says; cells far from it, where something else moved, count less the second time."""
+    scaled_N = weight_N
+    for _ in range(2):
+        scaled_KN = way_NK.T * scaled_N
+        fitted_N: Times = way_NK @ np.linalg.solve(scaled_KN @ way_NK, scaled_KN @ time_N)
+        left_N = np.abs(time_N - fitted_N)
+        scaled_N = weight_N / (1 + (left_N / max(1.0, 1.5 * _mean(left_N, scaled_N))) ** 2)
+    return fitted_N
+
+
+def _mean(values_N: NDArray[Any], weight_N: NDArray[Any]) -> float:
+    return float(values_N @ weight_N) / max(float(weight_N.sum()), 1e-6)
 
 
 def _cells(a: Glance, b: Glance) -> Array:

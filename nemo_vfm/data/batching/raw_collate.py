@@ -15,6 +15,7 @@ from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.shards.read_in_place import Rows
 from nemo_vfm.data.shards.sample_reader import CachedLatents, Layout, Loading, Media, Sample
 from nemo_vfm.data.shards.tar_stream import Raw
+from nemo_vfm.data.video.decode import Decoder
 
 
 class RawReader:
@@ -23,12 +24,14 @@ class RawReader:
     Args:
         bucket: what videos and pictures are cut to; None takes the shape of the first latents.
         first: some samples; the first good one says what all look like.
+        decoder: who reads videos.
 
     Raises:
         DataError: none of them is good.
     """
 
-    def __init__(self, bucket: Bucket | None, first: Iterable[Raw]) -> None:
+    def __init__(self, bucket: Bucket | None, first: Iterable[Raw], decoder: Decoder) -> None:
+        self._decoder = decoder
         self._buckets = None if bucket is None else Buckets(buckets={"only": bucket})
         if bucket is not None:
             shape = (3, bucket.num_frames, bucket.height, bucket.width)
@@ -52,7 +55,7 @@ class RawReader:
             return Fault(raw.key, raw.tar, str(error))
 
     def _loading(self, raw: Raw) -> Loading:
-        return CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets)
+        return CachedLatents(raw, None) if self._buckets is None else Media(raw, self._buckets, self._decoder)
 
 
 def _latent_layout(first: Iterable[Raw]) -> Layout:

@@ -30,6 +30,7 @@ from nemo_vfm.data.loader.shared_fetch import HeldSamples, UniqueBatches
 from nemo_vfm.data.shards.sample_census import Census
 from nemo_vfm.data.shards.sample_reader import Loading, Samples, loading
 from nemo_vfm.data.shards.shard_files import Entry
+from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.parallel.ranks.gather import Gather
 
 _MAX_WEIGHT = 1000  # more is a damaged index
@@ -51,6 +52,7 @@ class Feed(ABC):
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
+        decoder: who reads videos.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Feed(ABC):
         max_bad_in_a_row: int,
         max_ahead_gb: float,
         max_memory_share: float | None,
+        decoder: Decoder,
     ) -> None:
         if batch_size < 1 or num_workers < 0 or max_bad_in_a_row < 1:
             raise ValueError(
@@ -78,7 +81,7 @@ class Feed(ABC):
             raise ValueError(f"max_memory_share must be above 0 and at most 1, or None, got {max_memory_share}")
         self.batch_size, self.num_workers, self.val_fraction = batch_size, num_workers, val_fraction
         self.buckets, self.shuffle, self.max_bad_in_a_row = buckets, shuffle, max_bad_in_a_row
-        self.max_ahead_gb, self.max_memory_share = max_ahead_gb, max_memory_share
+        self.max_ahead_gb, self.max_memory_share, self.decoder = max_ahead_gb, max_memory_share, decoder
         self._opened: _Opened | None = None
         self._order: Order | None = None
         self._first_batch, self._rank, self._num_ranks = 0, 0, 1
@@ -237,7 +240,7 @@ class _Opened:
 
     def __init__(self, feed: Feed, samples: Samples) -> None:
         self.samples = HeldSamples(samples, feed.traffic) if isinstance(samples, Spanned) else samples
-        how = loading(self.samples, feed.buckets)
+        how = loading(self.samples, feed.buckets, feed.decoder)
         self.reader = BatchReader(how, samples.entries)
         places, left_out = _grouped(samples.entries, how)
         if left_out:

@@ -35,7 +35,7 @@ from nemo_vfm.data.shards.sample_members import (
     texts_among,
 )
 from nemo_vfm.data.shards.shard_files import Entry
-from nemo_vfm.data.video.decode import open_video
+from nemo_vfm.data.video.decode import Decoder, open_video
 
 _MAX_TEXT_BYTES = 1 << 20  # a caption; and what a .json says of one sample: a million keys took 1.5 s to parse
 
@@ -204,10 +204,11 @@ class Media:
     Args:
         shards: the opened folder.
         buckets: the shapes.
+        decoder: who reads the videos.
     """
 
-    def __init__(self, shards: Samples, buckets: Buckets) -> None:
-        self._shards, self._buckets = shards, buckets
+    def __init__(self, shards: Samples, buckets: Buckets, decoder: Decoder = "auto") -> None:
+        self._shards, self._buckets, self._decoder = shards, buckets, decoder
         self._text = _text_layout(shards) if _have_text(shards) else {}
 
     def group_of(self, entry: Entry) -> tuple[str | None, str]:
@@ -241,7 +242,7 @@ class Media:
         if is_image(extension):
             frames_THWC, fps = image_to_bucket(self._shards.read(entry, extension), bucket)
         else:
-            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket)
+            frames_THWC, fps = video_to_bucket(self._shards.video(entry, extension), bucket, self._decoder)
         frames_CTHW = np.ascontiguousarray(frames_THWC.transpose(3, 0, 1, 2))
         video = Stored(torch.uint8, frames_CTHW.shape, frames_CTHW.reshape(-1))
         text = stored_tensors(self._shards.read(entry, TEXT)) if self._text else {}
@@ -267,7 +268,7 @@ def _attempt(entry: Entry, load: Callable[[], Sample]) -> Sample | Fault:
         return Fault(entry.key, entry.shard, str(error))
 
 
-def loading(shards: Samples, buckets: Buckets | None) -> Loading:
+def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loading:
     """The loading that fits a folder: cached latents where there are any, else media.
 
     Raises:
@@ -279,7 +280,7 @@ def loading(shards: Samples, buckets: Buckets | None) -> Loading:
         return CachedLatents(shards, buckets)
     if buckets is None:
         raise UserError(f"{shards.folder} holds no latents; give `buckets` to train from its videos and images")
-    return Media(shards, buckets)
+    return Media(shards, buckets, decoder)
 
 
 def _have_text(shards: Samples) -> bool:

@@ -11,6 +11,7 @@ from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.data.batching.bucket import Bucket
 from nemo_vfm.data.shards.tar_stream import OpenTar, Tar
 from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.video.decode import Decoder
 
 
 class PipedTars(StreamedTars):
@@ -26,6 +27,7 @@ class PipedTars(StreamedTars):
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
+        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class PipedTars(StreamedTars):
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,
         max_member_mb: float = 1000.0,
+        decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
             tars=[Path(f"{number}.tar") for number in range(len(commands))],
@@ -51,6 +54,7 @@ class PipedTars(StreamedTars):
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
             max_member_mb=max_member_mb,
+            decoder=decoder,
         )
         self.commands = tuple(commands)
 

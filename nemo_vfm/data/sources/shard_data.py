@@ -9,14 +9,17 @@ Lightning is not imported here, which keeps `check` quick: the import takes abou
 from collections.abc import Sequence
 
 from nemo_vfm.core.log import info
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import Address, Place, places
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.shards.shard_cache import ShardCache
 from nemo_vfm.data.shards.shard_paths import named_shards
+from nemo_vfm.data.video.decode import Decoder
 
 
+@needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class ShardData(Feed):
     """Batches from folders of shards: cached latents, or videos and images cut to buckets.
 
@@ -39,6 +42,7 @@ class ShardData(Feed):
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
+        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
         fetch_together: ranks that train on the same samples (tensor, context, pipeline) each fetch another part of a
             batch and exchange the parts, so that the storage gives each byte once.
     """
@@ -57,6 +61,7 @@ class ShardData(Feed):
         verify: bool = False,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
+        decoder: Decoder = "auto",
         fetch_together: bool = False,
     ) -> None:
         super().__init__(
@@ -68,6 +73,7 @@ class ShardData(Feed):
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
             max_memory_share=max_memory_share,
+            decoder=decoder,
         )
         self.shards, self.cache, self.verify = places(shards), cache, verify
         if not self.shards:

@@ -17,6 +17,7 @@ from typing import Self
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, local, place, places
 from nemo_vfm.core.storage.write_path import WritePath
@@ -32,8 +33,10 @@ from nemo_vfm.data.shards.braces import expanded
 from nemo_vfm.data.shards.tar_counts import TarCounts
 from nemo_vfm.data.shards.tar_order import TarOrder
 from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
+from nemo_vfm.data.video.decode import Decoder
 
 
+@needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class StreamedTars:
     """Batches of one shape from tars that are streamed: the way for tars of others in an object store.
 
@@ -51,6 +54,7 @@ class StreamedTars:
         max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
+        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class StreamedTars:
         max_bad_in_a_row: int = 16,
         max_ahead_gb: float = 4.0,
         max_member_mb: float = 1000.0,
+        decoder: Decoder = "auto",
     ) -> None:
         if min(batch_size, shuffle_buffer, max_bad_in_a_row) < 1 or num_workers < 0:
             raise ValueError(
@@ -73,7 +78,7 @@ class StreamedTars:
             )
         if not (max_ahead_gb > 0 and max_member_mb > 0):
             raise ValueError(f"max_ahead_gb ({max_ahead_gb}) and max_member_mb ({max_member_mb}) must be above 0")
-        self.tars = _placed(tars)
+        self.tars, self.decoder = _placed(tars), decoder
         self.batch_size, self.bucket, self.num_workers = batch_size, bucket, num_workers
         self.shuffle_buffer, self.max_ahead_gb, self.max_member_mb = shuffle_buffer, max_ahead_gb, max_member_mb
         self.counts = None if counts is None else local(counts, "the file of counts")
@@ -95,7 +100,7 @@ class StreamedTars:
         limit = int(self.max_member_mb * 1e6)
         self._order = TarOrder(tars, TarCounts(self.counts), self.shuffle_buffer, seed=seed, max_member_bytes=limit)
         first = (sample for tar in tars for sample in samples_of(tar, max_member_bytes=limit))
-        self._reader = RawReader(self.bucket, itertools.islice(first, 100))
+        self._reader = RawReader(self.bucket, itertools.islice(first, 100), self.decoder)
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
         warn(
             f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "

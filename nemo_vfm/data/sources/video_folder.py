@@ -5,6 +5,7 @@
 from pathlib import Path
 
 from nemo_vfm.core.log import warn_once
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.folder_walk import text_name
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
@@ -14,11 +15,13 @@ from nemo_vfm.data.shards.sample_members import caption_in
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet, media_files
 from nemo_vfm.data.sources.sidecar_files import texts_beside
+from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 _MAX_CAPTION_BYTES = 1 << 20
 
 
+@needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoFolder(Feed):
     """Batches straight from a folder of videos and pictures, decoded and cut to buckets as they are asked for.
 
@@ -40,6 +43,7 @@ class VideoFolder(Feed):
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
+        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
     """
 
     def __init__(
@@ -55,6 +59,7 @@ class VideoFolder(Feed):
         index: WritePath | None = None,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
+        decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -65,6 +70,7 @@ class VideoFolder(Feed):
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
             max_memory_share=max_memory_share,
+            decoder=decoder,
         )
         self.path = local(path, "a folder of videos to train from")
         self.index = None if index is None else local(index, "the index of a folder of videos")

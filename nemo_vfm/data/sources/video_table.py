@@ -9,6 +9,7 @@ from pathlib import Path
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.log import warn
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
@@ -16,11 +17,13 @@ from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet
+from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 _MAX_LINE_BYTES = 1 << 20
 
 
+@needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoTable(Feed):
     """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
 
@@ -43,6 +46,7 @@ class VideoTable(Feed):
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
+        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
     """
 
     def __init__(
@@ -61,6 +65,7 @@ class VideoTable(Feed):
         index: WritePath | None = None,
         max_ahead_gb: float = 4.0,
         max_memory_share: float | None = 0.5,
+        decoder: Decoder = "auto",
     ) -> None:
         super().__init__(
             batch_size=batch_size,
@@ -71,6 +76,7 @@ class VideoTable(Feed):
             max_bad_in_a_row=max_bad_in_a_row,
             max_ahead_gb=max_ahead_gb,
             max_memory_share=max_memory_share,
+            decoder=decoder,
         )
         if path.suffix.lower() not in _READERS:
             raise ValueError(f"{path.name} is not a supported table: use one of {', '.join(_READERS)}")

@@ -1,53 +1,51 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads scattered frames of a video through decord, fast on x86-64. Everything else is left to PyAV."""
+"""Reads frames by index through decord or torchcodec, once they are seen to agree with PyAV on the first one."""
 
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, MissingPackage
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.optional import require
 from nemo_vfm.core.types.media_types import Frame, Frames
 from nemo_vfm.data.video.decode import VideoInfo, check_indices, name_of
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 
-# decord's FFmpeg cannot be told which formats it may take, and takes "#EXTM3U" in a .mp4 for a playlist: MPEG-TS with
-# such lines in front, which PyAV reads as MPEG-TS, made it open other files. What begins like these is no playlist.
+Library = Literal["decord", "torchcodec"]
+
+# Neither library's FFmpeg can be told which formats it may take, and it takes "#EXTM3U" in a .mp4 for a playlist:
+# MPEG-TS with such lines in front, which PyAV reads as MPEG-TS, made decord open other files. What begins like these
+# is no playlist.
 _BEGINNINGS = ((4, b"ftyp"), (4, b"moov"), (4, b"mdat"), (4, b"wide"), (0, b"\x1a\x45\xdf\xa3"))
 
 # decord aborts the process when a reader crosses a fork, even when it is only freed there: a child keeps it unused.
 _inherited: list[Any] = []
 
 
-# Every second of 33 frames of 320x192 took PyAV 11 ms of CPU and decord 14, and as much again to be opened and compared
-# (2026-11). Of frames 8 apart each decodes nearly all; further apart, only decord seeks well.
-_CLOSE = 8
-
-
-class DecordReader:
-    """See `VideoReader`. `read` is decord's; `info` and `frames` are PyAV's, which is as fast in order.
+class LibraryReader:
+    """See `VideoReader`. `read` is the library's, `info` and `frames` are PyAV's.
 
     Args:
         source: a path, or the file's bytes.
         base: the same video, opened by PyAV.
-        always: also for frames so close together that PyAV, which decodes through, is quicker.
+        library: who reads.
     """
 
-    def __init__(self, source: Path | bytes, base: PyAVReader, *, always: bool = False) -> None:
-        self._source, self._base, self._always = source, base, always
+    def __init__(self, source: Path | bytes, base: PyAVReader, library: Library) -> None:
+        self._source, self._base, self._library = source, base, library
         self._name = name_of(source)
         self._reader: Any = None
         self._turns = 0
         self._process = 0
 
-    def __enter__(self) -> "DecordReader":
+    def __enter__(self) -> "LibraryReader":
         return self
 
     def __exit__(
@@ -72,8 +70,6 @@ class DecordReader:
         """See `VideoReader.read`."""
         info = self.info()
         check_indices(indices, info)
-        if not self._always and len(indices) and max(indices) - min(indices) < _CLOSE * len(set(indices)):
-            return self._base.read(indices)
         reader = self._opened()
         if reader is None:
             return self._base.read(indices)
@@ -82,27 +78,25 @@ class DecordReader:
             return np.empty((0, info.height, info.width, 3), np.uint8)
         try:
             # Ascending: decord seeks for every step back (sintel trailer, 20 frames: 3.9 s in random order).
-            pictures = reader.get_batch(wanted.tolist()).asnumpy()
-        except Exception as error:  # decord's own error types differ by build
+            pictures = _READ[self._library](reader, wanted.tolist())
+        except Exception as error:  # the libraries' own error types differ by build
             raise DataError(f"{self._name} is damaged: {_first_line(error)}") from error
         return np.ascontiguousarray(np.rot90(pictures, self._turns, (1, 2))[places])
 
     def _opened(self) -> Any:
-        """decord's reader of this process, or None where it sees another video than PyAV does."""
+        """The library's reader of this process, or None where it sees another video than PyAV does."""
         if self._process == os.getpid():
             return self._reader
         self._drop()
-        if not _is_mp4_or_matroska(self._source):
-            self._process = os.getpid()
-            warn_once(f"PyAV reads {self._name}: decord reads only files that start as MP4, QuickTime or Matroska")
-            return None
-        decord = require("decord", purpose="Reading scattered frames with decord")
-        source = io.BytesIO(self._source) if isinstance(self._source, bytes) else str(self._source.absolute())
         try:
-            reader = decord.VideoReader(source, num_threads=1)
+            if not _is_mp4_or_matroska(self._source):
+                raise DataError("it reads only files that start as MP4, QuickTime or Matroska")
+            reader = _OPEN[self._library](self._source)
             self._turns = self._missing_turns(reader)
+        except MissingPackage:
+            raise
         except Exception as error:
-            warn_once(f"PyAV reads {self._name}, which decord cannot: {_first_line(error)}")
+            warn_once(f"PyAV reads some videos, which {self._library} cannot: {_first_line(error)}")
             reader = None
         self._reader, self._process = reader, os.getpid()
         return reader
@@ -111,19 +105,56 @@ class DecordReader:
         """Quarter turns still to apply: decord turns some containers' pictures by itself and others not."""
         info = self.info()
         if len(reader) != info.num_frames:
-            raise DataError(f"it counts {len(reader)} frames, PyAV {info.num_frames}")
+            raise DataError("it counts other frames than PyAV")
         ends = [0, info.num_frames - 1]  # a last one of another size would be scaled to that of the first
-        found, wanted = reader.get_batch(ends).asnumpy(), [self._base.read([index])[0] for index in ends]
-        for turns in (0, info.rotation_deg // 90):
-            turned = np.rot90(found, turns, (1, 2)).astype(np.int16)
-            if all(a.shape == b.shape and np.abs(a - b).max() <= 2 for a, b in zip(turned, wanted, strict=True)):
-                return turns
-        raise DataError("its first or last frame differs from PyAV's")
+        found, wanted = _READ[self._library](reader, ends), [self._base.read([index])[0] for index in ends]
+        alike = [
+            turns
+            for turns in {0, info.rotation_deg // 90}
+            if all(_are_alike(np.rot90(one, turns), other) for one, other in zip(found, wanted, strict=True))
+        ]
+        if not alike:
+            raise DataError("its first or last frame differs from PyAV's")
+        if len(alike) > 1:
+            raise DataError("its first and last frame are plain and do not show which way they are turned")
+        return alike[0]
 
     def _drop(self) -> None:
         if self._reader is not None and self._process != os.getpid():
             _inherited.append(self._reader)
         self._reader, self._process = None, 0
+
+
+def _are_alike(a: Frame, b: Frame) -> bool:
+    return a.shape == b.shape and int(np.abs(a.astype(np.int16) - b).max()) <= 2
+
+
+def _open_decord(source: Path | bytes) -> Any:
+    decord = require("decord", purpose="Decoding with decord")
+    return decord.VideoReader(io.BytesIO(source) if isinstance(source, bytes) else _path(source), num_threads=1)
+
+
+def _open_torchcodec(source: Path | bytes) -> Any:
+    try:
+        decoders = require("torchcodec.decoders", purpose="Decoding with torchcodec")
+    except RuntimeError as error:  # it is there, and finds no FFmpeg
+        raise MissingPackage(
+            "torchcodec is installed and cannot load FFmpeg's libraries, which it needs: install them (apt install "
+            f"ffmpeg), or take decoder=pyav, which brings its own ({_first_line(error)})"
+        ) from error
+    what = source if isinstance(source, bytes) else _path(source)
+    return decoders.VideoDecoder(what, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu")
+
+
+def _path(source: Path) -> str:
+    return str(source.absolute())
+
+
+_OPEN: dict[Library, Callable[[Path | bytes], Any]] = {"decord": _open_decord, "torchcodec": _open_torchcodec}
+_READ: dict[Library, Callable[[Any, list[int]], Frames]] = {
+    "decord": lambda reader, indices: reader.get_batch(indices).asnumpy(),
+    "torchcodec": lambda reader, indices: reader.get_frames_at(indices).data.numpy(),
+}
 
 
 def _is_mp4_or_matroska(source: Path | bytes) -> bool:
