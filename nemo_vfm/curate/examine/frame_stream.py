@@ -84,13 +84,18 @@ class Walk:
         """What the video holds."""
         return self._reader.info()
 
-    def frames(self, stop: int | None = None) -> Iterator[Frame]:
-        """Every frame up to `stop`, small, in RGB.
+    def frames(self, stop: int | None = None, *, spans: Sequence[Span] | None = None) -> Iterator[Frame]:
+        """Every frame up to `stop`, or those of spans that ascend by their start, small, in RGB.
 
         Raises:
             DataError: at the first frame that cannot be decoded.
         """
-        for number, frame in self._reader.decoded(range(self._start, self.info.num_frames if stop is None else stop)):
+        stop = self.info.num_frames if stop is None else stop
+        for number, frame in self._reader.decoded(range(self._start, stop) if spans is None else _covered(spans)):
+            if number != self._first + len(self._held):  # what was before a gap has been taken
+                while self._held:
+                    self._forget()
+                self._first = number
             held = self._remembered(frame)
             self._hold(held)
             self._look_at_borders(number, frame)
@@ -166,6 +171,14 @@ class Walk:
     def _vectors_of(self, frame: av.VideoFrame) -> MotionVectors:
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         return MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+
+
+def _covered(spans: Sequence[Span]) -> list[int]:
+    """The numbers of all frames of some spans, each once."""
+    found: list[int] = []
+    for first, last in spans:
+        found += range(max(first, found[-1] + 1) if found else first, last)
+    return found
 
 
 class _Held:
