@@ -24,7 +24,7 @@ from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.shard_data import ShardData
-from nemo_vfm.data.sources.table_rows import rows_of
+from nemo_vfm.data.sources.table_file import rows_of
 from nemo_vfm.data.sources.video_folder import VideoFolder
 from nemo_vfm.data.sources.video_table import VideoTable
 from nemo_vfm.data.video import media_info

@@ -13,7 +13,7 @@ from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet
-from nemo_vfm.data.sources.table_rows import check_suffix, rows_of
+from nemo_vfm.data.sources.table_file import check_suffix, rows_of
 from nemo_vfm.data.video.media_info import facts_of_files
 
 
