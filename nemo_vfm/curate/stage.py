@@ -34,7 +34,7 @@ class TableSpan:
     Args:
         row: which row, for messages.
         start_s: seconds from the first frame; None begins with it.
-        end_s: seconds from the first frame; None ends with the last.
+        end_s: seconds from the first frame; None ends with the last. Without both the row is of the whole video.
         caption: of the span; empty where there is none.
         scores: numbers and labels that rules may read.
     """
@@ -46,8 +46,10 @@ class TableSpan:
     scores: Mapping[str, float | str] = field(default_factory=dict)
 
     @property
-    def seconds(self) -> tuple[float, float]:
-        """Where it begins and ends; infinity is the end of the video."""
+    def seconds(self) -> tuple[float, float] | None:
+        """Where a span begins and ends; infinity is the end of the video. None of a row of the whole video."""
+        if self.start_s is None and self.end_s is None:
+            return None
         return self.start_s or 0.0, inf if self.end_s is None else self.end_s
 
 
@@ -79,8 +81,7 @@ class SourceFile:
     @property
     def spans_s(self) -> list[tuple[float, float]] | None:
         """The spans that a table asks for, each once and ascending; None leaves the file to the splitter."""
-        spans = sorted({row.seconds for row in self.rows})
-        return None if spans in ([], [(0.0, inf)]) else spans
+        return sorted({row.seconds for row in self.rows if row.seconds is not None}) or None
 
     @property
     def is_image(self) -> bool:

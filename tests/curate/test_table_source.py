@@ -133,6 +133,8 @@ def test_another_stage_or_caption_looks_at_the_same_spans_and_other_spans_are_lo
     curated(films, films / "again.csv", stages={"motion": Motion()}).run(Run(fresh))
     assert outputs(fresh) == {name: value for name, value in outputs(tmp_path).items() if not name.startswith("fresh")}
     assert run("2.mp4,1,3,c\n") == [(30, 90, "c", False)]
+    halves = [(0, 65, "c", False), (65, 130, "c", False)]
+    assert run("2.mp4,,,c\n", split=At(65)) == halves and run("2.mp4,0,,c\n", split=At(65)) == [(0, 130, "c", False)]
 
 
 def test_spans_of_a_table_are_the_same_in_a_process_of_their_own(films, tmp_path):
@@ -179,6 +181,8 @@ def test_a_list_is_no_score_unless_the_scores_are_named(tmp_path):
     assert [dict(row.scores) for file in source.files() for row in file.rows] == [{"good": 1.0}]
     with pytest.raises(UserError, match="has no column bad"):
         TableSource(path=table, scores=["bad"]).files()
+    with pytest.raises(UserError, match="has no column text"):
+        TableSource(path=table, caption="text", scores=[]).files()
     with pytest.raises(ValueError, match="score 'fps' is known of every clip"):
         TableSource(path=table, scores=["fps"])
 

@@ -76,10 +76,8 @@ class ExamineJob:
         """For the bar."""
         info, spans_s = self.film.info, self.film.file.found.spans_s
         if spans_s is not None:
-            length_s = info.num_frames / info.fps
-            return min(
-                info.num_frames, round(sum(max(0.0, min(end, length_s) - start) for start, end in spans_s) * info.fps)
-            )
+            asked_s = sum(max(0.0, min(end, info.num_frames / info.fps) - start) for start, end in spans_s)
+            return min(info.num_frames, round(asked_s * info.fps))
         return info.num_frames if self.stretch is None else self.stretch[1] - self.stretch[0]
 
     def item(self) -> Item:
@@ -130,12 +128,8 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     count = film.info.num_frames
     # A damaged file may have less than a frame a minute.
     length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
-    if (
-        missing.spans is not None
-        or file.found.spans_s
-        or count < 2 * length
-        or not isinstance(examine.splitter, SplitsByGlances)
-    ):
+    known = missing.spans is not None or file.found.spans_s is not None
+    if known or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
         return [ExamineJob(film, None, missing.spans)]
     starts = list(range(0, count - length + 1, length))
     jobs = [ExamineJob(film, stretch, None) for stretch in zip(starts, [*starts[1:], count], strict=True)]

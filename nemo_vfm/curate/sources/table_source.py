@@ -90,23 +90,21 @@ class TableSource:
     @cached_property
     def _read(self) -> tuple[Mapping[str, Kind], Sequence[tuple[Path, TableSpan]]]:
         """The scores' kinds, and of each row its file and what it says."""
-        more = (
-            None
-            if self.scores is None
-            else [self.start, self.end, *([self.caption] if self.caption else []), *self.scores]
-        )
-        rows = list(rows_of(self.path, [self.video], more))
+        own = [self.start, self.end, *([self.caption] if self.caption else [])]
+        rows = list(rows_of(self.path, [self.video], None if self.scores is None else [*own, *self.scores]))
         names = dict.fromkeys(name for row in rows for name in row.values)
         self._check_columns(rows, list(names))
         inside, kinds = self.root.resolve(), self._kinds(rows, list(names))
         return kinds, [(row.path(self.video, inside), self._span(row, kinds)) for row in rows]
 
     def _check_columns(self, rows: Sequence[Row], names: Sequence[str]) -> None:
-        """Refuse rows of JSON without a column that others have, and scores that are asked for and in no row."""
+        """Refuse rows of JSON without a column that others have, and columns that are asked for and in no row."""
         for name in (self.start, self.end, self.caption):
             if name in names and (without := next((row for row in rows if name not in row.values), None)):
                 raise DataError(f"{without.place} has no column {name}, which others have; write null for no value")
-        if rows and (absent := [name for name in self.scores or () if name not in names]):
+        defaults = ("start_s", "end_s", "caption", None)
+        asked = [*(one for one in (self.start, self.end, self.caption) if one not in defaults), *(self.scores or ())]
+        if rows and (absent := [name for name in asked if name not in names]):
             raise UserError(f"{self.path} has no column {absent[0]}; it has {', '.join(names)[:500]}")
 
     def _kinds(self, rows: Sequence[Row], names: Sequence[str]) -> dict[str, Kind]:
@@ -175,13 +173,13 @@ class TableSource:
             if not path.is_relative_to(inside):
                 yield SourceFile(path, _below(path, inside), passed_over="outside_root")
                 continue
-            by_seconds: dict[tuple[float, float], TableSpan] = {}
+            by_seconds: dict[tuple[float, float] | None, TableSpan] = {}
             for span in spans:
                 before = by_seconds.setdefault(span.seconds, span)
                 repeated += before is not span
                 if (before.caption, before.scores) != (span.caption, span.scores):
                     raise DataError(f"{span.row} and {before.row} say different things of the same frames; keep one")
-            whole = by_seconds.get((0.0, math.inf))
+            whole = by_seconds.get(None)
             file = SourceFile(path, _below(path, inside), root=self.root, rows=tuple(by_seconds.values()))
             if whole and len(by_seconds) > 1:
                 other = next(span for span in by_seconds.values() if span is not whole)
