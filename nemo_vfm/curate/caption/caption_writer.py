@@ -105,8 +105,9 @@ def _tell(records: Sequence[ClipRecord]) -> None:
     numbers = sum(record.caption_by == DESCRIPTION for record in kept)
     without = sum(not record.caption for record in kept) + numbers
     instead = f"; {numbers:,} of them have their numbers in its place, such as size and length" if numbers else ""
+    advice = ". rules=captioned drops them" if without else ""
     if kept:
-        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}")
+        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
 
 
 def _caption_all(

@@ -95,10 +95,10 @@ class Examine:
     ) -> Iterator[Reply]:
         """The spans that a table asks for, each once and whole, and what became of each row."""
         asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in request["spans_s"]]
-        wanted, done = sorted({span for span, why in asked if why is None}), set()
+        wanted, done = {span for span, why in asked if why is None}, set()
         problems: list[str] = []
         path, name = Path(request["path"]), request["name"]
-        for span in self._spans(walk, wanted, lambda error: problems.append(reason_of(error, path, name))):
+        for span in self._spans(walk, sorted(wanted), lambda error: problems.append(reason_of(error, path, name))):
             if span not in wanted:
                 break
             unchanged.check()
