@@ -121,7 +121,8 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 
 def _require(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
     if missing := [name for name in columns if name not in names]:
-        raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(names)[:500]}")
+        raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(names)[:500]}. "
+                        "Say in the recipe what its columns are called")  # fmt: skip
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{path} has two columns {twice!r}; rename one of them")
