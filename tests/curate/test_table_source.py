@@ -22,7 +22,8 @@ from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.curate.test_job import outputs, rows
 from tests.data.test_video_folder import write_table
-from tests.support.barcoded import numbers_in, write_barcoded
+from tests.support.awkward import film
+from tests.support.barcoded import barcoded, numbers_in, write_barcoded
 from tests.support.cuts import At
 from tests.support.films import job
 from tests.support.odd_tables import ODD_TABLES
@@ -119,6 +120,19 @@ def test_rows_whose_frames_are_not_there_fail_by_name_and_the_others_are_kept(fi
     ]
     files = {file["file"]: file for file in json.loads((tmp_path / "files.json").read_text())}
     assert files["absent.mp4"]["decision"] == "failed" and files["0.mp4"]["decision"] == "kept"
+
+
+def test_a_span_ends_before_a_hole_in_the_time_stamps_or_fails(tmp_path):
+    stamps_ms = [40 * number + 3000 * (number >= 50) for number in range(100)]
+    (tmp_path / "a.mp4").write_bytes(film((barcoded(0, n) for n in range(100)), stamps_ms=stamps_ms, g="12"))
+    (tmp_path / "t.csv").write_text("video,start_s,end_s\na.mp4,1,3.5\na.mp4,4,6\na.mp4,1,6\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    found = {(row["first_frame"], row["last_frame"]): row["message"] for row in rows(tmp_path / "run")}
+    assert found.keys() == {(25, 50), (50, 75), (25, 75)} and found[25, 50] is found[50, 75] is None
+    assert found[25, 75].endswith("row 3 (line 4) of " + f"{tmp_path}/t.csv: it goes on over a hole: "
+                                  "nothing is shown from 2.00 s to 5.00 s")  # fmt: skip
+    ledger = json.loads((tmp_path / "run/ledger.json").read_text())
+    assert ledger["seconds"]["kept"] == 2.0 and ledger["seconds"]["in"] == 7.0
 
 
 def test_another_stage_or_caption_looks_at_the_same_spans_and_other_spans_are_looked_at_anew(films, tmp_path):

@@ -27,11 +27,17 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
         last = info.num_frames
     span = first, max(first + 1, last)
     if span[1] <= info.num_frames:
-        return span, None
+        hole = next((hole for hole in info.holes if span[0] < hole < span[1]), None)
+        return span, None if hole is None else _of_hole(info, hole)
     there_s = _seconds(info, info.num_frames + info.missing_frames)
     end = "its end" if end_s is None else f"{end_s:g} s"
     lasts = f"it asks for {start_s:g} s to {end}, but the video lasts {there_s:.2f} s"
     return span, info.why_cut_short() if span[1] <= info.num_frames + info.missing_frames else lasts
+
+
+def _of_hole(info: VideoInfo, hole: int) -> str:
+    begins, ends = ((pts - info.pts[0]) * float(info.time_base) for pts in (info.end_pts(hole - 1), info.stamp(hole)))
+    return f"it goes on over a hole: nothing is shown from {begins:.2f} s to {ends:.2f} s"
 
 
 def _seconds(info: VideoInfo, frame: int) -> float:
@@ -41,7 +47,7 @@ def _seconds(info: VideoInfo, frame: int) -> float:
 def _frame_at(info: VideoInfo, seconds: float) -> int:
     """The first frame that begins at this time or later, or earlier by less than half a frame."""
     stamp = info.pts[0] + seconds / float(info.time_base)
-    step = info.stamp(info.num_frames + 1) - info.stamp(info.num_frames)  # between frames that are not there
+    step = info.frame_ticks
     if stamp > info.stamp(info.num_frames):
         return info.num_frames + round((stamp - info.stamp(info.num_frames)) / step)
     at = bisect_left(range(info.num_frames + 1), stamp, key=info.stamp)
