@@ -177,6 +177,12 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
 
         return isinstance(present, Map) or not takes_values_only(root, change.path, trust)
     if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
+        from nemo_vfm.config.slot_fit import may_take
+
+        files = {choice: roots.ingredient(change.path, choice) for choice in known}
+        known = [
+            name for name, file in files.items() if file and may_take(root, change.path, read(file).target(), trust)
+        ]
         text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {some_of(known)}"
         raise fail(text + did_you_mean(change.text, known), change.mark, change.path)
     return False

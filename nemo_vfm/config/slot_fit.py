@@ -43,15 +43,28 @@ def chosen(
 
 def takes_values_only(root: Map, address: str, trust: Sequence[str]) -> bool:
     """Whether an argument takes plain values and no component; False where no trusted class says what it takes."""
+    try:
+        hint = _hint_at(root, address, trust)
+    except (NotLocated, TypeError, KeyError):
+        return False
+    return all(hints.is_open(one) or not _takes_mappings(one) for one in _alternatives(hint))
+
+
+def may_take(root: Map, address: str, name: str | None, trust: Sequence[str]) -> bool:
+    """Whether an argument takes what the class of this name makes; True where nobody says what it takes or makes."""
+    try:
+        return name is None or hints.fits(hints.returns(locate(name, trust)), _hint_at(root, address, trust))
+    except (NotLocated, TypeError, KeyError):
+        return True
+
+
+def _hint_at(root: Map, address: str, trust: Sequence[str]) -> Any:
     node: Node | None = root
     hint: Any = Job
     for key in address.split("."):
-        try:
-            hint = _hint_below(node, hint, key, trust)
-        except (NotLocated, TypeError, KeyError):
-            return False
+        hint = _hint_below(node, hint, key, trust)
         node = None if node is None else child(node, key)
-    return all(hints.is_open(one) or not _takes_mappings(one) for one in _alternatives(hint))
+    return hint
 
 
 def _hint_below(node: Node | None, hint: Any, key: str, trust: Sequence[str]) -> Any:

@@ -7,19 +7,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from nemo_vfm.core.bounds import MOST_FILE_FRAMES, MOST_SIDE_PX, require_between
-from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.caption.caption_columns import check_captions
+from nemo_vfm.curate.balance import Balance, Balanced
+from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS, check_captions
 from nemo_vfm.curate.caption.caption_types import Editor, Viewer
 from nemo_vfm.curate.caption.caption_writer import write_captions
 from nemo_vfm.curate.decide.check_rules import check_rules, comparisons, label_columns
-from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
+from nemo_vfm.curate.decide.fate import add_likeness, decide, decide_by_captions, rules_json
 from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
@@ -45,7 +45,19 @@ from nemo_vfm.curate.output.write_outputs import (
     write_scores,
     write_shards,
 )
-from nemo_vfm.curate.stage import FACTS, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter, Stage
+from nemo_vfm.curate.stage import (
+    FACTS,
+    Captioner,
+    ClipRecord,
+    Fetching,
+    GivesScores,
+    Ready,
+    Restorer,
+    Source,
+    SourceFile,
+    Splitter,
+    Stage,
+)
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -114,10 +126,7 @@ class Curate:
         require_between(1, _MOST_SAMPLES, samples_per_shard=samples_per_shard)
         require_between(32, MOST_SIDE_PX, side_px=side_px)
         require_between(1, MOST_FILE_FRAMES, max_frames=max_frames)
-        check_rules(stages, rules)
         restorers = restore or {}
-        parts = (*stages.values(), *restorers.values())
-        check_captions(captions, {*FACTS, *(column for part in parts for column in part.columns())})
         if balance is not None:
             balance.check(stages)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
@@ -127,6 +136,10 @@ class Curate:
         self.balance, self.buckets = balance, buckets
         self.decode: Decoding = decode
         self.keep_clips = keep_clips
+        if not isinstance(source, GivesScores):
+            self._check_columns({})
+        else:
+            check_rules(stages, rules, None)
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -144,13 +157,15 @@ class Curate:
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
         hands = WorkContext(self.executor, self.limits, [])
-        files = probe_all(self.source.files(), hands, max_frames=self.max_frames, folder=places.work / "probed")
+        files = probe_all(self._found(), hands, max_frames=self.max_frames, folder=places.work / "probed")
         self._examine(files, hands, places)
         records = [clip for file in files for clip in file.clips]
         add_likeness(records, self.stages)
         media = self._media(places)
         encode_kept(files, records, self, media, hands)
         caption_report = write_captions(records, self.captions, media.file_of, places.work / "captions")
+        balanced = None if self.balance is None else self.balance.apply(records)
+        decide_by_captions(records, self.rules)
         ledger = count(files)
         state = self._state(files, records)
         if places.finished(state):
@@ -159,7 +174,7 @@ class Curate:
             return Outcome(_summary(ledger), _figures(ledger), did_nothing=True)
         write_json(places.folder / "captions.json", caption_report.to_json())
         write_json(places.folder / "throughput.json", [asdict(step) for step in hands.throughput])
-        self._write(files, records, ledger, media, places)
+        self._write(files, records, ledger, media, places, balanced)
         if not ledger.kept:
             raise NothingKept(_why_nothing(ledger))
         self._copy(places.shards)
@@ -180,7 +195,7 @@ class Curate:
         check_decoding(self.decode)
         if isinstance(self.source, Fetching):
             self.source.fetch_into(places.work / "fetched")
-        found = self.source.files()
+        found = self._found()
         own = {one.name for one in found if part.has(one.name)}
         wanted = found if part.round else [one for one in found if one.name in own]
         files = probe_all(wanted, hands, max_frames=self.max_frames, folder=places.work / "probed")
@@ -232,12 +247,32 @@ class Curate:
         if self.balance is not None:
             self.balance.apply(records)
 
-    def _balance(self, records: Sequence[ClipRecord], places: "_Places") -> Mapping[str, int]:
+    def _found(self) -> list[SourceFile]:
+        """What the source gives, once the rules that read its scores are known to be right.
+
+        Raises:
+            UserError: there is nothing, or a rule or a captioner reads a score that nobody gives.
+        """
+        found = self.source.files()
+        if isinstance(self.source, GivesScores):
+            try:
+                self._check_columns(self.source.score_columns())
+            except ValueError as error:
+                raise UserError(str(error)) from error
+        return found
+
+    def _check_columns(self, of_source: Mapping[str, type[float] | type[str]]) -> None:
+        """Refuse rules and captioners that read a score which neither the stages nor the source give."""
+        check_rules(self.stages, self.rules, {name: () if kind is str else None for name, kind in of_source.items()})
+        parts = (*self.stages.values(), *self.restore.values())
+        columns = (column for part in parts for column in part.columns())
+        check_captions(self.captions, {*FACTS, *columns, *of_source})
+
+    def _balance(self, balanced: Balanced | None, places: "_Places") -> Mapping[str, int]:
         """How often each clip counts; nothing where nothing is balanced."""
-        if self.balance is None:
+        if balanced is None:
             (places.folder / "balance.json").unlink(missing_ok=True)
             return {}
-        balanced = self.balance.apply(records)
         write_json(places.folder / "balance.json", balanced.plan)
         return balanced.weights
 
@@ -265,7 +300,7 @@ class Curate:
                 self.buckets,
                 *in_names(self.decode),
             ),
-            [[file.found.name, file.source_id, *file.fate()] for file in files],
+            [[file.found.name, file.source_id, *file.fate(), *file.found.rows] for file in files],
             [
                 [r.clip.id, r.decision, r.rule, r.duplicate_of, r.caption, r.caption_by, r.caption_facts]
                 for r in records
@@ -280,11 +315,12 @@ class Curate:
         ledger: Ledger,
         media: Media,
         places: "_Places",
+        balanced: Balanced | None,
     ) -> None:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} samples to {places.shards}")
-        weights = self._balance(records, places)
+        weights = self._balance(balanced, places)
         media.make_way(kept)
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
@@ -293,8 +329,11 @@ class Curate:
         copy_files(
             places.work / "thumbnails", places.thumbnails, {f"{r.clip.id}.jpg": f"{r.clip.id}.jpg" for r in records}
         )
+        of_source = self.source.score_columns() if isinstance(self.source, GivesScores) else {}
         columns = [column for part in (*self.stages.values(), *self.restore.values()) for column in part.columns()]
-        write_scores(places.folder / "scores.parquet", records, columns, tuple(label_columns(self.stages)))
+        words = [*label_columns(self.stages), *(name for name, kind in of_source.items() if kind is str)]
+        words += [name for name, known in CAPTION_COLUMNS.items() if known is not None]
+        write_scores(places.folder / "scores.parquet", records, [*columns, *of_source, *CAPTION_COLUMNS], words)
         write_vectors(places.folder / "vectors.parquet", records, self.stages)
         write_json(places.folder / "rules.json", rules_json(self.rules, records))
         table = table_of(records)

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
+from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
 
 EXACT_DUPLICATE = "exact_duplicate"
@@ -54,6 +55,12 @@ class FileRecord:
     rule: str | None = None
     duplicate_of: str | None = None
     clips: list[ClipRecord] = field(default_factory=list)
+
+    @property
+    def findings_key(self) -> str:
+        """What findings are kept under: the bytes, and the spans of them where a table asks for such."""
+        spans_s = self.found.spans_s
+        return self.source_id if spans_s is None else f"{self.source_id}-{sha256_text(repr(spans_s))[:16]}"
 
     def fate(self) -> tuple[str, str]:
         """kept, dropped or failed, and the rule or message.

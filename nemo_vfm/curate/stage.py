@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +25,32 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frame, Span
 from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.data.shards.clip_id import Clip
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpan:
+    """What a row of a table says of a video, or of a span of it.
+
+    Args:
+        row: which row, for messages.
+        start_s: seconds from the first frame; None begins with it.
+        end_s: seconds from the first frame; None ends with the last. Without both the row is of the whole video.
+        caption: of the span; empty where there is none.
+        scores: numbers and labels that rules may read.
+    """
+
+    row: str
+    start_s: float | None = None
+    end_s: float | None = None
+    caption: str = ""
+    scores: Mapping[str, float | str] = field(default_factory=dict)
+
+    @property
+    def seconds(self) -> tuple[float, float] | None:
+        """Where a span begins and ends; infinity is the end of the video. None of a row of the whole video."""
+        if self.start_s is None and self.end_s is None:
+            return None
+        return self.start_s or 0.0, inf if self.end_s is None else self.end_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +66,8 @@ class SourceFile:
         passed_over: why the source does not take it, as the ledger's rule; None where it does.
         root: the folder that was given as the source: links beside the file are followed while they stay inside; None
             is the file's own folder.
+        rows: what a table says of it. A row of the whole video leaves it to the splitter, and is the only one then;
+            others are a clip each.
     """
 
     path: Path
@@ -48,6 +76,12 @@ class SourceFile:
     identity: str = ""
     passed_over: str | None = None
     root: Path | None = None
+    rows: tuple[TableSpan, ...] = ()
+
+    @property
+    def spans_s(self) -> list[tuple[float, float]] | None:
+        """The spans that a table asks for, each once and ascending; None leaves the file to the splitter."""
+        return sorted({row.seconds for row in self.rows if row.seconds is not None}) or None
 
     @property
     def is_image(self) -> bool:
@@ -103,6 +137,7 @@ class ClipRecord:
         restored: names of the restorers that mended it.
         picture: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two
             exclusive, in pixels; None is the whole frame.
+        source_caption: what the source itself says of it; it goes before every captioner.
         caption_facts: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`.
     """
 
@@ -127,6 +162,7 @@ class ClipRecord:
     audio_failure: str | None = None
     root: Path | None = None
     is_image: bool = False
+    source_caption: str = ""
 
     @property
     def duration_s(self) -> float:
@@ -167,6 +203,15 @@ class Fetching(Source, Protocol):
 
     def fetch_into(self, folder: Path) -> None:
         """Where fetched files may lie, told before `files` is called."""
+        ...
+
+
+@runtime_checkable
+class GivesScores(Source, Protocol):
+    """A source that knows scores of its clips, which rules may read like those of stages."""
+
+    def score_columns(self) -> Mapping[str, type[float] | type[str]]:
+        """Their names, and whether they are numbers or words, from the data themselves."""
         ...
 
 

@@ -233,6 +233,13 @@ class TestChanges:
             stocked.compose("a: {b: 1, l: [1], m: {x: 1}, i: '${a.m}'}\nstage: {_target_: x.Y}", word)
         assert words in str(error.value) and "command line" in str(error.value)
 
+    def test_only_choices_that_fit_the_slot_are_offered(self):
+        """Folders of one name hold what other jobs read, too: conf/source has videos, and logs of clicks."""
+        with pytest.raises(RecipeError, match="there are click_csv, click_parquet; did you mean click_csv"):
+            compose("recommendation/dlrm_log", ["steps.import.source=click_tsv"])
+        with pytest.raises(RecipeError, match="folder, table; did you mean table"):
+            compose("curation/clips", ["source=tabel"])
+
 
 class TestReserved:
     def test_they_have_defaults(self, kitchen):

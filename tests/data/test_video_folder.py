@@ -27,14 +27,16 @@ from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.data.sources.blend import Blend, Source
 from nemo_vfm.data.sources.shard_data import ShardData
 from nemo_vfm.data.sources.streamed import StreamedTars
+from nemo_vfm.data.sources.table_file import rows_of
 from nemo_vfm.data.sources.video_folder import VideoFolder
-from nemo_vfm.data.sources.video_table import VideoTable, rows_of
+from nemo_vfm.data.sources.video_table import VideoTable
 from nemo_vfm.data.video import media_info
 from nemo_vfm.data.video.decode import Decoder, open_video
 from nemo_vfm.data.video.given_frames import given_frames
 from tests.data.conftest import moving, mp4
 from tests.data.test_shard_data import contents
 from tests.support.awkward import film
+from tests.support.odd_tables import ODD_TABLES
 from tests.support.stills import turned_jpeg
 
 SHAPES = Buckets(buckets={"film": Bucket(48, 32, 5, 8), "still": Bucket(32, 32, 1)})
@@ -260,7 +262,7 @@ def test_a_table_gives_each_row_its_caption(suffix: str, folder: Path, tmp_path:
 def test_a_parquet_of_more_rows_than_are_read_at_once_loses_none(tmp_path: Path) -> None:
     names = [*["a.mp4"] * 65_536, "last.mp4"]
     pyarrow.parquet.write_table(pyarrow.table({"file": names}), tmp_path / "table.parquet")
-    assert [row["file"] for row in rows_of(tmp_path / "table.parquet", ["file"])] == names
+    assert [row.values["file"] for row in rows_of(tmp_path / "table.parquet", ["file"])] == names
 
 
 def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: Path) -> None:
@@ -275,6 +277,7 @@ def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
+        *ODD_TABLES,
         ("t.csv", b"a,b\n1,2\n", "no column video; it has a, b"), ("t.csv", b'video,caption\n"x', "cannot be read"),
         ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"),
         ("t.jsonl", b"[1]\n", "must be an object"),
@@ -323,3 +326,11 @@ def test_the_named_decoder_reads_the_videos_of_every_source(
         data.start(seed=0, first_batch=0)
         assert float(next(iter(data.train_dataloader())).weight_B[0]) == 1
         assert asked == [decoder], type(data).__name__
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_csv_of_any_separator_gives_the_same_rows(separator: str, tmp_path: Path) -> None:
+    lines = [["video", "caption"], ["a.mp4", '"a, b; c\td ""e"""'], [], ["b.mp4", ""]]
+    (tmp_path / "t.csv").write_text("".join(separator.join(line) + "\r\n" for line in lines), newline="")
+    rows = [dict(row.values) for row in rows_of(tmp_path / "t.csv", ["video", "caption"])]
+    assert rows == [{"video": "a.mp4", "caption": 'a, b; c\td "e"'}, {"video": "b.mp4", "caption": ""}]

@@ -1,12 +1,18 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Refuses captioners that read a column which the curation will not have."""
+"""Names the columns that captions have, and refuses captioners that read a column which the curation will not have."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
-from typing import Protocol, runtime_checkable
+from typing import Protocol, get_args, runtime_checkable
 
 from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.curate.caption.caption_types import Status
+
+#: What rules may read once a clip has its caption: the words that may stand there, () where any may; None for numbers.
+CAPTION_COLUMNS: Mapping[str, Collection[str] | None] = {
+    "caption_by": (), "caption_status": get_args(Status), "caption_words": None,
+}  # fmt: skip
 
 
 @runtime_checkable

@@ -64,12 +64,13 @@ def write_captions(
     folder: Path,
     journal_name: str = "answers",
 ) -> CaptionReport:
-    """Fill in `caption`, `caption_by` and `caption_facts` of every record.
+    """Fill in `caption`, `caption_by` and `caption_facts` of every record, and of kept ones the columns for rules.
 
-    Call it after `decide` and transcoding and before the state is hashed and anything is written. The first captioner,
-    in the order given, with something to say of a clip wins; editors then work on what was said, in their order.
-    Viewers and editors work for kept clips only, and only on what `folder` does not hold from an earlier run: killed
-    at any time, it goes on where it was. Nothing of them is loaded where nothing is missing.
+    Call it after `decide` and transcoding and before the state is hashed and anything is written. What the source
+    itself says of a clip wins, else the first captioner, in the order given, with something to say; editors then work
+    on what was said, in their order. Viewers and editors work for kept clips only, and only on what `folder` does not
+    hold from an earlier run: killed at any time, it goes on where it was. Nothing of them is loaded where nothing is
+    missing.
 
     Args:
         records: all clips; of those that are kept the media must exist.
@@ -85,9 +86,16 @@ def write_captions(
     report = CaptionReport()
     for record in records:
         record.caption, record.caption_by, record.caption_facts = "", "nobody", {"caption_status": "skipped"}
+        if text := clean(record.source_caption):
+            record.caption, record.caption_by, record.caption_facts = text, "table", {"caption_status": "success"}
     keeps = any(isinstance(voice, Viewer | Editor) and voice.fingerprint() for voice in captioners.values())
     with caption_journal(folder, journal_name) if keeps else nullcontext() as journal:
         _caption_all(records, captioners, media_path, journal, report)
+    for record in records:
+        if record.decision == "kept":
+            words = float(len(record.caption.split()))
+            status = record.caption_facts["caption_status"]
+            record.scores |= {"caption_by": record.caption_by, "caption_status": status, "caption_words": words}
     report.by.update(record.caption_by for record in records)
     _tell(records)
     report.truncated = sum(record.caption_facts["caption_status"] == "truncated" for record in records)
@@ -104,8 +112,9 @@ def _tell(records: Sequence[ClipRecord]) -> None:
     numbers = sum(record.caption_by == DESCRIPTION for record in kept)
     without = sum(not record.caption for record in kept) + numbers
     instead = f"; {numbers:,} of them have their numbers in its place, such as size and length" if numbers else ""
+    advice = ". rules=captioned drops them" if without else ""
     if kept:
-        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}")
+        (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
 
 
 def _caption_all(
@@ -134,7 +143,7 @@ def _say(name: str, captioner: Captioner, records: Iterable[ClipRecord], report:
         if failure is not None:
             in_a_row += 1
             failures = {**record.caption_facts.get("caption_failures", {}), name: f"error: {failure}"}
-            record.caption_facts = {**record.caption_facts, "caption_failures": failures}
+            record.caption_facts = {**record.caption_facts, "caption_status": "error", "caption_failures": failures}
             _count(name, Caption(record.clip.id, status="error", failure=failure), in_a_row, report)
             continue
         in_a_row = 0
@@ -190,7 +199,8 @@ class _Seeing:
         if bad is not None or not captions:
             reason = f"{bad.status}: {bad.failure}" if bad else "skipped: the clip is too short for it"
             failures = {**record.caption_facts.get("caption_failures", {}), self._name: reason}
-            record.caption_facts = {**record.caption_facts, "caption_failures": failures}
+            status = bad.status if bad else "skipped"
+            record.caption_facts = {**record.caption_facts, "caption_status": status, "caption_failures": failures}
             return
         first = captions[0]
         record.caption, is_cut = _fitted(" ".join(caption.text for caption in captions))

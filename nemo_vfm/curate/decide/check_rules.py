@@ -4,8 +4,10 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
+from types import MappingProxyType
 
 from nemo_vfm.core.nested_error import PartRefused
+from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.grammar import Column, Compared, Use
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.stage import FACTS, Compares, FileScore, Labelling, Learned, Score, Stage
@@ -13,14 +15,22 @@ from nemo_vfm.curate.stage import FACTS, Compares, FileScore, Labelling, Learned
 Known = Mapping[str, Collection[str] | None]  # column -> the words that may stand in it; None where it holds numbers
 
 
-def check_rules(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
+def check_rules(
+    stages: Mapping[str, Stage], rules: Mapping[str, Rule], of_source: Known | None = MappingProxyType({})
+) -> None:
     """Refuse rules on scores that nobody gives.
+
+    Args:
+        stages: by name.
+        rules: by name.
+        of_source: the columns of the source; None where nobody knows them yet, so that any other may be one.
 
     Raises:
         ValueError: such a rule, a score given twice, a word that no stage gives, words used as numbers, or a
             comparison's rule that is more than one threshold above which clips are dropped.
     """
-    given: dict[str, str] = dict.fromkeys(FACTS, "the video itself")
+    given: dict[str, str] = dict.fromkeys(FACTS, "the video itself") | dict.fromkeys(CAPTION_COLUMNS, "the caption")
+    given |= dict.fromkeys(of_source or (), "the source")
     for name, stage in stages.items():
         if not isinstance(stage, Score | FileScore | Compares | Learned):
             raise ValueError(f"stage {name!r} is a {type(stage).__name__}, which neither scores nor compares clips")
@@ -28,7 +38,8 @@ def check_rules(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -> None:
             if column in given:
                 raise ValueError(f"the score {column!r} is given by {given[column]} and by the stage {name!r}")
             given[column] = f"the stage {name!r}"
-    check_columns(dict.fromkeys(given) | label_columns(stages), rules)
+    known = dict.fromkeys(given) | label_columns(stages) | dict(CAPTION_COLUMNS) | dict(of_source or {})
+    check_columns(known, rules, is_all=of_source is not None)
     _check_comparisons(stages, rules)
 
 
@@ -43,24 +54,30 @@ def comparisons(stages: Mapping[str, Stage]) -> dict[str, tuple[str, Compares]]:
     return {stage.columns()[0]: (name, stage) for name, stage in stages.items() if isinstance(stage, Compares)}
 
 
-def check_columns(known: Known, rules: Mapping[str, Rule]) -> None:
-    """Refuse rules that read columns that are not there, or words as numbers.
+def reads_captions(rule: Rule) -> bool:
+    """Whether a rule can only be applied once clips have their captions."""
+    return any(use.name in CAPTION_COLUMNS for use in rule.uses())
+
+
+def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = True) -> None:
+    """Refuse rules that read columns that are not there, or words as numbers; unless `is_all` there may be others.
 
     Raises:
         PartRefused: such a rule, at its place.
     """
     for name, rule in rules.items():
         try:
-            _check_rule(name, rule, known)
+            _check_rule(name, rule, known, is_all)
         except ValueError as error:
             raise PartRefused(str(error), "rules", name) from None
 
 
-def _check_rule(name: str, rule: Rule, known: Known) -> None:
+def _check_rule(name: str, rule: Rule, known: Known, is_all: bool) -> None:
     for use in rule.uses():
-        if use.name not in known:
+        if use.name in known:
+            _check_kind(name, rule, use, known[use.name])
+        elif is_all:
             raise rule.complaint(use.at, _unknown(name, use.name, known))
-        _check_kind(name, rule, use, known[use.name])
 
 
 def _unknown(rule: str, column: str, known: Known) -> str:
@@ -77,7 +94,10 @@ def _unknown(rule: str, column: str, known: Known) -> str:
 def _check_kind(name: str, rule: Rule, use: Use, words: Collection[str] | None) -> None:
     if words is not None and use.kind == "number":
         some = ", ".join(list(words)[:4])
-        raise rule.complaint(use.at, f"rule {name!r} uses {use.name!r} as a number, but it holds words such as {some}")
+        raise rule.complaint(
+            use.at,
+            f"rule {name!r} uses {use.name!r} as a number, but it holds words" + (f" such as {some}" if some else ""),
+        )
     if words is None and use.kind == "label":
         raise rule.complaint(use.at, f"rule {name!r} compares {use.name!r} with a word, but it holds numbers")
     for word in use.words:

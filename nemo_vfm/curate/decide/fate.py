@@ -5,7 +5,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import comparisons
+from nemo_vfm.curate.decide.check_rules import comparisons, reads_captions
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
@@ -23,9 +23,11 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     """Set `rule` and `duplicate_of` of every clip that has not failed.
 
     The first rule broken, in the recipe's order, is the one that is named. Comparisons come last and only among
-    what the other rules keep: else a clip could go for being like one that went for being blurred.
+    what the other rules keep: else a clip could go for being like one that went for being blurred. Rules that read
+    captions are left out, see `decide_by_captions`.
     """
     table, compared = table_of(records), comparisons(stages)
+    rules = {name: rule for name, rule in rules.items() if not reads_captions(rule)}
     single = {name: rule for name, rule in rules.items() if rule.uses()[0].name not in compared}
     names = [*single, None]  # the last place stands for -1
     for record, place in zip(records, first_broken(table, single).tolist(), strict=True):
@@ -33,6 +35,15 @@ def decide(records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Ma
     for name, rule in rules.items():
         if name not in single:
             drop_duplicates(records, name, above(rule, table), *compared[rule.uses()[0].name])
+
+
+def decide_by_captions(records: Sequence[ClipRecord], rules: Mapping[str, Rule]) -> None:
+    """Set `rule` of kept clips that break a rule which reads captions; what went for being like them stays away."""
+    chosen = {name: rule for name, rule in rules.items() if reads_captions(rule)}
+    names = [*chosen, None]  # the last place stands for -1
+    for record, place in zip(records, first_broken(table_of(records), chosen).tolist(), strict=True):
+        if record.decision == "kept":
+            record.rule = names[place]
 
 
 def above(rule: Rule, table: Table) -> float:

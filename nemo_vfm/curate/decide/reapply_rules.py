@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import RULE, Balance, Balanced
-from nemo_vfm.curate.decide.check_rules import check_columns
+from nemo_vfm.curate.decide.check_rules import check_columns, reads_captions
 from nemo_vfm.curate.decide.fate import above, drop_duplicates
 from nemo_vfm.curate.decide.nearest_pairs import nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule, first_broken
@@ -81,15 +81,16 @@ def decide_again(
     """
     compared = {stage.columns()[0]: stage for stage in stages.values()}
     _check(curated, rules, compared)
-    single = {name: rule for name, rule in rules.items() if rule.uses()[0].name not in compared}
-    names = [*single, None]  # the last place stands for -1
-    places = first_broken(curated.table, single).tolist()
-    fates = Fates([names[place] for place in places], [None] * len(places))
-    for name in (name for name in rules if name not in single):
+    late = {name: rule for name, rule in rules.items() if reads_captions(rule)}
+    first = {name: rule for name, rule in rules.items() if name not in late}
+    single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
+    fates = Fates(_broken(curated.table, single), [None] * len(curated.table))
+    for name in (name for name in first if name not in single):
         column = rules[name].uses()[0].name
         _compare(curated, fates, name, rules[name], column, compared[column])
     if balance is not None:
         _balance(curated, fates, balance)
+    fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
     return fates
 
 
@@ -104,6 +105,12 @@ def nearest_again(
             records = _records(curated, _alive(curated, fates), column)
             found[name] = nearest_pairs(records, {column: stage}, rules, curated.table)[column]
     return found
+
+
+def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
+    """Of every clip the first of these rules that drops it."""
+    names = [*rules, None]  # the last place stands for -1
+    return [names[place] for place in first_broken(table, rules).tolist()]
 
 
 def _check(curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:

@@ -114,7 +114,7 @@ def _column(values: list[float | str | None]) -> Numbers | Labels:
 
 
 #: Columns of scores.parquet that say what became of a clip and where it is from; rules do not read them.
-_NOT_SCORES = frozenset(
+NOT_SCORES = frozenset(
     {"clip_id", "source", "first_frame", "last_frame", "decision", "rule", "message", "duplicate_of", "caption"}
 )
 
@@ -133,8 +133,8 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
         raise UserError(f"there is no {path}; give the folder of a curation that has finished")
     try:
         found = pq.read_table(path)
-        others = {name: found[name].to_pylist() for name in sorted(_NOT_SCORES)}
-        names = [name for name in found.column_names if name not in _NOT_SCORES]
+        others = {name: found[name].to_pylist() for name in sorted(NOT_SCORES)}
+        names = [name for name in found.column_names if name not in NOT_SCORES]
         columns = {name: _read(found[name].combine_chunks()) for name in names if _is_score(found[name].type)}
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counts how many clips and seconds survive as each threshold moves (survival.json).
 
-Rules whose columns come from a comparison are left out: what they drop depends on what the others keep.
+Rules whose columns come from a comparison or a caption are left out: what they drop depends on what the others keep.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import Flags, Table
@@ -27,7 +28,11 @@ def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[st
         rules: in the recipe's order.
         compared: columns of comparisons, whose rules are left out.
     """
-    chosen = {name: rule for name, rule in rules.items() if not {use.name for use in rule.uses()} & set(compared)}
+    chosen = {
+        name: rule
+        for name, rule in rules.items()
+        if not {use.name for use in rule.uses()} & {*compared, *CAPTION_COLUMNS}
+    }
     drops = {name: rule.drops(table) & table.alive for name, rule in chosen.items()}
     broken = np.sum([*drops.values(), np.zeros(len(table), bool)], axis=0)  # how many rules each clip breaks
     decided = np.zeros(len(table), bool)

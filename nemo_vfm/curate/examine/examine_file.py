@@ -21,6 +21,7 @@ from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.examine.span_frames import frames_of
 from nemo_vfm.curate.sources.source_guard import Unchanged
 from nemo_vfm.curate.split.glance import Eye, Glance
 from nemo_vfm.curate.split.shot_lengths import cut_glances
@@ -28,6 +29,7 @@ from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, pack
 from nemo_vfm.curate.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
+from nemo_vfm.data.video.decode import VideoInfo
 from nemo_vfm.data.video.image_file import open_image
 from nemo_vfm.restore.letterbox import Picture
 
@@ -42,7 +44,8 @@ class Examine:
 
     With `"stretch": [first, stop]` and no spans it looks at shots that begin in these frames, as far as can be told
     from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
-    With `"image": true` the file is a still image, which is one shot.
+    With `"spans_s"`, seconds that a table asks for, and no spans it looks at those, and its last reply has `rows`, a
+    fact of each. With `"image": true` the file is a still image, which is one shot.
 
     Args:
         splitter: cuts it into shots, where these are not known.
@@ -75,6 +78,9 @@ class Examine:
             yield from self._stretch(request, chosen, unchanged, tick)
             return
         with Walk(path, side_px=self.side_px, vectors=vectors, tick=tick, decode=self.decode) as walk:
+            if request.get("spans_s") is not None and request["spans"] is None:
+                yield from self._rows(walk, request, chosen, unchanged, tick)
+                return
             spans = self._spans(walk, request["spans"], lambda error: problems.append(reason_of(error, path, name)))
             for span in spans:
                 unchanged.check()
@@ -84,6 +90,32 @@ class Examine:
             rest = walk.info.why_incomplete() if walk.num_walked == walk.info.num_frames else lost
             message = problems[0] if problems else f"{name}: {rest}"
             yield Reply(_end(walk, message))
+
+    def _rows(
+        self, walk: Walk, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
+    ) -> Iterator[Reply]:
+        """The spans that a table asks for, each once and whole, and what became of each row."""
+        asked = [frames_of(walk.info, start_s, end_s) for start_s, end_s in request["spans_s"]]
+        wanted, done = {span for span, why in asked if why is None}, set[Span]()
+        two_sizes = set[Span]()
+        problems: list[str] = []
+        path, name = Path(request["path"]), request["name"]
+        for span in self._spans(walk, sorted(wanted), lambda error: problems.append(reason_of(error, path, name))):
+            if span not in wanted:
+                break
+            unchanged.check()
+            if walk.has_one_size(span):
+                yield self._look(walk, span, request["source_id"], stages, tick)
+            else:
+                two_sizes.add(span)
+            done.add(span)
+        unchanged.check()
+        lost = problems[0] if problems else "its frames cannot be decoded"
+        parts = [_part(walk.info, span, walk.info.stamp(span[0])) for span, _ in asked]
+        lost_of = dict.fromkeys(two_sizes, "its frames are of two sizes") | dict.fromkeys(wanted - done, lost)
+        rows = [part | {"message": why or lost_of.get(span)}
+                for part, (span, why) in zip(parts, asked, strict=True)]  # fmt: skip
+        yield Reply({"end": None, "rows": rows})
 
     def _stretch(
         self, request: Json, stages: Mapping[str, Stage], unchanged: Unchanged, tick: Callable[[int], None]
@@ -105,10 +137,9 @@ class Examine:
             if request["spans"] is None:
                 spans = self._guessed(walk, start, fps, glances)
             else:
-                known = [(span[0] - start, span[1] - start) for span in request["spans"]]
-                spans = _given(walk.frames(request["spans"][-1][1]), known)
-            for here in spans:
-                span = here[0] + start, here[1] + start
+                known = [(span[0], span[1]) for span in request["spans"]]
+                spans = _given(walk, walk.frames(known[-1][1]), known)
+            for span in spans:
                 if span[0] >= stop:
                     break
                 if span[0] >= first:
@@ -130,19 +161,20 @@ class Examine:
                 yield glances[-1]
 
         holes = [hole - start for hole in walk.info.holes if hole > start]
-        yield from in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
+        parts = in_parts(walk.frames(), holes, lambda part: cut_glances(seen(part), *splitter.plan(fps)))
+        yield from ((start + first, start + last) for first, last in parts)
 
     def _spans(self, walk: Walk, known: Json, problem: Callable[[Exception], None]) -> Iterator[Span]:
         """The shots of what can be decoded; a new size begins one."""
 
         def frames() -> Iterator[tuple[int, Frame]]:
             try:
-                yield from walk.runs(known[-1][1] if known else None)
+                yield from walk.runs(spans=known)
             except Exception as error:  # any decoder error: use what came before it, and say so
                 problem(error)
 
         if known is not None:
-            yield from _given((frame for _, frame in frames()), [(first, last) for first, last in known])
+            yield from _given(walk, (frame for _, frame in frames()), [(first, last) for first, last in known])
             return
         fps, holes = walk.info.fps, walk.info.holes
         for start, run in groupby(frames(), key=itemgetter(0)):
@@ -191,14 +223,13 @@ class Examine:
         return Reply(fact, arrays)
 
 
-def _given(frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
+def _given(walk: Walk, frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
     """Spans that are known already, each when its last frame has come; less where the file is damaged by now."""
-    done = 0
-    for done, _ in enumerate(frames, 1):
-        while spans and spans[0][1] <= done:
+    for _ in frames:
+        while spans and spans[0][1] <= walk.num_walked:
             yield spans.pop(0)
-    if spans and spans[0][0] < done:
-        yield spans[0][0], done
+    if spans and spans[0][0] < walk.num_walked:
+        yield spans[0][0], walk.num_walked
 
 
 def found_by(stage: Stage, footage: ClipFrames) -> Json:
@@ -243,9 +274,13 @@ def _end(walk: Walk, message: str) -> Json:
     if first >= last:
         return {"end": None}
     seen = info.end_pts(first - 1) if first else info.pts[0]  # a hole before the rest is lost with it
-    us = elapsed_us(info, info.stamp(last)) - elapsed_us(info, seen)
-    end = {"span": [first, last], "pts": [info.stamp(first), info.stamp(last)], "us": us, "fps": info.fps}
-    return {"end": end | {"message": message}}
+    return {"end": _part(info, (first, last), seen) | {"message": message}}
+
+
+def _part(info: VideoInfo, span: Span, from_pts: int) -> dict[str, Json]:
+    """A part of the video that is no clip, or not there."""
+    us = elapsed_us(info, info.stamp(span[1])) - elapsed_us(info, from_pts)
+    return {"span": list(span), "pts": [info.stamp(span[0]), info.stamp(span[1])], "us": us, "fps": info.fps}
 
 
 def smaller(picture_HWC: Frame, side_px: int) -> Frame:

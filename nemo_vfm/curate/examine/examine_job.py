@@ -8,6 +8,7 @@ it began in the middle, is examined again. A video that cannot be read to its en
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
@@ -73,7 +74,11 @@ class ExamineJob:
     @property
     def num_frames(self) -> int:
         """For the bar."""
-        return self.film.info.num_frames if self.stretch is None else self.stretch[1] - self.stretch[0]
+        info, spans_s = self.film.info, self.film.file.found.spans_s
+        if spans_s is not None:
+            asked_s = sum(max(0.0, min(end, info.num_frames / info.fps) - start) for start, end in spans_s)
+            return min(info.num_frames, round(asked_s * info.fps))
+        return info.num_frames if self.stretch is None else self.stretch[1] - self.stretch[0]
 
     def item(self) -> Item:
         """What a worker is asked."""
@@ -81,7 +86,7 @@ class ExamineJob:
         request = {
             "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
             "state": file.state, "spans": self.spans, "stages": self.film.missing.stages,
-            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image,
+            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image, "spans_s": _of_table(file),
         }  # fmt: skip
         # A stretch begins a little earlier, and ends with the shot that goes on behind it.
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames
@@ -123,12 +128,19 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     count = film.info.num_frames
     # A damaged file may have less than a frame a minute.
     length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
-    if missing.spans is not None or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
+    known = missing.spans is not None or file.found.spans_s is not None
+    if known or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
         return [ExamineJob(film, None, missing.spans)]
     starts = list(range(0, count - length + 1, length))
     jobs = [ExamineJob(film, stretch, None) for stretch in zip(starts, [*starts[1:], count], strict=True)]
     film.open_jobs = len(jobs)
     return jobs
+
+
+def _of_table(file: FileRecord) -> Json:
+    """The spans that a table asks for; None as an end is that of the video, since JSON knows no infinity."""
+    spans_s = file.found.spans_s
+    return spans_s and [[start, None if end == inf else end] for start, end in spans_s]
 
 
 def _together(film: Film) -> tuple[Replies | None, list[ExamineJob]]:

@@ -137,7 +137,7 @@ def examine_all(
 ) -> None:
     """Split and score what is new, and fill in the clips of all readable files."""
     readable = [file for file in files if file.message is None and file.rule is None]
-    work = [(file, missing) for file in readable if not (missing := findings.missing(file.source_id)).nothing]
+    work = [(file, missing) for file in readable if not (missing := findings.missing(file)).nothing]
     if any(missing.spans is None for _, missing in work) and isinstance(examine.splitter, Ready):
         examine.splitter.ready()
     learned = {name: stage for name, stage in stages.items() if isinstance(stage, Learned)}
@@ -180,7 +180,7 @@ def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findi
         return f"{file.found.name}: {replies.message}"
     if "failed" in replies[-1].fact:
         return f"{file.found.name}: {replies[-1].fact['failed']}"
-    return findings.put(file.source_id, missing, replies)
+    return findings.put(file, missing, replies)
 
 
 def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:

@@ -12,12 +12,13 @@ from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 
+from nemo_vfm.core.log import warn
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.stage import ClipRecord, FileScore, Splitter, Stage
+from nemo_vfm.curate.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.file_pictures import agreed_boxes
@@ -70,27 +71,29 @@ class Findings:
         self._stages = {name: Cache(folder / fingerprint(*base, stage)) for name, stage in stages.items()}
         self._of_files = {name: stage for name, stage in stages.items() if isinstance(stage, FileScore)}
 
-    def missing(self, source_id: str) -> Missing:
+    def missing(self, file: FileRecord) -> Missing:
         """What an examination of the file has to find out."""
-        shots = self._shots.get(source_id)
+        source_id, key = file.source_id, file.findings_key
+        shots = self._shots.get(key)
         if shots is None:
             return Missing(None, list(self._stages), nothing=False)
-        absent = [name for name, cache in self._stages.items() if _length(cache.get(source_id)) != len(shots["clips"])]
+        absent = [name for name, cache in self._stages.items() if _length(cache.get(key)) != len(shots["clips"])]
         seen = all((self._thumbnails / f"{_id(source_id, clip['span'])}.jpg").is_file() for clip in shots["clips"])
         spans = [clip["span"] for clip in shots["clips"]]
         return Missing(spans, absent, nothing=not absent and (seen or not spans))
 
-    def put(self, source_id: str, missing: Missing, replies: Sequence[Reply]) -> str | None:
+    def put(self, file: FileRecord, missing: Missing, replies: Sequence[Reply]) -> str | None:
         """Keep what an examination found; a sentence where it does not fit what was found before."""
         *clips, end = (reply.fact for reply in replies)
+        key = file.findings_key
         if missing.spans is not None and [clip["span"] for clip in clips] != missing.spans:
             return "it no longer decodes as far as before"
         for name in missing.stages:
-            self._stages[name].put(source_id, [clip["found"][name] for clip in clips])
+            self._stages[name].put(key, [clip["found"][name] for clip in clips])
         if missing.spans is None:
-            keys = ("span", "pts", "from_us", "us", "fps", "picture", "size")
-            shots = [{key: clip[key] for key in keys if key in clip} for clip in clips]
-            self._shots.put(source_id, {"clips": shots, "end": end["end"]})
+            names = ("span", "pts", "from_us", "us", "fps", "picture", "size")
+            shots = [{name: clip[name] for name in names if name in clip} for clip in clips]
+            self._shots.put(key, {"clips": shots, "end": end["end"], "rows": end.get("rows")})
         return None
 
     def fill(self, file: FileRecord, paths: tuple[Path, ...]) -> None:
@@ -99,14 +102,16 @@ class Findings:
         A part that could not be read is a clip that failed. All comes from the disk: a run that found it and one that
         comes later must decide on the very same values.
         """
-        shots = self._shots.get(file.source_id)
+        shots = self._shots.get(file.findings_key)
         clips = shots["clips"]
-        between = [(a["span"][1] < b["span"][0], b["from_us"] - a["from_us"] - a["us"]) for a, b in pairwise(clips)]
+        facts = shots.get("rows")  # absent from what was found before there were tables
+        apart = pairwise(clips) if facts is None else ()  # of a table only its spans count
+        between = [(a["span"][1] < b["span"][0], b["from_us"] - a["from_us"] - a["us"]) for a, b in apart]
         file.trimmed_us = sum(us for has_frames, us in between if has_frames)
         file.hole_us = sum(us for has_frames, us in between if not has_frames)
         file.clips = records = [_record(file, clip, paths) for clip in clips]
         for name, cache in self._stages.items():
-            findings = cache.get(file.source_id)
+            findings = cache.get(file.findings_key)
             for record, found in zip(records, findings, strict=True):
                 _add(record, name, found)
             if name in self._of_files:
@@ -120,6 +125,37 @@ class Findings:
             rest = _record(file, shots["end"], paths)
             rest.message = shots["end"]["message"]
             records.append(rest)
+        if facts is not None:
+            _fill_rows(file, records, facts, paths)
+        elif file.found.rows:
+            for record in records:
+                _tell(record, file.found.rows[0])
+
+
+def _tell(record: ClipRecord, row: TableSpan) -> None:
+    """Give a clip what the table says of it."""
+    record.source_caption = row.caption
+    record.scores |= row.scores
+
+
+def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json], paths: tuple[Path, ...]) -> None:
+    """Give each clip the row that asked for its frames; a row whose frames are not there is a clip that failed."""
+    rows = {row.seconds: row for row in file.found.rows}
+    untold = {(record.clip.first_frame, record.clip.last_frame): record for record in records}
+    equal = 0
+    for seconds, fact in zip(file.found.spans_s or (), facts, strict=True):
+        row, span = rows[seconds], (fact["span"][0], fact["span"][1])
+        if fact["message"] is not None and span not in untold:
+            untold[span] = record = _record(file, fact, paths)
+            record.message = f"{row.row}: {fact['message']}"
+            records.append(record)
+        if span in untold:
+            _tell(untold.pop(span), row)
+        else:
+            equal += 1
+    if equal:
+        warn(f"{file.found.name}: {equal} rows are left out, since others before them name the same frames")
+    file.duration_us = sum(record.duration_us for record in records)
 
 
 def _length(value: Json) -> int:

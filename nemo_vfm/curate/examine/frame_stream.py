@@ -96,23 +96,34 @@ class Walk:
                 raise self._reader.new_size(self._reader.stored, first, self._sizes[-1][1])
             yield frame
 
-    def runs(self, stop: int | None = None) -> Iterator[tuple[int, Frame]]:
-        """Every frame up to `stop`, small, in RGB, each with the number of the first of its run, all of one size.
+    def runs(self, stop: int | None = None, *, spans: Sequence[Span] | None = None) -> Iterator[tuple[int, Frame]]:
+        """Every frame up to `stop`, or those of spans that ascend by their start, small, in RGB.
+
+        Each comes with the number of the first of its run, all of one size.
 
         Raises:
             DataError: at the first frame that cannot be decoded.
         """
-        numbers = range(self._start, self.info.num_frames if stop is None else stop)
+        stop = self.info.num_frames if stop is None else stop
+        numbers = range(self._start, stop) if spans is None else _covered(spans)
         for number, frame in self._reader.decoded(numbers, past_losses=True):
             stored = frame.width, frame.height
             if not self._sizes or self._sizes[-1][1] != stored:
                 self._sizes.append((number, stored))
+            if number != self._first + len(self._held):  # what was before a gap has been taken
+                while self._held:
+                    self._forget()
+                self._first = number
             held = self._remembered(frame)
             self._hold(held)
             self._look_at_borders(number, frame)
             self.num_walked = number + 1
             self._tick(1)
             yield self._sizes[-1][0], held.small
+
+    def has_one_size(self, span: Span) -> bool:
+        """Whether all frames of a span that was walked are of one size."""
+        return not any(span[0] < first < span[1] for first, _ in self._sizes)
 
     def size(self, span: Span) -> tuple[int, int]:
         """Width and height of a span that was walked, upright and in square pixels."""
@@ -188,6 +199,14 @@ class Walk:
     def _vectors_of(self, frame: av.VideoFrame) -> MotionVectors:
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
         return MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+
+
+def _covered(spans: Sequence[Span]) -> list[int]:
+    """The numbers of all frames of some spans, each once."""
+    found: list[int] = []
+    for first, last in spans:
+        found += range(max(first, found[-1] + 1) if found else first, last)
+    return found
 
 
 class _Held:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
 from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
@@ -56,7 +57,7 @@ def clip_json(record: ClipRecord) -> Json:
         **_shape(record), "caption_by": record.caption_by, **record.caption_facts,
         **({} if record.is_image else {"audio": record.audio}),
         **({} if record.audio_failure is None else {"audio_failure": record.audio_failure}),
-        "scores": dict(sorted(record.scores.items())),
+        "scores": {name: value for name, value in sorted(record.scores.items()) if name not in CAPTION_COLUMNS},
     }  # fmt: skip
 
 

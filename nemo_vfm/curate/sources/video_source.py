@@ -13,6 +13,7 @@ from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from nemo_vfm.curate.sources.remote_source import FetchedFile
+from nemo_vfm.curate.sources.subset import Subset
 from nemo_vfm.curate.stage import SourceFile
 
 Take = Literal["videos", "images", "both"]
@@ -35,6 +36,9 @@ class Folder:
             fetched when its turn comes.
         take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Frames often lie beside videos as
             covers and thumbnails, so they are taken only where that is asked for.
+        first: at most so many files, by name; None takes all.
+        share: so large a part of the files, such as 0.01, spread over all of them and before `first` counts. A larger
+            share contains a smaller one. None takes all.
     """
 
     def __init__(
@@ -44,6 +48,8 @@ class Folder:
         otherwise: Place | None = None,
         max_fetched_gb: float = 100.0,
         take: Take = "videos",
+        first: int | None = None,
+        share: float | None = None,
     ) -> None:
         if path is None and otherwise is None:
             raise ValueError("there is no folder to read videos from: set input=DIR on the command line")
@@ -52,6 +58,7 @@ class Folder:
         if take not in get_args(Take):
             raise ValueError(f"take is {take!r}, but there are {', '.join(get_args(Take))}")
         self.take: Take = take
+        self.first, self.share, self._subset = first, share, Subset(first, share)
         self.path = None if path is None else place(path)
         self.otherwise = None if otherwise is None else place(otherwise)
         self.max_fetched_gb = max_fetched_gb
@@ -81,7 +88,8 @@ class Folder:
         if all(one.passed_over for one in found):
             others = sum(is_taken(name, _SUFFIXES["both"]) for name in names) - len(found)
             raise UserError(f"{root} holds no {_ONE[self.take]} file; {self._looked_for(others)}")
-        return found
+        taken = self._subset.of([one for one in found if not one.passed_over], lambda one: one.name, "files")
+        return sorted([*taken, *(one for one in found if one.passed_over)], key=lambda one: one.name)
 
     def _looked_for(self, others: int = 0) -> str:
         hint = f". It holds {others} files of the other kind: source.take=both takes them" if others else ""
@@ -102,6 +110,7 @@ class Folder:
             raise UserError(f"{root} holds no {_ONE[self.take]}; {self._looked_for()}")
         if base == root:
             say_passed_over(root, (PurePosixPath(item.name) for item in found), _SUFFIXES["both"])
+        videos = self._subset.of(videos, lambda item: item.name, "files")
         fetched = FetchedFile(base, self._into, int(self.max_fetched_gb * 1e9))
         fetched.fetch_sidecars(videos, found)
         return [

@@ -2,25 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads training batches from a CSV, JSON Lines or Parquet file that names videos and their captions."""
 
-import csv
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import warn
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.loader.global_batches import Feed
 from nemo_vfm.data.shards.sample_reader import Samples
 from nemo_vfm.data.sources.file_set import Captioned, FileSet
+from nemo_vfm.data.sources.table_file import check_suffix, rows_of
 from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
-
-_MAX_LINE_BYTES = 1 << 20
 
 
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
@@ -78,8 +74,7 @@ class VideoTable(Feed):
             max_memory_share=max_memory_share,
             decoder=decoder,
         )
-        if path.suffix.lower() not in _READERS:
-            raise ValueError(f"{path.name} is not a supported table: use one of {', '.join(_READERS)}")
+        check_suffix(path)
         self.path = local(path, "a table of videos")
         self.root = self.path.parent if root is None else local(root, "the folder of a table's videos")
         self.index = None if index is None else local(index, "the index of a table of videos")
@@ -94,84 +89,15 @@ class VideoTable(Feed):
     def _rows(self) -> Iterator[Captioned]:
         """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
         inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "were there before": 0}
-        for number, row in enumerate(rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]), 1):
-            text, caption = row[self.video], row[self.caption] if self.caption else ""
-            if not isinstance(text, str) or not text or "\x00" in text:
-                raise DataError(f"row {number} of {self.path} names no file under {self.video!r}, but {text!r}")
-            path, text_bytes = self._path(number, inside, text), self._said(number, caption)
+        for row in rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]):
+            path, text = row.path(self.video, inside), row.text(self.caption) if self.caption else ""
             if not path.is_relative_to(inside):
                 left_out["point outside root"] += 1
-            elif (path, text_bytes) in seen:
+            elif (path, text) in seen:
                 left_out["were there before"] += 1
             else:
-                seen.add((path, text_bytes))
-                yield Captioned(path.relative_to(inside).as_posix(), path, text_bytes)
+                seen.add((path, text))
+                yield Captioned(path.relative_to(inside).as_posix(), path, text)
         for reason, count in left_out.items():
             if count:
                 warn(f"{count} rows of {self.path} are left out: they {reason}")
-
-    def _path(self, number: int, inside: Path, text: str) -> Path:
-        try:
-            path = (inside / text).resolve()
-            path.as_posix().encode()
-        except (OSError, ValueError, RuntimeError) as error:  # half a character of JSON, links in a circle
-            raise DataError(f"row {number} of {self.path} names {text[:200]!a}, not a path: {error}") from error
-        return path
-
-    def _said(self, number: int, caption: Json) -> str:
-        """The caption; half a character, which JSON can hold, would break whoever writes or hashes it."""
-        text_bytes = str(caption or "").strip().encode(errors="replace")
-        if len(text_bytes) > _MAX_LINE_BYTES:
-            raise DataError(f"the caption in row {number} of {self.path} has more than {_MAX_LINE_BYTES:,} bytes")
-        return text_bytes.decode()
-
-
-def rows_of(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
-    """The named columns, row by row.
-
-    Raises:
-        UserError: there is no such file or column.
-        DataError: it is damaged.
-    """
-    if not path.is_file():
-        raise UserError(f"there is no table {path}")
-    try:
-        for row in _READERS[path.suffix.lower()](path, columns):
-            if missing := [name for name in columns if name not in row]:
-                raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(map(str, row))}")
-            yield row
-    except (OSError, ValueError, RecursionError, csv.Error) as error:
-        if isinstance(error, UserError):
-            raise
-        raise DataError(f"{path} cannot be read: {error}") from error
-
-
-def _csv(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        yield from csv.DictReader(file, strict=True)
-
-
-def _jsonl(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
-    with path.open("rb") as file:
-        while line := file.readline(_MAX_LINE_BYTES + 1):
-            if len(line) > _MAX_LINE_BYTES:
-                raise ValueError(f"a line has more than {_MAX_LINE_BYTES:,} bytes")
-            if line.strip():
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError(f"a line must be an object, got {type(row).__name__}")
-                yield row
-
-
-def _parquet(path: Path, columns: list[str]) -> Iterator[Mapping[str, Json]]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        names = file.schema_arrow.names
-        if missing := [name for name in columns if name not in names]:
-            raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(names)}")
-        for batch in file.iter_batches(columns=columns):
-            yield from batch.to_pylist()
-
-
-_READERS = {".csv": _csv, ".jsonl": _jsonl, ".parquet": _parquet}

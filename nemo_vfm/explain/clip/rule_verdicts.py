@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.decide.check_rules import reads_captions
 from nemo_vfm.curate.decide.limit import Limit
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import Labels
@@ -102,7 +103,7 @@ def _verdict(curation: Curation, place: int, name: str, rule_values: Json, compa
         return Verdict(name, str(rule_values), "drop", "unknown", why="rules.json cannot be read here")
     decided = curation.text("rule", place) == name
     columns = dict.fromkeys(use.name for use in rule.uses())
-    says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()))
+    says, why = _says(curation, place, drops, decided, bool(compared & columns.keys()), reads_captions(rule))
     return Verdict(
         name, rule.text, "keep" if rule.keep is not None else "drop", says, decided,
         {column: value_of(curation, column, place) for column in columns},
@@ -118,12 +119,17 @@ def _rule(rule_values: Json) -> Rule:
     return Rule(score=rule_values["score"], below=threshold if below else None, above=None if below else threshold)
 
 
-def _says(curation: Curation, place: int, drops: bool, decided: bool, compares: bool) -> tuple[Says, str]:
+def _says(
+    curation: Curation, place: int, drops: bool, decided: bool, compares: bool, captions: bool
+) -> tuple[Says, str]:
     if curation.text("message", place) is not None:
         return "not asked", "it failed before the rules were applied"
+    was_captioned = value_of(curation, "caption_by", place) is not None
+    if captions and not was_captioned:
+        return "not asked", "the clip was dropped before it was captioned"
     if not compares or decided:
         return ("drops" if drops or decided else "passes"), ""
-    if curation.text("rule", place) is not None:
+    if curation.text("rule", place) is not None and not was_captioned:
         return "not asked", "it compares only clips that the other rules keep"
     if not drops:
         return "passes", ""
