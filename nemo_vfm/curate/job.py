@@ -45,7 +45,7 @@ from nemo_vfm.curate.output.write_outputs import (
     write_scores,
     write_shards,
 )
-from nemo_vfm.curate.stage import FACTS, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter, Stage
+from nemo_vfm.curate.stage import FACTS, AnyStage, Captioner, ClipRecord, Fetching, Ready, Restorer, Source, Splitter
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
@@ -94,7 +94,7 @@ class Curate:
         *,
         source: Source,
         split: Splitter,
-        stages: Mapping[str, Stage],
+        stages: Mapping[str, AnyStage],
         rules: Mapping[str, Rule],
         captions: Mapping[str, Captioner | Viewer | Editor],
         transcode: Transcode,

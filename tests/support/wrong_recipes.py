@@ -67,6 +67,8 @@ COMMON = {
         "a module that does not exist": Wrong(W + "stage: {_target_: nemo_vfm.flow.Workflow}"),
         "a class without its module": Wrong("_target_: Workflow"),
         "a class of another kind": Wrong(W + "stage: {_target_: '@.Quiet'}"),
+        "a method that gives something else": Wrong(W + "stage: {_target_: '@.Naming'}"),
+        "a method that takes something else": Wrong(W + "stage: {_target_: '@.Reading'}"),
         "a class that is not named": Wrong(W + "stage: {by: 2}"),
         "a name that is not trusted": Wrong("_target_: my_package.Job"),
         "a function of the standard library": Wrong(W + "stage: {_target_: subprocess.run}", trust=("subprocess",)),
