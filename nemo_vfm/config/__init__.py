@@ -141,7 +141,7 @@ def ingredient(
     roots = Roots.standard(conf)
     asked = Mark(Source.typed(choice))
     tree, problems = resolve(read(roots.require_ingredient(slot, choice, asked)))
-    checker = Checker(trust, roots.choices)
+    checker = Checker(trust, roots.targets)
     part = checker.node(tree, kind, "", tree.mark)
     if found := [*problems, *checker.problems]:
         raise RecipeError(found)
@@ -179,7 +179,7 @@ def _examined(
 
     tree, unresolved = resolve(composed.root)
     permissions = replace(permissions, withheld=withheld(tree))
-    checker = Checker(trust, composed.roots.choices, permissions, _run_dir(composed))
+    checker = Checker(trust, composed.roots.targets, permissions, _run_dir(composed))
     whole = tree.without(*RESERVED)
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.

@@ -21,14 +21,27 @@ from nemo_vfm.config.recipe_errors import (
     Problem,
     RecipeError,
     Source,
-    did_you_mean,
     fail,
     printable,
     shown_path,
-    some_of,
 )
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
+from nemo_vfm.config.tree import (
+    MISSING,
+    TARGET,
+    Map,
+    Node,
+    Plain,
+    Scalar,
+    Seq,
+    find,
+    join,
+    merge,
+    nest,
+    put,
+    walk,
+    written,
+)
 from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
@@ -176,9 +189,11 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
         from nemo_vfm.config.slot_fit import takes_values_only  # classes are imported only where there is a doubt
 
         return isinstance(present, Map) or not takes_values_only(root, change.path, trust)
-    if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
-        text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {some_of(known)}"
-        raise fail(text + did_you_mean(change.text, known), change.mark, change.path)
+    if isinstance(present, Map) and isinstance(change.value.value, str) and change.value.value != MISSING:
+        from nemo_vfm.config.slot_fit import word_refusal
+
+        if refusal := word_refusal(root, change.path, change.value.value, roots, trust):
+            raise fail(refusal, change.mark, change.path)
     return False
 
 

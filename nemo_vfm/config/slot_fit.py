@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args, get_origin, is_typeddict
 
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import NotLocated, Target, is_trusted, is_users, locate
+from nemo_vfm.config.roots import Roots, no_ingredient
 from nemo_vfm.config.tree import TARGET, Map, Node, Scalar, child
 from nemo_vfm.core.types.job import Job
 
@@ -45,15 +46,50 @@ def chosen(
 
 def takes_values_only(root: Map, address: str, trust: Sequence[str]) -> bool:
     """Whether an argument takes plain values and no component; False where no trusted class says what it takes."""
+    hint = _hint_at(root, address, trust)
+    return hint is not None and all(hints.is_open(one) or not _takes_mappings(one) for one in _alternatives(hint))
+
+
+def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequence[str]) -> str:
+    """Why a word that names no ingredient cannot take a component's place; empty where it may be a value there."""
+    hint, targets = _hint_at(root, address, trust), roots.targets(address)
+    if hint is None or hints.is_open(hint):
+        return no_ingredient(address, word, list(targets)) if targets else ""
+    if word in hints.choices(hint) or not (targets or _takes_mappings_only(hint)):
+        return ""
+    if known := fitting(targets, hint, trust):
+        return no_ingredient(address, word, known)
+    folder = f"conf/{address.rpartition('.')[2]}"
+    there = f"nothing in {folder} fits here" if targets else f"there is no folder {folder}"
+    other = f"change a key, {address}.KEY=VALUE, or name a class, {address}._target_=CLASS"
+    return f"{there}, so {word} is not a choice; {other}"
+
+
+def fitting(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:
+    """Of ingredients, with the class of each, those that may stand in a slot."""
+    kinds = [hints.factory_parts(one)[1] if hints.is_factory(one) else one for one in _alternatives(hint)]
+    return [choice for choice, name in targets.items() if not name or _may_stand(name, kinds, trust)]
+
+
+def _may_stand(name: str, kinds: Sequence[Any], trust: Sequence[str]) -> bool:
+    try:
+        made = hints.returns(locate(name, trust))
+        return hints.is_open(made) or any(fits(made, kind) for kind in kinds)
+    except (NotLocated, TypeError):  # whether it fits is seen when it is used
+        return True
+
+
+def _hint_at(root: Map, address: str, trust: Sequence[str]) -> Any:
+    """The annotation of an address; None where no trusted class has one."""
     node: Node | None = root
     hint: Any = Job
     for key in address.split("."):
         try:
             hint = _hint_below(node, hint, key, trust)
         except (NotLocated, TypeError, KeyError):
-            return False
+            return None
         node = None if node is None else child(node, key)
-    return all(hints.is_open(one) or not _takes_mappings(one) for one in _alternatives(hint))
+    return hint
 
 
 def _hint_below(node: Node | None, hint: Any, key: str, trust: Sequence[str]) -> Any:
@@ -75,6 +111,10 @@ def _alternatives(hint: Any) -> list[Any]:
 
 def _takes_mappings(hint: Any) -> bool:
     return hints.is_factory(hint) or hints.is_mapping(hint) or hints.is_list(hint) or hints.is_component(hint)
+
+
+def _takes_mappings_only(hint: Any) -> bool:
+    return all(_takes_mappings(one) and not hints.is_open(one) for one in _alternatives(hint) if one is not type(None))
 
 
 def _own_class(hint: Any, trust: Sequence[str], is_root: bool) -> Target:

@@ -224,7 +224,7 @@ class TestChanges:
             ("a.b=[1", "not valid YAML"),
             ("a.b=010", "begins with a zero"),
             ("a.i.x=1", "a.i is ${a.m}; change that instead"),
-            ("stage=scal", "there are scale, shift; did you mean scale?"),
+            ("stage=scal", "conf/stage holds scale, shift; did you mean scale?"),
             ("a.b=x\u202ey", "invisible"),
         ],
     )
@@ -274,6 +274,38 @@ class TestIncludes:
             kitchen.write(f"conf/a/n{number}.yaml", f"defaults: [{{a: n{number + 1}}}]\n")
         with pytest.raises(RecipeError, match="more than 20 deep"):
             kitchen.compose("defaults: [{a: n0}]")
+
+    def test_only_ingredients_that_fit_a_slot_are_suggested_for_it(self, stocked):
+        stocked.write("conf/stage/scalar.yaml", "_target_: @.Quiet\n")
+        wide = "_target_: @.Wide\nstage: {_target_: '@.Shift'}\n"
+        with pytest.raises(RecipeError, match=r"conf/stage holds scale, shift; did you mean scale\?"):
+            compose(stocked.write("recipe.yaml", wide), ["stage=scalr"], trust=TRUST)
+        assert "conf/stage holds scale, shift; did you mean scale?" in stocked.problems(
+            "_target_: @.Wide\nstage: scalr"
+        )
+
+    def test_a_word_that_an_argument_takes_stands_in_the_place_of_a_component(self, stocked):
+        typed = stocked.write("recipe.yaml", "_target_: @.Typed\nsent: {a: 1}\nlevel: {a: 1}\n")
+        found = values(compose(typed, ["sent=huge", "level=top"], trust=TRUST))
+        assert (found["sent"], found["level"]) == ("huge", "top")
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("lora", "did you mean world_model/lora?"),
+            ("recipes/lora.yaml", "did you mean world_model/lora?"),
+            ("synthetic/lora", "did you mean world_model/lora?"),
+            ("lroa", "did you mean world_model/lora?"),
+            ("open_qa", "did you mean synthetic/open_qa?"),
+            ("destripe", "did you mean curation/destripe or restore/destripe?"),
+            ("curation/clip", "did you mean curation/clips?"),
+            ("qqqqqqq", "`nemo-vfm list`"),
+        ],
+    )
+    def test_the_short_name_of_a_recipe_and_a_slip_of_it_are_answered_with_the_whole_name(self, kitchen, name, words):
+        with pytest.raises(RecipeError) as error:
+            compose(name)
+        assert words in str(error.value)
 
     @pytest.mark.parametrize(
         ("text", "words"),

@@ -108,6 +108,9 @@ COMMON = {
         "an empty mapping over a component": Wrong(W + "stage: {_target_: '@.Shift'}", ("stage={}",)),
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
         "something below a reference": Wrong(W + "size: ${other}", ("size.width=3",)),
+        "a choice where there is none": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=huge",)),
+        "a choice of another slot's": Wrong(W + "stages: {a: {_target_: '@.Shift'}}", ("stages.a=big",), files={
+            "conf/a/wide.yaml": "_target_: '@.Quiet'\n"}),
         "a choice that does not exist": Wrong("defaults: [{stage: scale}]\n" + W, ("stage=scal",), files=STAGES),
     },
     "YAML": {
@@ -235,9 +238,9 @@ def complaint(kitchen: Kitchen, wrong: Wrong) -> str:
     before = list(sys.path)
     sys.path[:0] = [str(kitchen.folder)] if wrong.trust else []
     try:
-        composed = compose(file.name, wrong.changes, overlays=wrong.overlays)
-        _ = composed.seed, composed.run_dir
         trust = (*TRUST, *trust_list(wrong.trust))
+        composed = compose(file.name, wrong.changes, overlays=wrong.overlays, trust=trust)
+        _ = composed.seed, composed.run_dir
         if problems := check(composed, trust):
             return str(RecipeError(problems))
         return str(build(composed, trust))
