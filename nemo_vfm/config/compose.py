@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.config.emit import flow, to_yaml, with_places
-from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
+from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
 from nemo_vfm.config.overlay import apply_overlays
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
@@ -189,7 +189,8 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
         from nemo_vfm.config.slot_fit import takes_values_only  # classes are imported only where there is a doubt
 
         return isinstance(present, Map) or not takes_values_only(root, change.path, trust)
-    if isinstance(present, Map) and isinstance(change.value.value, str) and change.value.value != MISSING:
+    is_word = change.text != MISSING and not has_interpolation(change.value.value)
+    if isinstance(present, Map) and isinstance(change.value.value, str) and is_word:
         from nemo_vfm.config.slot_fit import word_refusal
 
         if refusal := word_refusal(root, change.path, change.value.value, roots, trust):

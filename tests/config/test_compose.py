@@ -289,6 +289,11 @@ class TestIncludes:
         found = values(compose(typed, ["sent=huge", "level=top"], trust=TRUST))
         assert (found["sent"], found["level"]) == ("huge", "top")
 
+    @pytest.mark.parametrize("text", ["${size}", "???"])
+    def test_a_reference_and_a_missing_value_stand_in_the_place_of_a_component(self, stocked, text):
+        wide = stocked.write("recipe.yaml", "_target_: @.Wide\nsize: {width: 1}\nstage: {_target_: '@.Shift'}\n")
+        assert find(compose(wide, [f"stage={text}"], trust=TRUST).root, "stage").value == text
+
     @pytest.mark.parametrize(
         ("name", "words"),
         [

@@ -17,7 +17,7 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import ChatModel
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.chat import BatchChat, Chat
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Outcome, Run
@@ -61,7 +61,8 @@ class Synthesize:
         licence: of the data, as every row says it.
         journal: a file of answers that recipes share; None keeps them in the run's folder.
         batch: ask through files of OpenAI's batch API, in the run's folder `batch`. Each run ends with files to send
-            off, and the next goes on with their results. There is one model then, behind an endpoint.
+            off, and the next goes on with their results. There is one model then, behind an endpoint. A `BatchChat` as
+            the generator means the same.
     """
 
     def __init__(
@@ -77,8 +78,9 @@ class Synthesize:
             raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {most:,}; raise its numbers")
         self.pipeline, self.prompts, self.generator, self.models = pipeline, prompts, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
-        self.budget, self.tries, self.licence, self.journal, self.batch = budget, tries, licence, journal, batch
-        if batch and (self.models or not isinstance(generator, Chat)):
+        self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
+        self.batch = batch or isinstance(generator, BatchChat)
+        if self.batch and (self.models or not isinstance(generator, Chat)):
             raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
         self._asker()  # refuses a budget that cannot be kept

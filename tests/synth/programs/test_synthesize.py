@@ -22,11 +22,12 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat, Said
+from nemo_vfm.core.network.chat import Chat, EndpointChat, Said
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.program_runner import ProgramRunner
@@ -57,6 +58,34 @@ def ledger(folder: Path) -> dict[str, Any]:
         parts = [sum(value.values()) if isinstance(value, Mapping) else value for value in counts.values()]
         assert parts[0] == sum(parts[1:]), counts
     return found
+
+
+@pytest.mark.parametrize("recipe", ["open_qa", "on_topic"])  # the latter writes its generator out
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["generator=embedded"], EmbeddedResponder),
+        (["generator=endpoint", "generator.url=https://a.example/v1", "generator.model=m"], EndpointChat),
+        (["generator=local", "generator.model.folder=here"], LocalChat),
+    ],
+)
+def test_a_generator_is_chosen_by_a_word(recipe, words, kind):
+    permissions = allowed("https://a.example/v1")
+    found = build(compose(f"synthetic/{recipe}", [*words, "models.judge=${generator}"]), permissions=permissions)
+    assert type(found.generator) is kind and found.models["judge"] is found.generator and not found.batch
+
+
+def test_a_batch_is_chosen_like_any_generator():
+    words = ["generator=batch", "generator.url=https://a.example/v1", "generator.model=m", "generator.max_tokens=9"]
+    found = build(compose(RECIPE, words), permissions=allowed("https://a.example/v1"))
+    assert found.batch and found.generator.identity() == Chat(endpoint=AT, model="m", max_tokens=9).identity()
+
+
+def test_who_is_asked_is_told_before_a_run_and_must_be_allowed(capsys):
+    words = ["check", RECIPE, "generator=endpoint", "generator.url=https://a.example/v1", "generator.model=m"]
+    assert main(words) != 0 and "until you allow it" in capsys.readouterr().out
+    assert main([*words, "--allow-host", "a.example"]) == 0
+    assert "https://a.example:443 gets what it is asked" in capsys.readouterr().out
 
 
 class Shuffled(EmbeddedResponder):
