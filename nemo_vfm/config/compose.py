@@ -3,7 +3,8 @@
 """Composes a recipe with the changes from the command line into one tree; every value keeps its place.
 
 `defaults: [{slot: choice}]` puts `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.
-`recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there.
+`recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there; among the defaults
+without a slot it is the recipe that this one builds on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -230,7 +231,7 @@ class _Composer:
 
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
-        root = self._layers(file, place, chain, mark, is_foreign=True)
+        root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -251,6 +252,17 @@ class _Composer:
         _refuse_cycle(ingredient, chain, mark)
         return self._layers(ingredient, place, chain, mark, is_foreign=self.roots.is_foreign(ingredient))
 
+    def _base(self, own: Map, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
+        """The composed recipe that a recipe builds on. It keeps its seed, and its run folder remains its own."""
+        name = choice.removeprefix(_RECIPE)
+        inner = self.roots.recipe(name, mark, file.parent, but=file)
+        _refuse_cycle(inner, chain, mark)
+        base = self.recipe(inner, place, chain, mark).without("run_dir")
+        if own.target() not in (None, base.target()):
+            text = f"{name} is a {base.target()}, and of another class nothing of it would remain; remove {TARGET}"
+            raise fail(text, own.key_mark(TARGET), TARGET)
+        return base
+
     def _read(self, file: Path, mark: Mark | None, *, is_foreign: bool) -> Map:
         own = read(file, mark) if mark is None or not is_foreign else read_foreign(file, mark, (TARGET, "defaults"))
         self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
@@ -260,34 +272,48 @@ class _Composer:
         return own
 
     def _layers(
-        self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool
-    ) -> Map:
+        self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool,
+        is_recipe: bool = False,
+    ) -> Map:  # fmt: skip
         own = self._read(file, taken_at, is_foreign=is_foreign)
         below: Node = Map({}, own.mark, made=True)
-        forced: list[tuple[str, Map, Mark]] = []
         for slot, choice, mark in _defaults(own):
+            if not slot and not is_recipe:
+                raise fail("only a recipe builds on a recipe; here write {slot: choice}", mark, "defaults")
+            if not slot:
+                below = merge(below, self._base(own, choice, mark, file, place, (*chain, file)))
+                continue
             if swap := self.swaps.get(join(place, slot)):
                 choice, mark = swap.text, swap.mark
                 self.used.add(swap.path)
             part = self.choice(slot, choice, mark, file, join(place, slot), (*chain, file))
             below = merge(below, nest(slot, part, mark))
-            forced += [(slot, part, mark)] if swap else []
         merged = merge(below, own.without("defaults"))
         assert isinstance(merged, Map)
-        for slot, part, mark in forced:  # the command line wins over a component that the file writes out itself
-            present = find(merged, slot)
-            if not isinstance(present, Map) or present.target() != part.target():
-                merged = put(merged, slot, part, mark)
+        return self._with_swaps(merged, below, place)
+
+    def _with_swaps(self, merged: Map, below: Node, place: str) -> Map:
+        """The command line wins over a component that a file writes out itself, on top of what was chosen below it."""
+        for path in sorted(self.used):
+            if place and not path.startswith(f"{place}."):
+                continue
+            inside = path.removeprefix(f"{place}.") if place else path
+            chosen, present = find(below, inside), find(merged, inside)
+            if isinstance(chosen, Map) and not (isinstance(present, Map) and present.target() == chosen.target()):
+                merged = put(merged, inside, chosen, self.swaps[path].mark)
         return merged
 
 
 def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
-    """The (slot, choice) pairs of a file."""
+    """The (slot, choice) pairs of a file; the slot is empty for a recipe that it builds on."""
     node = own.items.get("defaults", Seq((), own.mark))
     if not isinstance(node, Seq):
         raise fail("defaults is a list such as [{model: dit_xl}, {precision: fp32}]", node.mark, "defaults")
-    pairs = []
+    pairs: list[tuple[str, str, Mark]] = []
     for item in node.items:
+        if isinstance(item, Scalar) and str(item.value).startswith(_RECIPE):
+            pairs.append(("", str(item.value), item.mark))
+            continue
         if not isinstance(item, Map) or len(item.items) != 1:
             raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()

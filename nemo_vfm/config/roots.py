@@ -99,17 +99,22 @@ class Roots:
         """Whether an ingredient is a link that leads out of the folders of ingredients."""
         return not any(file.resolve().is_relative_to(root.resolve()) for root in self.conf)
 
-    def recipe(self, name: str, mark: Mark, beside: Path | None = None) -> Path:
-        """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
+    def recipe(self, name: str, mark: Mark, beside: Path | None = None, but: Path | None = None) -> Path:
+        """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders.
+
+        Args:
+            but: a file that may itself be called so and is taken only where there is no other.
+        """
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
         if name.endswith(".py"):
             raise fail(f"{name} is Python; a recipe is YAML and names Python classes, see docs/adding.md", mark)
         bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
-        for file in (base / want for base in bases for want in wanted):
-            if _is_file(file):
-                return file
+        found = [file for file in (base / want for base in bases for want in wanted) if _is_file(file)]
+        if found:
+            others = [file for file in found if but is None or file.resolve() != but.resolve()]
+            return (others or found)[0]
         if _is_file(inside := Path(name) / "recipe.yaml"):
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]

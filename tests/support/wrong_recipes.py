@@ -85,6 +85,10 @@ COMMON = {
         "a recipe that does not exist": Wrong(FLOW + "steps: {a: 'recipe:clps.yaml'}", files={"recipes/clips.yaml": W}),
         "a run folder where a recipe belongs": Wrong("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:out'}\n",
                                                      files={"out/recipe.yaml": "_target_: a.B\n"}),
+        "another class than that of the recipe below": Wrong("defaults: ['recipe:other.yaml']\n" + W, files={
+            "other.yaml": "_target_: '@.Typed'\n"}),
+        "an ingredient that builds on a recipe": Wrong("defaults: [{stage: on_recipe}]\n" + W, files={
+            "conf/stage/on_recipe.yaml": "defaults: ['recipe:other.yaml']\n"}),
         "files that include one another": Wrong("defaults: [{a: one}]\n" + W, files={
             "conf/a/one.yaml": "defaults: [{a: two}]\n", "conf/a/two.yaml": "defaults: [{a: one}]\n"}),
         "a file that is no recipe": Wrong(FLOW + "steps: {a: 'recipe:.netrc'}", files={".netrc": "login me\n"}),
