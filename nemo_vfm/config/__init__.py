@@ -183,7 +183,8 @@ def _examined(
     whole = tree.without(*RESERVED)
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.
-    found = [*unresolved, *checker.problems, *(() if unresolved else composed.wrong_reserved())]
+    missing = [replace(one, message=f"{one.message}{composed.makers.get(one.path, '')}") for one in checker.problems]
+    found = [*unresolved, *missing, *(() if unresolved else composed.wrong_reserved())]
     found += not_allowed(part, permissions, found)
     once = {
         (_name(p.mark.source), p.mark.line, p.mark.column, p.message): p for p in reversed(found)

@@ -15,7 +15,7 @@ from typing import Any
 from nemo_vfm.config.emit import flow, to_yaml, with_places
 from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
-from nemo_vfm.config.overlay import apply_overlays
+from nemo_vfm.config.overlay import apply_overlays, makers
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.recipe_errors import (
     Mark,
@@ -62,12 +62,14 @@ class Composed:
         root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
         path: the recipe's file.
         roots: where ingredients were looked for.
+        makers: of values for the user to give, how an overlay says that one makes some; by address.
         examined: what `config.check` and the like have found of it, by what they depend on.
     """
 
     root: Map
     path: Path
     roots: Roots
+    makers: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def written(self, address: Sequence[str]) -> Mark:
@@ -170,11 +172,12 @@ def compose(
     swaps = {c.path: c for c in changes if _is_swap(c, named, roots, trust)}
     if swaps:
         root = _swapped(roots, swaps, file)
-    root = apply_overlays(root, overlays, roots)
+    root, rules = apply_overlays(root, overlays, roots)
     for change in changes:
         if swaps.get(change.path) is not change:
             root = apply(root, change)
-    return Composed(with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
+    root = with_reserved(root, "-".join((file.stem, *overlays)))
+    return Composed(root, file, roots, makers(root, rules))
 
 
 def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:

@@ -189,6 +189,8 @@ RARE = {
         "an overlay that does not exist": Wrong(W, overlays=("smoek",), files={
             "conf/overlay/smoke.yaml": "for: a.B\n"}),
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
+        "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),
         "an overlay for nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "set: {a: 1}\n"}),
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={
