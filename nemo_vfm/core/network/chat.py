@@ -137,7 +137,13 @@ class EndpointChat(Chat):
         url: where it is; see `Endpoint`.
         name: in the user's endpoints file, in the place of a URL.
         timeout_s: see `Endpoint`.
-        max_tokens: see `Chat`, as for what follows.
+        max_tokens: longest answer, in tokens; see `Chat`, as for what follows.
+        max_completion_tokens: the same, for services that refuse `max_tokens`.
+        temperature: 0 takes the likeliest token each time.
+        top_p: see the service.
+        seed: of the service's draws.
+        extra: further fields of the request.
+        batch: questions are written to files of OpenAI's batch API, which somebody sends off, where the job can do so.
         permissions: given by whoever composes the recipe, never by a recipe.
     """
 
@@ -145,8 +151,9 @@ class EndpointChat(Chat):
         self, *, model: SentText, url: SentText | None = None, name: str | None = None, timeout_s: float = 120.0,
         max_tokens: int = 1024, max_completion_tokens: int | None = None, temperature: float | None = 0.0,
         top_p: float | None = None, seed: int | None = None, extra: Mapping[str, SentJson] | None = None,
-        permissions: Permissions = NOTHING,
+        batch: bool = False, permissions: Permissions = NOTHING,
     ) -> None:  # fmt: skip
+        self.batch = batch
         endpoint = Endpoint(name=name, url=url, timeout_s=timeout_s, permissions=permissions)
         super().__init__(
             endpoint=endpoint, model=model, max_tokens=max_tokens, max_completion_tokens=max_completion_tokens,
@@ -156,10 +163,6 @@ class EndpointChat(Chat):
     def recipients(self) -> tuple[Recipient, ...]:
         """See `Sends.recipients`."""
         return self.endpoint.recipients()
-
-
-class BatchChat(EndpointChat):
-    """An `EndpointChat` whose questions are written to files of OpenAI's batch API, which somebody sends off."""
 
 
 def _own_further(extra: Mapping[str, Json]) -> dict[str, Json]:

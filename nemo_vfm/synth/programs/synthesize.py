@@ -17,7 +17,7 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import ChatModel
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import BatchChat, Chat
+from nemo_vfm.core.network.chat import Chat, EndpointChat
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
@@ -64,8 +64,8 @@ class Synthesize:
         audience: for whom it writes, such as pupils of ten years, in the same way.
         journal: a file of answers that recipes share; None keeps them in the run's folder.
         batch: ask through files of OpenAI's batch API, in the run's folder `batch`. Each run ends with files to send
-            off, and the next goes on with their results. There is one model then, behind an endpoint. A `BatchChat` as
-            the generator means the same.
+            off, and the next goes on with their results. There is one model then, behind an endpoint. `generator.batch`
+            of an `EndpointChat` means the same.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Synthesize:
         self.pipeline, self.generator, self.models = pipeline, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
         self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
-        self.batch = batch or isinstance(generator, BatchChat)
+        self.batch = batch or (isinstance(generator, EndpointChat) and generator.batch)
         if self.batch and (self.models or not isinstance(generator, Chat)):
             raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
