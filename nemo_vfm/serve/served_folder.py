@@ -6,6 +6,7 @@ from pathlib import Path
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
@@ -25,6 +26,7 @@ _UNKNOWN_CONTEXT = 4096
 
 
 @component
+@needs_packages("tokenizers", "sentencepiece")
 def served_folder(
     *, folder: Path, name: str | None = None, tokenizer: Path | None = None, context: int | None = None,
     precision: PrecisionName = "auto",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
@@ -19,6 +20,7 @@ from nemo_vfm.serve.served_model import ServedModel
 
 
 @component
+@needs_packages("tokenizers", "sentencepiece")
 def served_reward(
     *, folder: Path, name: str | None = None, tokenizer: Path | None = None, context: int | None = None,
     precision: PrecisionName = "auto", attributes: Sequence[str] | None = None,
