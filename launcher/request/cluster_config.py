@@ -79,7 +79,7 @@ def _made(root: Map, roots: Roots, request: LaunchRequest) -> ChosenCluster:
         raise fail(_NO_SECRETS, node.mark, path)
     tree, problems = resolve(root)
     _refuse_keys(tree)  # a reference may put two halves together
-    checker = Checker((*trust_list(request.trust), "launcher.request.cluster."), roots.choices)
+    checker = Checker((*trust_list(request.trust), "launcher.request.cluster."), roots.targets)
     part = checker.node(tree, Where, "", tree.mark)
     found: list[Problem] = [*problems, *checker.problems]
     if found:

@@ -141,7 +141,7 @@ def ingredient(
     roots = Roots.standard(conf)
     asked = Mark(Source.typed(choice))
     tree, problems = resolve(read(roots.require_ingredient(slot, choice, asked)))
-    checker = Checker(trust, roots.choices)
+    checker = Checker(trust, roots.targets)
     part = checker.node(tree, kind, "", tree.mark)
     if found := [*problems, *checker.problems]:
         raise RecipeError(found)
@@ -179,11 +179,12 @@ def _examined(
 
     tree, unresolved = resolve(composed.root)
     permissions = replace(permissions, withheld=withheld(tree))
-    checker = Checker(trust, composed.roots.choices, permissions, _run_dir(composed))
+    checker = Checker(trust, composed.roots.targets, permissions, _run_dir(composed))
     whole = tree.without(*RESERVED)
     part = checker.root(whole) if part_at is None else checker.part(whole, part_at, given)
     # A node that is used in two places through ${...} is wrong in one.
-    found = [*unresolved, *checker.problems, *(() if unresolved else composed.wrong_reserved())]
+    missing = [replace(one, message=f"{one.message}{composed.makers.get(one.path, '')}") for one in checker.problems]
+    found = [*unresolved, *missing, *(() if unresolved else composed.wrong_reserved())]
     found += not_allowed(part, permissions, found)
     once = {
         (_name(p.mark.source), p.mark.line, p.mark.column, p.message): p for p in reversed(found)

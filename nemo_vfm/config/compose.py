@@ -3,7 +3,8 @@
 """Composes a recipe with the changes from the command line into one tree; every value keeps its place.
 
 `defaults: [{slot: choice}]` puts `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.
-`recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there.
+`recipe:path` as a choice, or as a value under `steps`, inserts a whole composed recipe there; among the defaults
+without a slot it is the recipe that this one builds on.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -12,23 +13,36 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.config.emit import flow, to_yaml, with_places
-from nemo_vfm.config.interpolate import reroot, resolve, resolve_at
+from nemo_vfm.config.interpolate import has_interpolation, reroot, resolve, resolve_at
 from nemo_vfm.config.locate import DEFAULT_TRUST
-from nemo_vfm.config.overlay import apply_overlays
+from nemo_vfm.config.overlay import apply_overlays, makers
 from nemo_vfm.config.overrides import Override, apply, is_address, parse_override
 from nemo_vfm.config.recipe_errors import (
     Mark,
     Problem,
     RecipeError,
     Source,
-    did_you_mean,
     fail,
     printable,
     shown_path,
-    some_of,
 )
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import TARGET, Map, Node, Plain, Scalar, Seq, find, join, merge, nest, put, walk, written
+from nemo_vfm.config.tree import (
+    MISSING,
+    TARGET,
+    Map,
+    Node,
+    Plain,
+    Scalar,
+    Seq,
+    find,
+    join,
+    merge,
+    nest,
+    put,
+    walk,
+    written,
+)
 from nemo_vfm.config.written_paths import run_dir_of
 from nemo_vfm.config.yaml_source import MAX_DEPTH, read, read_foreign
 
@@ -48,12 +62,14 @@ class Composed:
         root: the tree, interpolations still in place, with the reserved keys `run_dir` and `seed`.
         path: the recipe's file.
         roots: where ingredients were looked for.
+        makers: of values for the user to give, how an overlay says that one makes some; by address.
         examined: what `config.check` and the like have found of it, by what they depend on.
     """
 
     root: Map
     path: Path
     roots: Roots
+    makers: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
     examined: dict[object, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def written(self, address: Sequence[str]) -> Mark:
@@ -156,11 +172,12 @@ def compose(
     swaps = {c.path: c for c in changes if _is_swap(c, named, roots, trust)}
     if swaps:
         root = _swapped(roots, swaps, file)
-    root = apply_overlays(root, overlays, roots)
+    root, rules = apply_overlays(root, overlays, roots)
     for change in changes:
         if swaps.get(change.path) is not change:
             root = apply(root, change)
-    return Composed(with_reserved(root, "-".join((file.stem, *overlays))), file, roots)
+    root = with_reserved(root, "-".join((file.stem, *overlays)))
+    return Composed(root, file, roots, makers(root, rules))
 
 
 def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) -> bool:
@@ -176,15 +193,12 @@ def _is_swap(change: Override, root: Map, roots: Roots, trust: Sequence[str]) ->
         from nemo_vfm.config.slot_fit import takes_values_only  # classes are imported only where there is a doubt
 
         return isinstance(present, Map) or not takes_values_only(root, change.path, trust)
-    if isinstance(present, Map) and isinstance(change.value.value, str) and (known := roots.choices(change.path)):
-        from nemo_vfm.config.slot_fit import may_take
+    is_word = change.text != MISSING and not has_interpolation(change.value.value)
+    if isinstance(present, Map) and isinstance(change.value.value, str) and is_word:
+        from nemo_vfm.config.slot_fit import word_refusal
 
-        files = {choice: roots.ingredient(change.path, choice) for choice in known}
-        known = [
-            name for name, file in files.items() if file and may_take(root, change.path, read(file).target(), trust)
-        ]
-        text = f"there is no conf/{change.path.rpartition('.')[2]}/{change.text}.yaml: there are {some_of(known)}"
-        raise fail(text + did_you_mean(change.text, known), change.mark, change.path)
+        if refusal := word_refusal(root, change.path, change.value.value, roots, trust):
+            raise fail(refusal, change.mark, change.path)
     return False
 
 
@@ -220,7 +234,7 @@ class _Composer:
 
     def recipe(self, file: Path, place: str = "", chain: tuple[Path, ...] = (), mark: Mark | None = None) -> Map:
         """A whole composed recipe; `mark` is where another file names it."""
-        root = self._layers(file, place, chain, mark, is_foreign=True)
+        root = self._layers(file, place, chain, mark, is_foreign=True, is_recipe=True)
         for path, node in list(walk(root.items["steps"], "steps")) if "steps" in root.items else ():
             if isinstance(node, Scalar) and isinstance(node.value, str) and node.value.startswith(_RECIPE):
                 part = self.choice(path, node.value, node.mark, file, join(place, path), (*chain, file))
@@ -241,6 +255,17 @@ class _Composer:
         _refuse_cycle(ingredient, chain, mark)
         return self._layers(ingredient, place, chain, mark, is_foreign=self.roots.is_foreign(ingredient))
 
+    def _base(self, own: Map, choice: str, mark: Mark, file: Path, place: str, chain: tuple[Path, ...]) -> Map:
+        """The composed recipe that a recipe builds on. It keeps its seed, and its run folder remains its own."""
+        name = choice.removeprefix(_RECIPE)
+        inner = self.roots.recipe(name, mark, file.parent, but=file)
+        _refuse_cycle(inner, chain, mark)
+        base = self.recipe(inner, place, chain, mark).without("run_dir")
+        if own.target() not in (None, base.target()):
+            text = f"{name} is a {base.target()}, and of another class nothing of it would remain; remove {TARGET}"
+            raise fail(text, own.key_mark(TARGET), TARGET)
+        return base
+
     def _read(self, file: Path, mark: Mark | None, *, is_foreign: bool) -> Map:
         own = read(file, mark) if mark is None or not is_foreign else read_foreign(file, mark, (TARGET, "defaults"))
         self._files, self._nodes = self._files + 1, self._nodes + sum(1 for _ in walk(own))
@@ -250,34 +275,48 @@ class _Composer:
         return own
 
     def _layers(
-        self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool
-    ) -> Map:
+        self, file: Path, place: str, chain: tuple[Path, ...], taken_at: Mark | None, *, is_foreign: bool,
+        is_recipe: bool = False,
+    ) -> Map:  # fmt: skip
         own = self._read(file, taken_at, is_foreign=is_foreign)
         below: Node = Map({}, own.mark, made=True)
-        forced: list[tuple[str, Map, Mark]] = []
         for slot, choice, mark in _defaults(own):
+            if not slot and not is_recipe:
+                raise fail("only a recipe builds on a recipe; here write {slot: choice}", mark, "defaults")
+            if not slot:
+                below = merge(below, self._base(own, choice, mark, file, place, (*chain, file)))
+                continue
             if swap := self.swaps.get(join(place, slot)):
                 choice, mark = swap.text, swap.mark
                 self.used.add(swap.path)
             part = self.choice(slot, choice, mark, file, join(place, slot), (*chain, file))
             below = merge(below, nest(slot, part, mark))
-            forced += [(slot, part, mark)] if swap else []
         merged = merge(below, own.without("defaults"))
         assert isinstance(merged, Map)
-        for slot, part, mark in forced:  # the command line wins over a component that the file writes out itself
-            present = find(merged, slot)
-            if not isinstance(present, Map) or present.target() != part.target():
-                merged = put(merged, slot, part, mark)
+        return self._with_swaps(merged, below, place)
+
+    def _with_swaps(self, merged: Map, below: Node, place: str) -> Map:
+        """The command line wins over a component that a file writes out itself, on top of what was chosen below it."""
+        for path in sorted(self.used):
+            if place and not path.startswith(f"{place}."):
+                continue
+            inside = path.removeprefix(f"{place}.") if place else path
+            chosen, present = find(below, inside), find(merged, inside)
+            if isinstance(chosen, Map) and not (isinstance(present, Map) and present.target() == chosen.target()):
+                merged = put(merged, inside, chosen, self.swaps[path].mark)
         return merged
 
 
 def _defaults(own: Map) -> list[tuple[str, str, Mark]]:
-    """The (slot, choice) pairs of a file."""
+    """The (slot, choice) pairs of a file; the slot is empty for a recipe that it builds on."""
     node = own.items.get("defaults", Seq((), own.mark))
     if not isinstance(node, Seq):
         raise fail("defaults is a list such as [{model: dit_xl}, {precision: fp32}]", node.mark, "defaults")
-    pairs = []
+    pairs: list[tuple[str, str, Mark]] = []
     for item in node.items:
+        if isinstance(item, Scalar) and str(item.value).startswith(_RECIPE):
+            pairs.append(("", str(item.value), item.mark))
+            continue
         if not isinstance(item, Map) or len(item.items) != 1:
             raise fail(f"each of the defaults is one {{slot: choice}}{_of_hydra(item)}", item.mark, "defaults")
         ((slot, choice),) = item.items.items()

@@ -154,13 +154,13 @@ def _hints(target: Target) -> dict[str, Any]:
             return {}  # checked loosely: names only
         if is_ours(target):
             raise TypeError(f"the annotations of {target.__qualname__} cannot be resolved: {error}") from error
-        found = _resolved_alone(source, target)
+        found = resolved_alone(source, target)
     if not is_ours(target):  # others write modules and functions for types, which Python lets pass
         found = {name: hint for name, hint in found.items() if _is_type(bare(hint))}
     return {name: hint.type if isinstance(hint, InitVar) else hint for name, hint in found.items()}
 
 
-def _resolved_alone(source: Any, target: Target) -> dict[str, Any]:
+def resolved_alone(source: Any, target: Target) -> dict[str, Any]:
     """Those annotations that can be resolved, such as of a module whose other imports only a type checker sees."""
     names = getattr(inspect.unwrap(source), "__globals__", vars(sys.modules[target.__module__]))
     found: dict[str, Any] = {}
@@ -287,65 +287,6 @@ def is_open(hint: Any) -> bool:
 def is_protocol(hint: Any) -> bool:
     """A protocol: fitted by having its methods, never built."""
     return bool(getattr(get_origin(hint) or hint, "_is_protocol", False))
-
-
-def fits(made: Any, hint: Any) -> bool:
-    """Whether what a target makes may stand where `hint` is asked for."""
-    hint = bare(hint)
-    if is_open(hint):
-        return True
-    if is_union(hint):
-        return any(fits(made, option) for option in get_args(hint))
-    origin, made = get_origin(hint) or hint, get_origin(made) or made
-    if not inspect.isclass(made) or not inspect.isclass(origin):
-        return False
-    if is_protocol(origin):
-        return not (lacking(made, origin) or differing(made, origin))
-    return issubclass(made, origin)
-
-
-def lacking(made: Any, hint: Any) -> list[str]:
-    """The methods of a protocol that a class does not have."""
-    origin, made = get_origin(hint) or hint, get_origin(made) or made
-    return [name for name in _methods(origin) if not _has(made, name)] if is_protocol(origin) else []
-
-
-def differing(made: Any, hint: Any) -> list[str]:
-    """The methods that a class has under the names of a protocol's, and that cannot take what those are given."""
-    origin, made = get_origin(hint) or hint, get_origin(made) or made
-    return list(_differing(made, origin)) if is_protocol(origin) else []
-
-
-@cache
-def _differing(made: Any, protocol: type) -> tuple[str, ...]:
-    names = _methods(protocol)
-    return tuple(name for name in names if _has(made, name) and not _takes(made, getattr(protocol, name), name))
-
-
-def _takes(made: Any, wanted: Target, name: str) -> bool:
-    is_method = inspect.isfunction(inspect.getattr_static(made, name))
-    given = list(inspect.signature(wanted).parameters.values())[0 if is_method else 1 :]
-    by_name = {p.name: p for p in given if p.kind is p.KEYWORD_ONLY}
-    try:
-        inspect.signature(getattr(made, name)).bind(*(p for p in given if p.kind <= p.POSITIONAL_OR_KEYWORD), **by_name)
-    except TypeError:
-        return False
-    except ValueError:  # it is written in C and does not say
-        return True
-    return True
-
-
-def _has(made: Any, name: str) -> bool:
-    """Whether objects of a class have a method; a class itself can always be called, which says nothing of them."""
-    is_own = any(name in vars(base) for base in getattr(made, "__mro__", ()))
-    return is_own and callable(getattr(made, name, None))
-
-
-@cache
-def _methods(protocol: type) -> tuple[str, ...]:
-    homes = [base for base in protocol.__mro__ if getattr(base, "_is_protocol", False) and base.__name__ != "Protocol"]
-    names = {name for base in homes for name, value in vars(base).items() if inspect.isfunction(value)}
-    return tuple(sorted(name for name in names if name == "__call__" or not name.startswith("_")))
 
 
 def in_words(hint: Any) -> str:

@@ -5,43 +5,38 @@
 An overlay is a file `conf/overlay/<name>.yaml` or a folder of such files, each `{for: dotted.Class, set: {...}}`. The
 keys under `set` are merged into every node whose `_target_` is that class, wherever it stands. So one small folder
 makes any recipe tiny (`smoke`), and a new recipe needs no overlay file of its own. With `missing: argument` they are
-merged only where the recipe leaves that argument to the user (`???`).
+merged only where the recipe leaves that argument to the user (`???`). `made: {argument: {by: command, as: value}}` says
+which command makes what the user must give.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 
 from nemo_vfm.config.recipe_errors import Mark, Source, fail
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, merge
+from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, merge, plain, walk
 from nemo_vfm.config.yaml_source import read, read_foreign
 
 SLOT = "overlay"
 
 
-def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> Map:
-    """The tree with the overlays laid over it, in the order given.
-
-    Raises:
-        RecipeError: there is no such overlay, or a file of it is not `{for, set}`.
-    """
-    for name in names:
-        mark = Mark(Source(f"--overlay {name}", (), is_file=False))
-        for file in roots.overlay(name, mark):
-            laid = _lay(root, _rule(file, mark, is_foreign=roots.is_foreign(file)))
-            assert isinstance(laid, Map)
-            root = laid
-    return root
-
-
 @dataclass(frozen=True, slots=True)
-class _Rule:
-    """What a file says: the class it is for, what it sets, and the argument that must be the user's to give."""
+class Rule:
+    """What a file says.
+
+    Args:
+        wanted: the class that it is for.
+        changes: what it sets.
+        missing: an argument that must be the user's to give.
+        made: of arguments, a command that makes something to give, and what that is.
+    """
 
     wanted: str
     changes: Map
     missing: str | None
+    made: Mapping[str, tuple[str, str]]
 
     def fits(self, node: Map) -> bool:
         left = None if self.missing is None else node.items.get(self.missing)
@@ -49,28 +44,70 @@ class _Rule:
         return node.target() == self.wanted and (self.missing is None or is_missing)
 
 
-def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> _Rule:
+def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, list[Rule]]:
+    """The tree with the overlays laid over it, in the order given, and their rules.
+
+    Raises:
+        RecipeError: there is no such overlay, or a file of it is not `{for, set}`.
+    """
+    rules: list[Rule] = []
+    for name in names:
+        mark = Mark(Source(f"--overlay {name}", (), is_file=False))
+        for file in roots.overlay(name, mark):
+            rules.append(_rule(file, mark, is_foreign=roots.is_foreign(file)))
+            laid = _lay(root, rules[-1])
+            assert isinstance(laid, Map)
+            root = laid
+    return root, rules
+
+
+def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
+    """Which command makes a value that a recipe leaves to the user, by the value's address."""
+    found: dict[str, str] = {}
+    for rule, (path, node) in product(rules, list(walk(root))):
+        for argument, (command, value) in rule.made.items() if isinstance(node, Map) and rule.fits(node) else ():
+            left = find(node, argument)
+            if isinstance(left, Scalar) and left.value == MISSING:
+                address = join(path, argument)
+                found[address] = f"; `{command}` makes some, then add {address}={value}"
+    return found
+
+
+def _rule(file: Path, mark: Mark, *, is_foreign: bool) -> Rule:
     """What a file says."""
     rule = read_foreign(file, mark, ("for",)) if is_foreign else read(file)
     for key in rule.items:
-        if key not in ("for", "missing", "set"):
-            raise fail(f"an overlay has the keys for, missing and set, not {key}", rule.key_mark(key), key)
+        if key not in ("for", "missing", "set", "made"):
+            raise fail(f"an overlay has the keys for, missing, set and made, not {key}", rule.key_mark(key), key)
     missing = rule.items.get("missing")
     if missing is not None and (not isinstance(missing, Scalar) or not isinstance(missing.value, str)):
         raise fail("missing is the name of one argument, such as missing: base", rule.key_mark("missing"), "missing")
-    wanted, changes = rule.items.get("for"), rule.items.get("set")
+    made = _made(rule)
+    wanted, changes = rule.items.get("for"), rule.items.get("set", Map({}, rule.mark) if made else None)
     if not isinstance(wanted, Scalar) or not isinstance(wanted.value, str):
         raise fail(
             "an overlay needs the class that it applies to, such as for: nemo_vfm.train.job.Train", rule.mark, "for"
         )
-    if not isinstance(changes, Map) or not changes.items:
+    if not isinstance(changes, Map) or not (changes.items or made):
         raise fail("an overlay needs the values that it sets, such as set: {duration: 2 steps}", rule.mark, "set")
     if TARGET in changes.items:
         raise fail("an overlay changes arguments, not classes", changes.key_mark(TARGET), "set")
-    return _Rule(wanted.value, changes, None if missing is None else str(missing.value))
+    return Rule(wanted.value, changes, None if missing is None else str(missing.value), made)
 
 
-def _lay(node: Node, rule: _Rule) -> Node:
+def _made(rule: Map) -> dict[str, tuple[str, str]]:
+    told = plain(rule.items.get("made", Map({}, rule.mark)))
+    if not isinstance(told, dict) or not all(
+        isinstance(one, dict) and one.keys() == {"by", "as"} and all(isinstance(word, str) for word in one.values())
+        for one in told.values()
+    ):
+        raise fail(
+            "made says of an argument {by: a command, as: the value that it makes}", rule.key_mark("made"), "made"
+        )
+    return {argument: (one["by"], one["as"]) for argument, one in told.items()}
+
+
+def _lay(node: Node, rule: Rule) -> Node:
     """`changes` on every node of the class; nodes below are reached first, so `set` itself is not searched."""
     if isinstance(node, Seq):
         return replace(node, items=tuple(_lay(item, rule) for item in node.items))

@@ -17,7 +17,7 @@ from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
-from nemo_vfm.config.slot_fit import chosen
+from nemo_vfm.config.slot_fit import chosen, fitting
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.config.written_paths import write_refusal
@@ -59,7 +59,7 @@ class Checker:
 
     Args:
         trust: which names may be used, see `locate`.
-        choices: the ingredients there are for a slot, for suggestions.
+        choices: the ingredients there are for a slot with their classes, for suggestions.
         permissions: what the user allows, for the components that send or write something.
         run_dir: the run folder, in which a recipe may write; None where there is none.
         is_loose: whether the slots are of a class or function that the user trusts, which may be built of anything that
@@ -67,7 +67,7 @@ class Checker:
     """
 
     trust: Sequence[str]
-    choices: Callable[[str], list[str]] = field(default=lambda _: [])
+    choices: Callable[[str], Mapping[str, str]] = field(default=lambda _: {})
     permissions: Permissions = NOTHING
     run_dir: Path | None = None
     is_loose: bool = False
@@ -284,7 +284,7 @@ class Checker:
 
     def _not_a_component(self, node: Node, hint: Any, path: str) -> Part:
         slot = path.rpartition(".")[2]
-        known = self.choices(slot) if slot else []
+        known = fitting(self.choices(slot), hint, self.trust) if slot else []
         near = did_you_mean(str(node.value), known) if isinstance(node, Scalar) and not node.secret else ""
         there = f"; conf/{slot} holds {some_of(known)}{near}" if known else ""
         text = f"expected {hints.in_words(hint)} (a mapping with {TARGET}), got {_kind(node)}{there}"

@@ -129,13 +129,17 @@ def some_of(names: Sequence[str]) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """A suggestion to append to a message, or nothing."""
+    return "".join(f"; did you mean {near}?" for near in nearest(name, known))
+
+
+def nearest(name: str, known: Iterable[str]) -> list[str]:
+    """The known name that is most like a name, if any is."""
     if len(name) > _WIDTH:  # nobody's slip of the pen, and the search takes quadratic time
-        return ""
+        return []
     small = {one.lower(): one for one in islice(known, _KNOWN + 1)}
     if len(small) > _KNOWN:
-        return ""
-    close = difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)
-    return f"; did you mean {small[close[0]]}?" if close else ""
+        return []
+    return [small[close] for close in difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)]
 
 
 def _with_its_caret(message: str) -> list[str]:

@@ -3,16 +3,17 @@
 """Finds the file of a recipe or an ingredient by its name; the user's own folders come before ours."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from filecmp import cmp
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, some_of
+from nemo_vfm.config.recipe_errors import Mark, did_you_mean, fail, nearest, some_of
 
 _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
+_TARGET = re.compile(r"^_target_:\s*['\"]?([\w.]+)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -42,6 +43,12 @@ class Roots:
         files = ((base, file) for root in self.conf if (base := root / folder).is_dir() for file in _yaml_files(base))
         return sorted({str(file.relative_to(base).with_suffix("")) for base, file in files})
 
+    def targets(self, slot: str) -> dict[str, str]:
+        """The names of the ingredients for a slot, each with the class that it is; empty where its file names none."""
+        files = {choice: self.ingredient(slot, choice) for choice in self.choices(slot)}
+        found = {choice: file and _TARGET.search(file.read_text("utf-8", "replace")) for choice, file in files.items()}
+        return {choice: match[1] if match else "" for choice, match in found.items()}
+
     def ingredient(self, slot: str, choice: str) -> Path | None:
         """The file of an ingredient, or None."""
         folder = slot.rpartition(".")[2]
@@ -68,9 +75,7 @@ class Roots:
         """The file of an ingredient, or an error that lists what there is."""
         if found := self.ingredient(slot, choice):
             return found
-        known, folder = self.choices(slot), f"conf/{slot.rpartition('.')[2]}"
-        there = f"{folder} holds {some_of(known)}" if known else f"there is no folder {folder}"
-        raise fail(f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}", mark, slot)
+        raise fail(no_ingredient(slot, choice, self.choices(slot)), mark, slot)
 
     def overlay(self, name: str, mark: Mark) -> list[Path]:
         """The files of an overlay: `conf/overlay/<name>.yaml` and all below `conf/overlay/<name>/`, of every root.
@@ -94,21 +99,26 @@ class Roots:
         """Whether an ingredient is a link that leads out of the folders of ingredients."""
         return not any(file.resolve().is_relative_to(root.resolve()) for root in self.conf)
 
-    def recipe(self, name: str, mark: Mark, beside: Path | None = None) -> Path:
-        """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders."""
+    def recipe(self, name: str, mark: Mark, beside: Path | None = None, but: Path | None = None) -> Path:
+        """The file of a recipe: relative to the working directory, then to `beside`, then to the recipe folders.
+
+        Args:
+            but: a file that may itself be called so and is taken only where there is no other.
+        """
         if "://" in name or "\0" in name or len(name) > 1000:
             raise fail(f"{name[:80]!r} is not a path; recipes are read from files only", mark)
         if name.endswith(".py"):
             raise fail(f"{name} is Python; a recipe is YAML and names Python classes, see docs/adding.md", mark)
         bases: tuple[Path, ...] = (Path(), *((beside,) if beside else ()), *self.recipes)
         wanted = (Path(name), Path(f"{name}.yaml"))
-        for file in (base / want for base in bases for want in wanted):
-            if _is_file(file):
-                return file
+        found = [file for file in (base / want for base in bases for want in wanted) if _is_file(file)]
+        if found:
+            others = [file for file in found if but is None or file.resolve() != but.resolve()]
+            return (others or found)[0]
         if _is_file(inside := Path(name) / "recipe.yaml"):
             raise fail(f"{name} is a run folder; its recipe is {inside}", mark)
         known = [recipe_name(root, file) for root in self.recipes for file in _yaml_files(root)]
-        hint = did_you_mean(name.removesuffix(".yaml").removeprefix("recipes/"), known)
+        hint = _meant(name.removesuffix(".yaml").removeprefix("recipes/"), known)
         raise fail(f"there is no recipe {name}{hint or '; `nemo-vfm list` shows those there are'}", mark)
 
     def all_recipes(self) -> Iterator[tuple[str, Path]]:
@@ -128,6 +138,25 @@ def shipped(kind: Literal["conf", "recipes"]) -> Path:
     if all((checkout / name).exists() for name in ("conf", "recipes", "pyproject.toml")):
         return checkout / kind
     return _PACKAGE / f"_{kind}"
+
+
+def no_ingredient(slot: str, choice: str, known: Sequence[str]) -> str:
+    """Says that an ingredient does not exist, and which do."""
+    folder = f"conf/{slot.rpartition('.')[2]}"
+    there = f"{folder} holds {some_of(known)}" if known else f"there is no folder {folder}"
+    return f"there is no {folder}/{choice}.yaml: {there}{did_you_mean(choice, known)}"
+
+
+def _meant(name: str, known: Collection[str]) -> str:
+    """A suggestion: recipes whose last part is this name, else the nearest name, in full or by its last part."""
+    shorts: dict[str, list[str]] = {}
+    for one in known:
+        shorts.setdefault(one.rpartition("/")[2], []).append(one)
+    short = name.rpartition("/")[2]
+    found = (
+        shorts.get(short) or nearest(name, known) or [one for near in nearest(short, shorts) for one in shorts[near]]
+    )
+    return f"; did you mean {' or '.join(found[:3])}?" if found else ""
 
 
 def recipe_name(root: Path, file: Path) -> str:

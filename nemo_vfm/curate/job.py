@@ -47,6 +47,7 @@ from nemo_vfm.curate.output.write_outputs import (
 )
 from nemo_vfm.curate.stage import (
     FACTS,
+    AnyStage,
     Captioner,
     ClipRecord,
     Fetching,
@@ -56,7 +57,6 @@ from nemo_vfm.curate.stage import (
     Source,
     SourceFile,
     Splitter,
-    Stage,
 )
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
@@ -107,7 +107,7 @@ class Curate:
         *,
         source: Source,
         split: Splitter,
-        stages: Mapping[str, Stage],
+        stages: Mapping[str, AnyStage],
         rules: Mapping[str, Rule],
         captions: Mapping[str, Captioner | Viewer | Editor],
         transcode: Transcode,

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import inf, nan
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -242,8 +242,8 @@ class Ready(Protocol):
 class Stage(Protocol):
     """Gives clips numbers and labels, and decides nothing: rules do that.
 
-    A `Score`, a `FileScore`, a `Comparison` or `Learned`. What it finds is kept from one run to the next. Whoever
-    changes what its code computes raises `results_revision` of its class, a number (1 where there is none).
+    What a recipe names is one of `AnyStage`: a restorer, too, has columns. What it finds is kept from one run to the
+    next. Whoever changes what its code computes raises `results_revision` of its class, a number (1 where none is).
     """
 
     def columns(self) -> Sequence[str]:
@@ -348,6 +348,9 @@ class Learned(Stage, Protocol):
     def fingerprint(self) -> str:
         """Changes whenever the same frames would get another finding: settings and the bytes of the weights."""
         ...
+
+
+AnyStage: TypeAlias = Score | FileScore | Comparison | Learned
 
 
 @runtime_checkable

@@ -41,7 +41,7 @@ class ClipImageTokens:
         self.processor = self.folder if processor is None else local(processor, _WORDS)
 
     @torch.no_grad()
-    def encode(self, image_CTHW: Tensor) -> Tensor:
+    def image_tokens(self, image_CTHW: Tensor) -> Tensor:
         """See `ImageTokens`.
 
         Raises:

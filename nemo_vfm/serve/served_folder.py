@@ -6,8 +6,10 @@ from pathlib import Path
 
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.component import component
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.data.chat.chat_format import ChatFormat
 from nemo_vfm.data.chat.chat_template import has_template
@@ -23,6 +25,8 @@ from nemo_vfm.serve.served_model import ServedModel
 _UNKNOWN_CONTEXT = 4096
 
 
+@component
+@needs_packages("tokenizers", "sentencepiece")
 def served_folder(
     *, folder: Path, name: str | None = None, tokenizer: Path | None = None, context: int | None = None,
     precision: PrecisionName = "auto",

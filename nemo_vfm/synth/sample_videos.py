@@ -37,7 +37,7 @@ from nemo_vfm.models.convert.video.random_pipeline import Family, prepare_base
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks, join_sampling
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.synth.cache_records import cache_figures, read_cache, write_cache
-from nemo_vfm.synth.prompts import Prompt, Prompts
+from nemo_vfm.synth.prompts import Prompt, PromptList, Prompts
 from nemo_vfm.synth.sampling_model import SamplingModel, sampling_plan_for
 
 
@@ -54,7 +54,7 @@ class Sample:
             uniform grey and no useful baseline.
         weights: the moving average (ema) or the raw weights (model); a pretrained folder has only one set.
         pipeline: turns the model's outputs into pixels.
-        prompts: what to generate.
+        prompts: what to generate; a list is of texts, as in a `PromptList`.
         num_frames: frames of a video.
         height_px: height of a video.
         width_px: width of a video.
@@ -71,8 +71,8 @@ class Sample:
 
     def __init__(
         self, *, model: Factory[[], nn.Module], checkpoint: Place | None, weights: Literal["ema", "model"] = "ema",
-        pipeline: TextToVideo, prompts: Prompts, num_frames: int, height_px: int, width_px: int, fps: float,
-        batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
+        pipeline: TextToVideo, prompts: Prompts | Sequence[str], num_frames: int, height_px: int, width_px: int,
+        fps: float, batch_size: int = 8, given_frames: PixelFrames = PixelFrames(1), base: Path | None = None,
         random_base: Family | None = None, adapters: Mapping[str, AdapterFile] | None = None,
         parallel: SamplingPlan = SamplingPlan(), fp8: Fp8 | None = None,
     ) -> None:  # fmt: skip
@@ -81,7 +81,8 @@ class Sample:
         require_between(1, num_frames, given_frames=given_frames.count)
         self.model, self.weights = model, weights
         self.checkpoint = None if checkpoint is None else place(checkpoint)
-        self.pipeline, self.prompts, self.batch_size = pipeline, prompts, batch_size
+        self.pipeline, self.batch_size = pipeline, batch_size
+        self.prompts = prompts if isinstance(prompts, Prompts) else PromptList(texts=prompts)
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
         self.given_frames, self.base, self.adapters = given_frames, base, dict(adapters or {})
         self.random_base: Family | None = random_base

@@ -187,7 +187,7 @@ class Train:
             raise preemption.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
-            f"trained {fit.step} steps{early} in {fit.elapsed_s:.0f} s; weights in {fit.checkpoints}",
+            f"trained {fit.step} steps{early}; weights in {fit.checkpoints}",
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.checkpoint.keep.metric)},
         )
 

@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from functools import cache
+from itertools import combinations
+from typing import get_origin
 
 import pytest
 
@@ -16,6 +18,7 @@ from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
 from nemo_vfm.cli.catalogue.paste_ready import ready
 from nemo_vfm.cli.main import main
 from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
+from nemo_vfm.config.hints import is_protocol
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.tree import plain
@@ -205,6 +208,26 @@ def test_a_name_of_two_classes_is_asked_back(kitchen, capsys):
     kitchen.write("conf/model/mine.yaml", "_target_: my_package.DiT\n")
     assert main(["explain", "DiT"]) == 2
     assert "  my_package.DiT\n  nemo_vfm.models.dit.DiT" in capsys.readouterr().err
+
+
+def test_only_components_that_are_meant_to_fit_two_unrelated_protocols():
+    protocols = {get_origin(kind) or kind for kind in found().kinds() if is_protocol(kind)}
+    assert len(protocols) > 50
+    prompts = {"CaptionPrompts", "DemoPrompts", "HeldOutPrompts", "PromptList", "StoryPrompts"}
+    shared: dict[frozenset[str], set[str]] = {}
+    for one, other in combinations(protocols, 2):
+        if one not in other.__mro__ and other not in one.__mro__:
+            both = set(found().filling(one)) & set(found().filling(other))
+            ours = {name.rpartition(".")[2] for name in both if name.startswith("nemo_vfm.")}
+            shared[frozenset({one.__name__, other.__name__})] = ours
+    assert {pair: names for pair, names in shared.items() if names} == {
+        frozenset({"Learned", "Compares"}): {"LearnedDuplicate"},
+        frozenset({"ImportSource", "LogSource"}): {"CriteoTsv", "KuaiRandCsv", "ParquetLog", "TextLog"},
+        frozenset({"Pipeline", "TaskSource"}): {"KeywordTasks", "TopicTasks"},
+        # What follows are each two names of one thing: the rooms that ask for it do not import each other.
+        frozenset({"EvaluationTexts", "Texts"}): {"Documents"},
+        frozenset({"PromptSource", "Prompts"}): prompts,
+    }
 
 
 @pytest.mark.parametrize("columns", ["40", "80", "200"])

@@ -231,6 +231,20 @@ def test_the_file_is_written_whole_and_of_the_users_own_classes_too(kitchen, cap
     assert complaint(Draft202012Validator(json.loads(told.out)), mine) != ""
 
 
+@pytest.mark.parametrize(
+    ("recipe", "is_right"),
+    [
+        ({"defaults": ["recipe:world_model/lora"], "duration": "3 steps"}, True),
+        ({"defaults": ["recipe:world_model/lora", {"optimizer": "adamw"}]}, True),
+        ({"defaults": [{"optimizer": "adamw"}]}, False),
+        ({"defaults": ["world_model/lora"]}, False),
+        ({"duration": "3 steps"}, False),
+    ],
+)
+def test_a_recipe_needs_a_job_or_a_recipe_that_it_builds_on(recipe, is_right):
+    assert (complaint(recipes(), recipe) == "") is is_right
+
+
 def test_a_slot_has_a_schema_of_its_own(capsys):
     assert main(["schema", "--slot", "model"]) == 0
     assert "conf" not in (told := json.loads(capsys.readouterr().out)) and "slot model" in told["title"]

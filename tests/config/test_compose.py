@@ -7,11 +7,12 @@ import re
 import pytest
 import yaml
 
-from nemo_vfm.config import RecipeError, compose
+from nemo_vfm.cli.main import main
+from nemo_vfm.config import RecipeError, Roots, compose
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.tree import Scalar, find, plain, walk
 from nemo_vfm.config.yaml_source import parse
-from tests.support.recipe_folder import TRUST
+from tests.support.recipe_folder import ROOT, TRUST
 
 
 @pytest.fixture
@@ -224,7 +225,7 @@ class TestChanges:
             ("a.b=[1", "not valid YAML"),
             ("a.b=010", "begins with a zero"),
             ("a.i.x=1", "a.i is ${a.m}; change that instead"),
-            ("stage=scal", "there are scale, shift; did you mean scale?"),
+            ("stage=scal", "conf/stage holds scale, shift; did you mean scale?"),
             ("a.b=x\u202ey", "invisible"),
         ],
     )
@@ -239,6 +240,75 @@ class TestChanges:
             compose("recommendation/dlrm_log", ["steps.import.source=click_tsv"])
         with pytest.raises(RecipeError, match="folder, table; did you mean table"):
             compose("curation/clips", ["source=tabel"])
+
+
+class TestBuildsOn:
+    def test_a_recipe_that_changes_nothing_is_the_one_that_it_builds_on(self, kitchen):
+        names = [name for name, _ in Roots.standard().all_recipes()]
+        assert len(names) > 50
+        for name in names[::4]:
+            derived = kitchen.write("derived.yaml", f"defaults: ['recipe:{name}']\n")
+            assert values(compose(derived)) == {**values(compose(name)), "run_dir": "runs/derived"}
+
+    @pytest.fixture
+    def base(self, stocked):
+        stocked.write("recipes/deep/base.yaml", "# Base.\nseed: 3\nrun_dir: here\n" + HEAD + "stage: {by: 3}\n")
+        stocked.write(
+            "recipes/deep/derived.yaml", "# Ours.\ndefaults: ['recipe:base']\ncount: 6\nstage: {mode: rounded}"
+        )
+        return stocked
+
+    def test_it_keeps_what_it_does_not_change_and_a_run_folder_of_its_own(self, base):
+        found = values(base.compose("defaults: [recipe:deep/derived]\nrate: 2.0"))
+        assert (found["count"], found["rate"], found["seed"], found["run_dir"]) == (6, 2.0, 3, "runs/recipe")
+        assert found["stage"] == {"_target_": "tests.support.parts.Scale", "by": 3, "mode": "rounded"}
+
+    def test_a_choice_of_the_command_line_wins_over_both(self, base):
+        written_out = "defaults: [recipe:deep/derived]\nstage: {_target_: '@.Scale', by: 9}\n"
+        for text in ("defaults: [recipe:deep/derived]", written_out):
+            found = values(base.compose(text, "stage=shift"))["stage"]
+            assert (found["_target_"], found["offset"]) == ("tests.support.parts.Shift", 6)
+
+    def test_it_can_be_a_step(self, base):
+        found = values(base.compose("steps: {one: 'recipe:deep/derived'}", "steps.one.stage=shift"))["steps"]["one"]
+        assert (found["count"], found["stage"]["offset"]) == (6, 6)
+
+    def test_a_mistake_names_both_files(self, base):
+        base.write("recipes/deep/base.yaml", "_target_: @.Wide\nconut: 3\n")
+        said = base.problems("defaults: [recipe:deep/derived]")
+        assert "recipes/deep/base.yaml:2:1  conut" in said
+        assert "(taken by recipes/deep/derived.yaml:2, that by recipe.yaml:1)" in said
+
+    def test_show_names_both_files_and_a_flat_copy_is_the_same(self, base, capsys):
+        assert main(["show", "deep/derived"]) == 0
+        shown = capsys.readouterr().out
+        assert re.search(r"count: 6 +# recipes/deep/derived.yaml:3", shown)
+        assert re.search(r"by: 3 +# recipes/deep/base.yaml:\d", shown)
+        assert main(["copy", "deep/derived", "flat.yaml", "--flat"]) == 0
+        assert main(["copy", "deep/derived", "elsewhere/copy.yaml"]) == 0
+        derived = values(compose("deep/derived"))
+        base.write("recipes/deep/derived.yaml", "_target_: gone")
+        for copy in ("flat", "elsewhere/copy"):
+            assert values(compose(copy)) == {**derived, "run_dir": f"runs/{copy.rpartition('/')[2]}"}
+
+    def test_a_recipe_of_the_same_name_builds_on_ours(self, kitchen):
+        name = "world_model/lora"
+        own = kitchen.write(f"recipes/{name}.yaml", f"defaults: [recipe:{name}]\nduration: 3 steps\n")
+        assert compose(name).path.resolve() == own.resolve()
+        assert {**values(compose(name)), "duration": "2000 steps"} == values(compose(ROOT / f"recipes/{name}.yaml"))
+
+    @pytest.mark.slow
+    def test_runs_of_a_sweep_are_of_the_whole(self, base):
+        base.write("mine.yaml", "defaults: [recipe:deep/derived]\nname: mine\n")
+        done = base.command("run", "mine.yaml", "--sweep", "count=1,2")
+        assert done.returncode == 0, done.stderr
+        kept = [values(compose(file)) for file in sorted(base.folder.glob("runs/mine-sweep/*/recipe.yaml"))]
+        assert [(one["count"], one["name"], one["stage"]["by"]) for one in kept] == [(1, "mine", 3), (2, "mine", 3)]
+
+    def test_those_that_build_on_one_another_are_refused(self, base):
+        base.write("recipes/deep/base.yaml", "defaults: [recipe:deep/derived]\n")
+        with pytest.raises(RecipeError, match=r"derived.yaml -> recipes/deep/base.yaml -> recipes/deep/derived.yaml"):
+            compose("deep/derived")
 
 
 class TestReserved:
@@ -281,6 +351,43 @@ class TestIncludes:
             kitchen.write(f"conf/a/n{number}.yaml", f"defaults: [{{a: n{number + 1}}}]\n")
         with pytest.raises(RecipeError, match="more than 20 deep"):
             kitchen.compose("defaults: [{a: n0}]")
+
+    def test_only_ingredients_that_fit_a_slot_are_suggested_for_it(self, stocked):
+        stocked.write("conf/stage/scalar.yaml", "_target_: @.Quiet\n")
+        wide = "_target_: @.Wide\nstage: {_target_: '@.Shift'}\n"
+        with pytest.raises(RecipeError, match=r"conf/stage holds scale, shift; did you mean scale\?"):
+            compose(stocked.write("recipe.yaml", wide), ["stage=scalr"], trust=TRUST)
+        assert "conf/stage holds scale, shift; did you mean scale?" in stocked.problems(
+            "_target_: @.Wide\nstage: scalr"
+        )
+
+    def test_a_word_that_an_argument_takes_stands_in_the_place_of_a_component(self, stocked):
+        typed = stocked.write("recipe.yaml", "_target_: @.Typed\nsent: {a: 1}\nlevel: {a: 1}\n")
+        found = values(compose(typed, ["sent=huge", "level=top"], trust=TRUST))
+        assert (found["sent"], found["level"]) == ("huge", "top")
+
+    @pytest.mark.parametrize("text", ["${size}", "???"])
+    def test_a_reference_and_a_missing_value_stand_in_the_place_of_a_component(self, stocked, text):
+        wide = stocked.write("recipe.yaml", "_target_: @.Wide\nsize: {width: 1}\nstage: {_target_: '@.Shift'}\n")
+        assert find(compose(wide, [f"stage={text}"], trust=TRUST).root, "stage").value == text
+
+    @pytest.mark.parametrize(
+        ("name", "words"),
+        [
+            ("lora", "did you mean world_model/lora?"),
+            ("recipes/lora.yaml", "did you mean world_model/lora?"),
+            ("synthetic/lora", "did you mean world_model/lora?"),
+            ("lroa", "did you mean world_model/lora?"),
+            ("open_qa", "did you mean synthetic/open_qa?"),
+            ("destripe", "did you mean curation/destripe or restore/destripe?"),
+            ("curation/clip", "did you mean curation/clips?"),
+            ("qqqqqqq", "`nemo-vfm list`"),
+        ],
+    )
+    def test_the_short_name_of_a_recipe_and_a_slip_of_it_are_answered_with_the_whole_name(self, kitchen, name, words):
+        with pytest.raises(RecipeError) as error:
+            compose(name)
+        assert words in str(error.value)
 
     @pytest.mark.parametrize(
         ("text", "words"),

@@ -2,9 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests which nodes an overlay changes, what takes precedence, and how a bad overlay is refused."""
 
+import re
+from pathlib import Path
+
 import pytest
 
-from nemo_vfm.config import RecipeError, check, compose, read_values
+from nemo_vfm.config import RecipeError, Roots, check, compose, read_values
 from tests.support.recipe_folder import TRUST, Kitchen
 
 RECIPE = """
@@ -91,7 +94,9 @@ def test_the_users_rules_join_those_of_other_folders_and_win(kitchen, laid):
         ("for: @.Scale", "an overlay needs the values that it sets"),
         ("for: @.Scale\nset: {}", "an overlay needs the values that it sets"),
         ("for: @.Scale\nset: {_target_: os.system}", "an overlay changes arguments, not classes"),
-        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for, missing and set, not sets"),
+        ("for: @.Scale\nsets: {by: 2}", "an overlay has the keys for, missing, set and made, not sets"),
+        ("for: @.Scale\nmade: {by: 3}", "made says of an argument"),
+        ("for: @.Scale\nmade: {by: {by: a command, as: 3}}", "made says of an argument"),
     ],
 )
 def test_a_bad_overlay_is_told(kitchen, laid, text, words):
@@ -105,6 +110,33 @@ def test_an_overlay_that_does_not_exist_is_suggested(kitchen, laid, name):
     laid()
     with pytest.raises(RecipeError, match=f"there is no overlay {name}: conf/overlay holds .*small"):
         compose(kitchen.folder / "recipe.yaml", overlays=[name])
+
+
+def test_what_the_user_must_give_comes_with_the_command_that_makes_some(kitchen):
+    kitchen.write(
+        "conf/overlay/odd.yaml", "for: @.Wide\nmade: {out: {by: make it, as: runs/it}, size.width: {by: b, as: '3'}}\n"
+    )
+    recipe = kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ???\nsize: {width: '???'}\nname: ???\n")
+    said = "\n".join(problem.render() for problem in check(compose(recipe, overlays=["odd"]), TRUST))
+    assert "out=DIR (a path or null); `make it` makes some, then add out=runs/it" in said
+    assert "`b` makes some, then add size.width=3" in said and said.count("makes some") == 2
+    assert "makes some" not in str(check(compose(recipe), TRUST))
+    assert "make it" not in str(check(compose(recipe, ["out=there"], overlays=["odd"]), TRUST))
+
+
+@pytest.mark.slow
+def test_the_commands_that_smoke_names_make_what_its_recipes_need(kitchen):
+    wanted = {name: compose(name, overlays=["smoke"]).makers for name, _ in Roots.standard().all_recipes()}
+    told = {text for makers in wanted.values() for text in makers.values()}
+    assert len(told) > 10
+    for command in sorted({re.findall(r"`nemo-vfm (.*?)`", text)[0] for text in told}):
+        done = kitchen.command(*command.split(), trust=False)
+        assert done.returncode == 0, done.stderr
+    for name, makers in wanted.items():
+        given = [text.rpartition(" ")[2] for text in makers.values()]
+        assert all(Path(word.partition("=")[2].strip("[]")).exists() for word in given), (name, given)
+        rest = check(compose(name, given, overlays=["smoke"]))
+        assert not {problem.path for problem in rest} & makers.keys(), name
 
 
 def test_an_argument_that_the_class_does_not_take_is_said_at_the_overlay(kitchen):

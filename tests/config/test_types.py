@@ -2,14 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests values for rarer annotations, and that errors of constructors are shown at their place."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from nemo_vfm.config import RecipeError, build, hints
 from nemo_vfm.config.build import masked
+from nemo_vfm.config.slot_fit import fits
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.types.factory import Factory
 from tests.support import late, parts
-from tests.support.recipe_folder import TRUST
+from tests.support.recipe_folder import ROOT, TRUST
 
 TYPED = "_target_: @.Typed\n"
 
@@ -101,8 +108,50 @@ def test_something_that_is_called_fits_where_calls_are_made(kitchen):
     assert isinstance(kitchen.build(TYPED + "calling: {_target_: '@.Called'}").calling, parts.Called)
 
 
-def test_a_method_may_take_more_than_it_is_given(kitchen):
-    assert isinstance(kitchen.build("_target_: @.Wide\nstage: {_target_: '@.Relaxed'}").stage, parts.Relaxed)
+@pytest.mark.parametrize("name", ["Relaxed", "Lenient"])
+def test_a_method_may_take_more_than_it_is_given_and_give_less_than_it_may(kitchen, name):
+    assert isinstance(kitchen.build(f"_target_: @.Wide\nstage: {{_target_: '@.{name}'}}").stage, getattr(parts, name))
+
+
+def test_a_log_of_clicks_is_no_source_of_videos(kitchen):
+    clips = (ROOT / "recipes/curation/clips.yaml").read_text()
+    said = kitchen.problems(clips, "source={_target_: nemo_vfm.recsys.sources.criteo_tsv.CriteoTsv, path: a.tsv}")
+    assert "CriteoTsv is not a Source: its files gives a list, each a path; expected a list, each a SourceFile" in said
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        (list[Path], list[str], False),
+        (list[Path], Sequence[Path], True),
+        (Iterator[int], Iterable[float], True),
+        (dict[str, int], Mapping[str, float | str], True),
+        (dict[str, int], Mapping[str, Sequence[str]], False),
+        (tuple[str, ...], Sequence[str], True),
+        (None, str, False),
+        (None, str | None, True),
+        (str | Path, Path, True),
+        (Literal["a"], str, True),
+        (Literal["a"], int, False),
+        (Any, list[Path], True),
+        (NDArray[np.uint8], NDArray[np.float32], False),
+        (NDArray[np.uint8], np.ndarray, True),
+        (parts.Scale, parts.Stage, True),
+        (parts.Quiet, parts.Stage, False),
+    ],
+)
+def test_types_that_no_value_has_both_of_are_told_apart(one, other, meet):
+    def gives() -> one: ...
+
+    def asked() -> other: ...
+
+    class Made:
+        act = gives
+
+    class Asked(Protocol):
+        act = asked
+
+    assert fits(Made, Asked) is meet
 
 
 @pytest.mark.parametrize("target", [late.Point, late.Limits, late.Total])

@@ -13,6 +13,7 @@ from nemo_vfm.curate.examine.media_worker import valid
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output import transcode
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.encode_kept import encode_kept
 from nemo_vfm.curate.output.transcode import Encode, Transcode
@@ -78,15 +79,33 @@ def test_restorers_in_another_order_make_other_clips(tmp_path):
 
 
 @pytest.mark.parametrize("restore", [{}, {"mine": Broken("nothing")}])
-def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore):
+def test_each_frame_is_told_when_it_is_encoded(tmp_path, restore, monkeypatch):
     film = write_film(tmp_path / "a.mp4", pan(1))
     encode = Encode(Transcode(preset="veryfast"), restore, Media(tmp_path / "clips", "x", tmp_path / "shards"))
     clips = [{"id": "one", "span": [0, 10], "fps": 12.0}, {"id": "two", "span": [10, 24], "fps": 12.0}]
     request = {"path": str(film), "name": "a.mp4", "source_id": "", "state": None, "clips": clips}
-    told = []
+    told, before_files = [], []
+
+    def encode_mp4(*words, **more):  # its encoder may hold frames back until it is closed
+        before_files.append(sum(told))
+        written = encode_as_ever(*words, **more)
+        before_files.append(sum(told))
+        return written
+
+    encode_as_ever = transcode.encode_mp4
+    monkeypatch.setattr(transcode, "encode_mp4", encode_mp4)
     for reply in encode(request, told.append):
         assert reply.fact["message"] is None
-        assert sum(told) == {"one": 10, "two": 24}[reply.fact["id"]] and max(told) == 1
+        assert sum(told) == {"one": 10, "two": 24}[reply.fact["id"]]
+    assert before_files == [0, 0, 10, 10] and told.count(0) >= 24, "a clip is done with its file, and alive until then"
+
+
+def test_a_long_clip_is_told_while_it_is_encoded_up_to_what_an_encoder_holds_back():
+    told = []
+    frames = transcode._Sized(iter([np.zeros((2, 2, 3), np.uint8)] * 300), told.append)
+    assert len(list(frames)) == 300 and sum(told) == 300 - transcode._HELD_BACK
+    frames.close()
+    assert sum(told) == 300
 
 
 def test_a_child_that_dies_over_encoding_is_said_to_have_encoded(tmp_path):

@@ -63,6 +63,15 @@ def test_a_batch_holds_what_was_written(latent_shards: LatentShards) -> None:
         assert batch.video_BCTHW is None
 
 
+@pytest.mark.parametrize(("share", "num_warnings"), [(0.0, 0), (0.001, 1), (0.5, 0)])
+def test_a_share_that_holds_nothing_out_is_a_warning(latent_shards: LatentShards, monkeypatch, share, num_warnings):
+    said: list[str] = []
+    monkeypatch.setattr("nemo_vfm.data.loader.global_batches.warn", said.append)
+    take(ShardData(shards=latent_shards([SMALL] * 10), batch_size=2, val_fraction=share), 1)
+    assert len(said) == num_warnings
+    assert all("none of 10 samples" in text and "val_fraction is 0.001: raise it" in text for text in said)
+
+
 def test_the_order_does_not_depend_on_workers(latent_shards: LatentShards) -> None:
     folder = latent_shards(MIXED)
     runs = [contents(take(ShardData(shards=folder, batch_size=3, num_workers=n), 12)) for n in (0, 1, 2)]

@@ -76,7 +76,15 @@ def test_no_function_of_ours_is_called_by_a_recipe_unless_it_only_builds():
     assert len(functions) > 1000
     named = {name for name, one in functions.items() if may_be_named(one)}
     others = {name for name in named if not name.startswith("nemo_vfm.models.convert.")}
-    assert others == {"nemo_vfm.parallel.engine.param_groups.grouped_optimizer"} and named > others, named
+    assert (
+        others
+        == {
+            "nemo_vfm.parallel.engine.param_groups.grouped_optimizer",
+            "nemo_vfm.serve.rewards.served_reward.served_reward",
+            "nemo_vfm.serve.served_folder.served_folder",
+        }
+        and named > others
+    ), named
     wrong = {name: str(found) for name in named if (found := sinks(functions[name])).keys() - {"reads"}}
     assert not wrong, wrong
     for name in functions.keys() - named:

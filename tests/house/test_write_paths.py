@@ -8,6 +8,7 @@ import typing
 from functools import cache
 
 from nemo_vfm.config import hints
+from nemo_vfm.config.slot_fit import fits
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.storage.write_path import Written
 from nemo_vfm.core.types.component import may_be_named
@@ -57,7 +58,7 @@ def written() -> typing.Iterator[tuple[type, str]]:
     for (module, name), found in package().classes.items():
         component = public_classes().get(f"{module}.{name}")
         is_one = component is not None and found.writes and may_be_named(component)
-        if not is_one or not any(hints.fits(component, slot) for slot in slots()):
+        if not is_one or not any(fits(component, slot) for slot in slots()):
             continue
         yield from ((component, one) for one in found.parameters if one in found.writes)
 

@@ -97,13 +97,13 @@ def test_image_tokens_are_the_hidden_states_of_the_layer_that_is_named(clip: Pat
         states = transformers.CLIPVisionModel.from_pretrained(clip).eval()(**inputs, output_hidden_states=True)
     found = {layer: ClipImageTokens(folder=clip, layer=layer) for layer in (-1, -2, 0)}
     for layer, tokens in found.items():
-        own = tokens.encode(pictures[:, :1] / 127.5 - 1)
+        own = tokens.image_tokens(pictures[:, :1] / 127.5 - 1)
         assert own == pytest.approx(states.hidden_states[layer][0], abs=1e-4)
     assert len({tokens.fingerprint() for tokens in found.values()}) == 3
     loaded = transformers.CLIPVisionModel.from_pretrained(clip)
     assert found[0].held_weights().num_bytes == sum(parameter.nbytes for parameter in loaded.parameters())
     with pytest.raises(UserError, match="has 3 hidden states; layer 3 is out of range"):
-        ClipImageTokens(folder=clip, layer=3).encode(pictures[:, :1] / 127.5 - 1)
+        ClipImageTokens(folder=clip, layer=3).image_tokens(pictures[:, :1] / 127.5 - 1)
 
 
 def test_on_the_meta_device_no_weights_are_read(clip: Path, tmp_path: Path):

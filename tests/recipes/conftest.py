@@ -269,6 +269,7 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             [(None, "folder"), ("nemo_vfm.data.tokens.token_data.TokenSource", "folder")],
             lambda _: request.getfixturevalue("tokens"),
         ),
+        ("nemo_vfm.workflow.Workflow", "input"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.documents.Documents", "path"): lambda _: lines_of_text(tmp_path / "texts"),
         ("nemo_vfm.text.tokenize.TokenizeText", "path"): lambda _: (
             request.getfixturevalue("tokens").parents[1] / "texts.jsonl"

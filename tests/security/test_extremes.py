@@ -63,7 +63,7 @@ def arguments(node: Map, prefix: str = "") -> Iterator[str]:
 
 def build(node: Map) -> bool:
     """Check and build a component, models on the meta device; whether it was taken."""
-    checker = Checker(TRUSTED, ROOTS.choices)
+    checker = Checker(TRUSTED, ROOTS.targets)
     part = checker.node(node, locate(node.target() or "", TRUSTED), "", MARK)
     if checker.problems:
         return False
@@ -124,7 +124,7 @@ TOO_MUCH = {
 def test_what_could_never_be_built_or_drawn_is_refused_with_its_number_at_once(name: str) -> None:
     for path, value in TOO_MUCH[name].items():
         began = time.process_time()
-        checker = Checker(TRUSTED, ROOTS.choices)
+        checker = Checker(TRUSTED, ROOTS.targets)
         node = put(components()[name], path, Scalar(value, MARK), MARK)
         part = checker.node(node, locate(name, TRUSTED), "", MARK)
         with pytest.raises(RecipeError, match=rf"{path} must be at (least|most) .* got {value:,}".replace("+", r"\+")):

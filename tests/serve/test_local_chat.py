@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.serve.local_chat import LocalChat
@@ -46,6 +47,14 @@ def test_a_served_folder_is_as_its_arguments_say_and_else_as_its_files_say(
     apart = served_folder(folder=bare, tokenizer=words, precision="fp32")
     assert (apart.name, apart.context, apart.chat) == ("bare", 4096, None)
     assert apart.stop == {apart.tokenizer.end(), 7, 9} and apart.revision != plain.revision
+
+
+def test_a_recipe_s_local_generator_is_that_model(folder: tuple[Path, Any]) -> None:
+    words = [f"generator.model={{folder: {folder[0]}, precision: fp32, name: {NAME}}}", "generator.room_gb=0.01"]
+    made = build(compose("synthetic/open_qa", ["generator=local", *words, "generator.max_tokens=20"])).generator
+    made.ready()
+    ours = LocalChat(model=lambda: load(folder[0]), max_tokens=20, room_gb=0.01).say(MESSAGES)
+    assert made.say(MESSAGES).text == ours.text and ours.text
 
 
 def test_it_says_what_the_endpoint_says_to_any_number_of_threads(folder: tuple[Path, Any], server: Running) -> None:

@@ -63,6 +63,27 @@ class Mixing:
         return value + other
 
 
+class Naming:
+    """Has the method of a Stage, which gives something else here."""
+
+    def apply(self, value: float) -> list[str]:
+        return [str(value)]
+
+
+class Reading:
+    """Has the method of a Stage, which takes something else here."""
+
+    def apply(self, value: Path) -> float:
+        return float(value.read_text())
+
+
+class Lenient:
+    """Fits, with wider and narrower types than a Stage's, and a name that only a type checker knows."""
+
+    def apply(self, value: "float | Reckoned | None") -> "Literal[1, 2]":  # noqa: F821
+        return 2
+
+
 class Relaxed:
     """Fits, since it takes what a Stage is given, and could take more."""
 

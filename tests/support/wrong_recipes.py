@@ -67,6 +67,8 @@ COMMON = {
         "a module that does not exist": Wrong(W + "stage: {_target_: nemo_vfm.flow.Workflow}"),
         "a class without its module": Wrong("_target_: Workflow"),
         "a class of another kind": Wrong(W + "stage: {_target_: '@.Quiet'}"),
+        "a method that gives something else": Wrong(W + "stage: {_target_: '@.Naming'}"),
+        "a method that takes something else": Wrong(W + "stage: {_target_: '@.Reading'}"),
         "a class that is not named": Wrong(W + "stage: {by: 2}"),
         "a name that is not trusted": Wrong("_target_: my_package.Job"),
         "a function of the standard library": Wrong(W + "stage: {_target_: subprocess.run}", trust=("subprocess",)),
@@ -83,6 +85,10 @@ COMMON = {
         "a recipe that does not exist": Wrong(FLOW + "steps: {a: 'recipe:clps.yaml'}", files={"recipes/clips.yaml": W}),
         "a run folder where a recipe belongs": Wrong("_target_: nemo_vfm.workflow.Workflow\nsteps: {a: 'recipe:out'}\n",
                                                      files={"out/recipe.yaml": "_target_: a.B\n"}),
+        "another class than that of the recipe below": Wrong("defaults: ['recipe:other.yaml']\n" + W, files={
+            "other.yaml": "_target_: '@.Typed'\n"}),
+        "an ingredient that builds on a recipe": Wrong("defaults: [{stage: on_recipe}]\n" + W, files={
+            "conf/stage/on_recipe.yaml": "defaults: ['recipe:other.yaml']\n"}),
         "files that include one another": Wrong("defaults: [{a: one}]\n" + W, files={
             "conf/a/one.yaml": "defaults: [{a: two}]\n", "conf/a/two.yaml": "defaults: [{a: one}]\n"}),
         "a file that is no recipe": Wrong(FLOW + "steps: {a: 'recipe:.netrc'}", files={".netrc": "login me\n"}),
@@ -106,6 +112,9 @@ COMMON = {
         "an empty mapping over a component": Wrong(W + "stage: {_target_: '@.Shift'}", ("stage={}",)),
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
         "something below a reference": Wrong(W + "size: ${other}", ("size.width=3",)),
+        "a choice where there is none": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=huge",)),
+        "a choice of another slot's": Wrong(W + "stages: {a: {_target_: '@.Shift'}}", ("stages.a=big",), files={
+            "conf/a/wide.yaml": "_target_: '@.Quiet'\n"}),
         "a choice that does not exist": Wrong("defaults: [{stage: scale}]\n" + W, ("stage=scal",), files=STAGES),
     },
     "YAML": {
@@ -180,6 +189,8 @@ RARE = {
         "an overlay that does not exist": Wrong(W, overlays=("smoek",), files={
             "conf/overlay/smoke.yaml": "for: a.B\n"}),
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
+        "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),
         "an overlay for nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "set: {a: 1}\n"}),
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={
@@ -233,9 +244,9 @@ def complaint(kitchen: Kitchen, wrong: Wrong) -> str:
     before = list(sys.path)
     sys.path[:0] = [str(kitchen.folder)] if wrong.trust else []
     try:
-        composed = compose(file.name, wrong.changes, overlays=wrong.overlays)
-        _ = composed.seed, composed.run_dir
         trust = (*TRUST, *trust_list(wrong.trust))
+        composed = compose(file.name, wrong.changes, overlays=wrong.overlays, trust=trust)
+        _ = composed.seed, composed.run_dir
         if problems := check(composed, trust):
             return str(RecipeError(problems))
         return str(build(composed, trust))

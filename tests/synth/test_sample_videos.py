@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.job import JobShard, Run
 from nemo_vfm.data.video.decode import open_video
@@ -26,7 +27,7 @@ from nemo_vfm.models.text_encoder import HashedNgrams
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
-from nemo_vfm.synth.prompts import Prompt, PromptList
+from nemo_vfm.synth.prompts import CaptionPrompts, DemoPrompts, Prompt, PromptList
 from nemo_vfm.synth.sample_videos import Sample
 
 TEXTS = ["a red circle moving left", "a blue square moving up", "a green cross"]
@@ -135,6 +136,18 @@ def test_each_video_begins_with_the_frames_of_its_own_prompt(tmp_path: Path) -> 
     assert (
         red.shape == (1, 16, 16, 3) and red[0, 8, 8].tolist() == [255, 0, 0] and blue[0, 8, 8].tolist() == [0, 0, 255]
     )
+
+
+def test_prompts_of_the_command_line_are_a_list_of_texts() -> None:
+    found = build(compose("diffusion/sample", ["checkpoint=null", "prompts=[a cat, a dog]"]))
+    assert [prompt.text for prompt in found.prompts.prompts()] == ["a cat", "a dog"]
+
+
+def test_previews_of_the_quickstart_are_of_the_captions_of_a_user_s_videos(tmp_path: Path) -> None:
+    found = build(compose("quickstart", [f"input={tmp_path}"]))
+    source = found.steps["train"].callbacks["preview"].prompts
+    assert isinstance(source, DemoPrompts) and isinstance(source.source, CaptionPrompts)
+    assert source.source.shards == found.steps["encode"].shards
 
 
 def test_a_missing_checkpoint_says_to_train_first(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 import json
 import os
 import random
+import re
 import signal
 import sys
 import time
@@ -197,6 +198,33 @@ def test_the_last_losses_are_figures_of_the_outcome(tmp_path: Path) -> None:
     outcome = train("3 steps", validation=Validate(every_steps=2)).run(Run(tmp_path))
     last = lines(tmp_path)[-1]
     assert (outcome.figures["loss"], outcome.figures["val_loss"]) == (last["loss"], last["val_loss"])
+
+
+def test_what_a_training_says_leaves_the_time_to_whoever_measures_the_whole(tmp_path: Path) -> None:
+    outcome = train("3 steps").run(Run(tmp_path))
+    assert outcome.summary == f"trained 3 steps; weights in {tmp_path / 'checkpoints'}"
+    assert outcome.figures["training_s"] > 0
+
+
+class WithoutHeldOut(ToyData):
+    """Toy data that is all trained on."""
+
+    def val_dataloader(self) -> list[Batch]:
+        return []
+
+
+def test_a_validation_of_nothing_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("nemo_vfm.train.callbacks.validation.log.warn_once", said.append)
+    train("2 steps", data=WithoutHeldOut(), validation=Validate(every_steps=1)).run(Run(tmp_path))
+    assert said and all(text.startswith("no sample is held out, so validation measures nothing") for text in said)
+
+
+def test_the_loss_beside_the_progress_is_called_what_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    train("3 steps").run(Run(tmp_path))
+    raw = [line["loss"] for line in lines(tmp_path)]
+    (shown,) = re.findall(r"3/3 steps, smoothed loss ([0-9.]+)", capfd.readouterr().err)
+    assert float(shown) == pytest.approx(0.95 * (0.95 * raw[0] + 0.05 * raw[1]) + 0.05 * raw[2], abs=1e-3)
 
 
 @pytest.mark.parametrize(("duration", "steps"), [("2 epochs", 5), ("20 samples", 5), ("3 steps", 3)])

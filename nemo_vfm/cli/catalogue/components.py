@@ -18,6 +18,7 @@ from nemo_vfm.cli.catalogue.class_names import named_in, own_classes
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
 from nemo_vfm.config.roots import Roots
+from nemo_vfm.config.slot_fit import fits
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.perf.network import Network
 
@@ -171,7 +172,7 @@ def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
 def _makes(target: Target, kind: Any) -> bool:
     try:
         made = hints.returns(target)
-        return not hints.is_open(made) and not hints.is_open(kind) and hints.fits(made, kind)
+        return not hints.is_open(made) and not hints.is_open(kind) and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
 

@@ -71,7 +71,9 @@ class Schemas:
                              "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
         target = {"description": "the job that this recipe is", "enum": jobs}
         return self._document("A recipe of nemo_vfm", {
-            "type": "object", "required": [TARGET], "properties": {TARGET: target}, "allOf": root,
+            "type": "object", "properties": {TARGET: target, "defaults": {"$ref": "#/$defs/defaults"}}, "allOf": root,
+            "anyOf": [{"required": [TARGET]}, {"required": ["defaults"], "properties": {
+                "defaults": {"contains": {"type": "string"}}}}],
         })  # fmt: skip
 
     def ingredient(self, slot: str) -> Json:
@@ -113,10 +115,10 @@ class Schemas:
         slots = {
             rf"(^|\.){slot}$": {"anyOf": [{"enum": names}, {"type": "string"}]} for slot, names in self.choices.items()
         }
-        one = {"type": "object", "minProperties": 1, "maxProperties": 1, "patternProperties": slots,
-               "additionalProperties": {"type": "string"}}  # fmt: skip
-        return {"description": "ingredients, laid down in order before this file: [{slot: choice}]", "type": "array",
-                "items": one}  # fmt: skip
+        one = {"type": ["object", "string"], "pattern": "^recipe:.", "minProperties": 1, "maxProperties": 1,
+               "patternProperties": slots, "additionalProperties": {"type": "string"}}  # fmt: skip
+        what = "ingredients, laid down in order before this file: [{slot: choice}]; or the recipe that it builds on"
+        return {"description": what, "type": "array", "items": one}
 
     def _later(self) -> Json:
         return {"$ref": "#/$defs/later"}

@@ -9,7 +9,7 @@ from typing import Literal
 
 from nemo_vfm.core.network.endpoint import REQUEST_PREFIX, Answer, Endpoint, EndpointError, EndpointFault
 from nemo_vfm.core.network.http_connection import one_line
-from nemo_vfm.core.network.permission import SentJson, SentText
+from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, SentJson, SentText
 from nemo_vfm.core.network.thought import split_thought
 from nemo_vfm.core.types.json_value import Json
 
@@ -127,6 +127,42 @@ class Chat:
         limit = {} if self.max_completion_tokens is None else {"max_completion_tokens": self.max_completion_tokens}
         further = {**self._further, **limit}
         return [self.model, self.max_tokens, self.temperature, *([further] if further else [])]
+
+
+class EndpointChat(Chat):
+    """A `Chat` with its address beside the model's name, for `generator=endpoint generator.url=URL`.
+
+    Args:
+        model: which model, as the endpoint calls it.
+        url: where it is; see `Endpoint`.
+        name: in the user's endpoints file, in the place of a URL.
+        timeout_s: see `Endpoint`.
+        max_tokens: longest answer, in tokens; see `Chat`, as for what follows.
+        max_completion_tokens: the same, for services that refuse `max_tokens`.
+        temperature: 0 takes the likeliest token each time.
+        top_p: see the service.
+        seed: of the service's draws.
+        extra: further fields of the request.
+        batch: questions are written to files of OpenAI's batch API, which somebody sends off, where the job can do so.
+        permissions: given by whoever composes the recipe, never by a recipe.
+    """
+
+    def __init__(
+        self, *, model: SentText, url: SentText | None = None, name: str | None = None, timeout_s: float = 120.0,
+        max_tokens: int = 1024, max_completion_tokens: int | None = None, temperature: float | None = 0.0,
+        top_p: float | None = None, seed: int | None = None, extra: Mapping[str, SentJson] | None = None,
+        batch: bool = False, permissions: Permissions = NOTHING,
+    ) -> None:  # fmt: skip
+        self.batch = batch
+        endpoint = Endpoint(name=name, url=url, timeout_s=timeout_s, permissions=permissions)
+        super().__init__(
+            endpoint=endpoint, model=model, max_tokens=max_tokens, max_completion_tokens=max_completion_tokens,
+            temperature=temperature, top_p=top_p, seed=seed, extra=extra,
+        )  # fmt: skip
+
+    def recipients(self) -> tuple[Recipient, ...]:
+        """See `Sends.recipients`."""
+        return self.endpoint.recipients()
 
 
 def _own_further(extra: Mapping[str, Json]) -> dict[str, Json]:

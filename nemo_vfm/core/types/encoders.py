@@ -97,7 +97,7 @@ class CutsTexts(Protocol):
 class ImageTokens(Protocol):
     """Encodes an image to the tokens that a network attends to."""
 
-    def encode(self, image_CTHW: "Tensor") -> "Tensor":
+    def image_tokens(self, image_CTHW: "Tensor") -> "Tensor":
         """Tokens (L, D) of a one-frame video in [-1, 1], float."""
         ...
 

@@ -6,7 +6,7 @@ An image keeps its file, or becomes a PNG (`StillImage.as_stored`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
 from pathlib import Path
@@ -35,6 +35,7 @@ from nemo_vfm.data.video.image_file import open_image, png
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 
 _LOOKED_AT = 8
+_HELD_BACK = 120  # frames that an encoder may have taken and not written yet: as many as any of ours looks ahead
 
 
 Audio = Literal["keep", "drop"]
@@ -136,7 +137,7 @@ class Encode:
         facts = _facts(mended)
         # A recorder whose pictures pause may go on with the sound: what lies in a hole goes with it.
         start_s, end_s = (float(pts * info.time_base) for pts in (info.pts[span[0]], info.end_pts(span[1] - 1)))
-        with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio:
+        with clip_audio(path, start_s, end_s, keep=how.audio == "keep") as audio, closing(frames):
             written = encode_mp4(
                 target, frames, clip["fps"], crf=how.crf, preset=how.preset, encoder=how.encoder, audio=audio
             )
@@ -185,11 +186,11 @@ class Encode:
 
 
 class _Sized:
-    """Frames on their way, each told when it is encoded, and the size of the first, as it will be encoded."""
+    """Frames on their way, each told when it is certainly encoded, and the size of the first, as it will be encoded."""
 
     def __init__(self, frames: Iterable[FrameToEncode], tick: Callable[[int], None]) -> None:
         self._frames, self._tick = frames, tick
-        self.width = self.height = 0
+        self.width = self.height = self._held = 0
 
     def __iter__(self) -> Iterator[FrameToEncode]:
         for frame in self._frames:
@@ -200,7 +201,12 @@ class _Sized:
                     height, width = frame.shape[:2]
                 self.width, self.height = width + width % 2, height + height % 2
             yield frame
-            self._tick(1)
+            self._held += 1
+            self._tick(int(self._held > _HELD_BACK))
+
+    def close(self) -> None:
+        """The clip is written, or never will be."""
+        self._tick(min(self._held, _HELD_BACK))
 
 
 def _side_by_side(before: NDArray[np.uint8], after: NDArray[np.uint8], height_px: int = 240) -> bytes:

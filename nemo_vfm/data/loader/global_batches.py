@@ -272,6 +272,9 @@ class _Opened:
         self.digests = {group.name: _digest(samples.entries, group) for group in self.train}
         trained = sum(len(group.samples) for group in self.train)
         info(f"{trained} samples to train on, {len(held_out)} held out, shapes: {len(places)}, from {samples.folder}")
+        if feed.val_fraction and not held_out:
+            warn(f"none of {len(samples.entries)} samples in {samples.folder} is held out, so no validation loss is "
+                 f"measured; val_fraction is {feed.val_fraction:g}: raise it, or set it to 0")  # fmt: skip
 
 
 def _digest(entries: Sequence[Entry], group: Group) -> str:

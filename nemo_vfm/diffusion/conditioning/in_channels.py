@@ -74,7 +74,7 @@ class GivenInChannels:
         given_F = (torch.arange(num_frames) < count).to(latents)
         spread_F = torch.cat([given_F[:1].expand(per_latent), given_F[1:]])
         mask = spread_F.unflatten(0, (frames, per_latent)).t()[None, :, :, None, None]  # type: ignore[no-untyped-call]
-        image = None if self.image_encoder is None else self.image_encoder.encode(video[:, :1])[None].to(latents)
+        image = None if self.image_encoder is None else self.image_encoder.image_tokens(video[:, :1])[None].to(latents)
         return replace(
             nothing_given(latents[0]), image_BLD=image,
             condition_BKTHW=torch.cat([mask.expand(-1, -1, -1, height, width), latents], 1),

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.storage.uri import local
+from nemo_vfm.core.types.component import component
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.models.convert.reward_folder import LoadedReward, load_reward
 from nemo_vfm.models.convert.weight_files import read_mapping
@@ -17,6 +19,8 @@ from nemo_vfm.serve.served_folder import served_model
 from nemo_vfm.serve.served_model import ServedModel
 
 
+@component
+@needs_packages("tokenizers", "sentencepiece")
 def served_reward(
     *, folder: Path, name: str | None = None, tokenizer: Path | None = None, context: int | None = None,
     precision: PrecisionName = "auto", attributes: Sequence[str] | None = None,

@@ -7,11 +7,12 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.checks.csv_table import table_in
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, parsed
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 
@@ -27,7 +28,7 @@ class TableReports:
 
     Args:
         templates: by name: they join table, report and question to what the user says; one is drawn for each row.
-        topics: how many are asked for.
+        topics: how many are asked for; or a list of your own.
         tables: of each topic, with a report each.
         questions: of each table.
         table_rows: least and most rows of a table, below the names of its columns.
@@ -35,12 +36,12 @@ class TableReports:
     """
 
     def __init__(
-        self, *, templates: Mapping[str, Prompt], topics: int = 8, tables: int = 2, questions: int = 4,
-        table_rows: tuple[int, int] = (4, 40), seed: int = 0,
+        self, *, templates: Mapping[str, Prompt], topics: int | Sequence[SentText] = 8, tables: int = 2,
+        questions: int = 4, table_rows: tuple[int, int] = (4, 40), seed: int = 0,
     ) -> None:  # fmt: skip
-        if min(topics, tables, questions) < 1 or not 1 <= table_rows[0] <= table_rows[1]:
-            raise ValueError(f"topics {topics}, tables {tables} and questions {questions} must be at least 1, and "
-                             f"table_rows {list(table_rows)} go up from at least 1")  # fmt: skip
+        if min(num_topics(topics), tables, questions) < 1 or not 1 <= table_rows[0] <= table_rows[1]:
+            raise ValueError(f"the number of topics {num_topics(topics)}, tables {tables} and questions {questions} "
+                             f"must be at least 1, and table_rows {list(table_rows)} go up from 1 or more")  # fmt: skip
         for name, template in templates.items():
             if not {"table", "question"} <= template.names() <= _PLACES:
                 raise ValueError(f"the template {name} must have the places {{table}} and {{question}}, and may have "
@@ -52,8 +53,9 @@ class TableReports:
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
-        own = {
-            "topics": ("count",), "table": ("topic", "least", "most"), "report": ("topic", "table"),
+        topics = {"topics": ("count",)} if isinstance(self.topics, int) else {}
+        own = topics | {
+            "table": ("topic", "least", "most"), "report": ("topic", "table"),
             "questions": ("count", "table", "report"), "program": ("table", "question"),
         }  # fmt: skip
         return LIST_PROMPTS | {name: frozenset(places) for name, places in own.items()}
@@ -64,14 +66,11 @@ class TableReports:
 
     def most_rows(self) -> int | None:
         """See `Pipeline`."""
-        return self.topics * self.tables * self.questions
+        return num_topics(self.topics) * self.tables * self.questions
 
     def candidates(self) -> Program[Iterable["TableQuestion"]]:
         """One question of each table, then the next."""
-        ((*topics,),) = yield from lists_of([Ask("topics", {"count": str(self.topics)})], self.topics)
-        if not topics:
-            raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
-        return self._each(topics)
+        return self._each((yield from topics_of(self.topics)))
 
     def _each(self, topics: Sequence[str]) -> Iterator["TableQuestion"]:
         for place in range(self.questions):

@@ -9,8 +9,8 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of, num_topics, topics_of
+from nemo_vfm.synth.programs.row_program import GENERATOR, Ask, Draft, Dropped, Program, answered, said
 from nemo_vfm.synth.programs.task_source import Task
 
 
@@ -18,7 +18,7 @@ class TopicTasks:
     """Tasks about nothing given: open questions, things to write, problems to solve; the prompts say which.
 
     Args:
-        topics: how many broad ones are asked for.
+        topics: how many broad ones are asked for; or a list of your own.
         subtopics: of each topic.
         tasks: of each subtopic and level.
         levels: words for how hard a task is; the prompt `tasks` has a place {level}.
@@ -29,12 +29,12 @@ class TopicTasks:
     """
 
     def __init__(
-        self, *, topics: int = 8, subtopics: int = 4, tasks: int = 4, levels: Sequence[SentText] = ("",),
-        revise: bool = True, turns: int = 1, check_by: str = "",
+        self, *, topics: int | Sequence[SentText] = 8, subtopics: int = 4, tasks: int = 4,
+        levels: Sequence[SentText] = ("",), revise: bool = True, turns: int = 1, check_by: str = "",
     ) -> None:  # fmt: skip
-        if min(topics, subtopics, tasks, turns, len(levels)) < 1:
-            raise ValueError(f"topics {topics}, subtopics {subtopics}, tasks {tasks}, turns {turns} and the number of "
-                             f"levels {len(levels)} must be at least 1")  # fmt: skip
+        if min(num_topics(topics), subtopics, tasks, turns, len(levels)) < 1:
+            raise ValueError(f"subtopics {subtopics}, tasks {tasks}, turns {turns} and the numbers of topics "
+                             f"{num_topics(topics)} and levels {len(levels)} must be at least 1")  # fmt: skip
         if check_by and turns > 1:
             raise ValueError(f"check_by compares final answers of one turn, and turns is {turns}")
         self.topics, self.subtopics, self.tasks, self.levels = topics, subtopics, tasks, tuple(levels)
@@ -42,8 +42,9 @@ class TopicTasks:
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
-        always = {
-            "topics": ("count",), "subtopics": ("count", "topic"), "tasks": ("count", "topic", "subtopic", "level"),
+        topics = {"topics": ("count",)} if isinstance(self.topics, int) else {}
+        always = topics | {
+            "subtopics": ("count", "topic"), "tasks": ("count", "topic", "subtopic", "level"),
             "answer": ("task",),
         }  # fmt: skip
         more = {"revise": ("task",)} if self.revise else {}
@@ -56,7 +57,7 @@ class TopicTasks:
 
     def most_rows(self) -> int:
         """See `Pipeline`."""
-        return self.topics * self.subtopics * self.tasks * len(self.levels)
+        return num_topics(self.topics) * self.subtopics * self.tasks * len(self.levels)
 
     def candidates(self) -> Program[Sequence["TopicTask"]]:
         """See `Pipeline`."""
@@ -70,9 +71,7 @@ class TopicTasks:
 
     def _found(self) -> Program[dict[str, dict[str, str]]]:
         """Each task once, with its topic, subtopic and level; a topic whose list cannot be read is passed over."""
-        ((*topics,),) = yield from lists_of([Ask("topics", {"count": str(self.topics)})], self.topics)
-        if not topics:
-            raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
+        topics = yield from topics_of(self.topics)
         asks = [Ask("subtopics", {"count": str(self.subtopics), "topic": topic}) for topic in topics]
         lists = yield from lists_of(asks, self.subtopics)
         places = [

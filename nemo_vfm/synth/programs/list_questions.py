@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 
 from nemo_vfm.synth.programs.answer_list import items_of, plain_words
-from nemo_vfm.synth.programs.row_program import Ask, NoAnswer, Program
+from nemo_vfm.synth.programs.row_program import Ask, NoAnswer, Program, RowFailed
 
 _MOST_ROUNDS = 2
 LIST_PROMPTS = {"as_list": frozenset({"answer"}), "again": frozenset({"count"})}
@@ -30,6 +30,21 @@ def lists_of(asks: Sequence[Ask], most: int) -> Program[list[list[str]]]:
                 before = (*ask.before, ask, {"role": "assistant", "content": text or "(nothing)"})
                 open_asks[place] = Ask("again", {"count": str(most)}, before, model=ask.model)
     return found
+
+
+def topics_of(topics: int | Sequence[str]) -> Program[list[str]]:
+    """The topics that somebody names, each once, or as many of the model's."""
+    if not isinstance(topics, int):
+        return list(dict.fromkeys(topics))
+    (found,) = yield from lists_of([Ask("topics", {"count": str(topics)})], topics)
+    if not found:
+        raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
+    return found
+
+
+def num_topics(topics: int | Sequence[str]) -> int:
+    """How many there are at most."""
+    return topics if isinstance(topics, int) else len(set(topics))
 
 
 def _read(texts: Sequence[str], most: int, models: Sequence[str]) -> Program[list[list[str]]]:

@@ -29,6 +29,10 @@ class Prompt:
         """Of its places."""
         return frozenset(_PLACE.findall(self.text))
 
+    def told(self, values: Mapping[str, str]) -> "Prompt":
+        """The prompt with what is the same for all data in its places."""
+        return Prompt(text=_PLACE.sub(lambda place: values.get(place[1], place[0]), self.text), version=self.version)
+
     def filled(self, values: Mapping[str, str]) -> str:
         """The words with data in their places, in one pass: what data say is never a place.
 

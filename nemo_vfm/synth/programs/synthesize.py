@@ -17,7 +17,8 @@ from nemo_vfm.asking.pace import Pace
 from nemo_vfm.asking.question import ChatModel
 from nemo_vfm.core import log
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat
+from nemo_vfm.core.network.chat import Chat, EndpointChat
+from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Outcome, Run
@@ -59,31 +60,37 @@ class Synthesize:
         budget: what all of them may cost; None limits nothing.
         tries: attempts at a question on which a service fails.
         licence: of the data, as every row says it.
+        language: in which the model writes, such as German: a sentence in the place {language} of the prompts.
+        audience: for whom it writes, such as pupils of ten years, in the same way.
         journal: a file of answers that recipes share; None keeps them in the run's folder.
         batch: ask through files of OpenAI's batch API, in the run's folder `batch`. Each run ends with files to send
-            off, and the next goes on with their results. There is one model then, behind an endpoint.
+            off, and the next goes on with their results. There is one model then, behind an endpoint. `generator.batch`
+            of an `EndpointChat` means the same.
     """
 
     def __init__(
         self, *, pipeline: Pipeline, prompts: Mapping[str, Prompt], generator: ChatModel,
         models: Mapping[str, ChatModel] | None = None, filters: Sequence[RowFilter | AskingFilter | OrderedFilter] = (),
         rows: int = 50, min_yield: float = 0.5, pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
-        licence: str = "", journal: WritePath | None = None, batch: bool = False,
+        licence: str = "", journal: WritePath | None = None, batch: bool = False, language: SentText = "",
+        audience: SentText = "",
     ) -> None:  # fmt: skip
         if rows < 1 or not 0 <= min_yield <= 1:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
         most = pipeline.most_rows()
         if most is not None and rows > most:
             raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {most:,}; raise its numbers")
-        self.pipeline, self.prompts, self.generator, self.models = pipeline, prompts, generator, dict(models or {})
+        self.pipeline, self.generator, self.models = pipeline, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
-        self.budget, self.tries, self.licence, self.journal, self.batch = budget, tries, licence, journal, batch
-        if batch and (self.models or not isinstance(generator, Chat)):
+        self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
+        self.batch = batch or (isinstance(generator, EndpointChat) and generator.batch)
+        if self.batch and (self.models or not isinstance(generator, Chat)):
             raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
+        self.prompts = self._told(prompts, {"language": ("in", language), "audience": ("for", audience)})
         self._asker()  # refuses a budget that cannot be kept
         for one in self._asking():
-            _require(one, prompts, self.models)
+            _require(one, self.prompts, self.models)
 
     def names_read(self) -> dict[str, set[str]]:
         """See `ReadsByName`: the prompts that something asks by."""
@@ -114,6 +121,17 @@ class Synthesize:
             lines = [{"id": f"{run.seed}-{number}", **rows.kept[number]} for number in sorted(rows.kept)]
             self._write(run, lines, rows, runner)
         return self._outcome(run, rows, runner)
+
+    def _told(self, prompts: Mapping[str, Prompt], wishes: Mapping[str, tuple[str, str]]) -> dict[str, Prompt]:
+        """The prompts with a sentence for each wish in its place."""
+        asked = {place for name in self.names_read()["prompts"] & prompts.keys() for place in prompts[name].names()}
+        for place, (_, wish) in wishes.items():
+            if "{" in wish or (wish and place not in asked):
+                name = type(self.pipeline).__name__
+                raise ValueError(f"{place} is {wish!r}: it goes into the place {{{place}}} of prompts, which none of "
+                                 f"those has that {name} asks by, and has no braces itself")  # fmt: skip
+        said = {place: f" Write {how} {wish}." if wish else "" for place, (how, wish) in wishes.items()}
+        return {name: prompt.told(said) for name, prompt in prompts.items()}
 
     def _asking(self) -> list[AsksModels]:
         return [self.pipeline, *(one for one in self.filters if isinstance(one, AskingFilter))]

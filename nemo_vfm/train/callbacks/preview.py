@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -20,12 +21,30 @@ from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.train.train_state import TrainState
 
 
+class PromptText(Protocol):
+    """One prompt."""
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        ...
+
+
+@runtime_checkable
+class PromptSource(Protocol):
+    """Where prompts come from, such as the captions of clips."""
+
+    def prompts(self) -> Sequence[PromptText]:
+        """The prompts, in a fixed order."""
+        ...
+
+
 class Preview:
     """Writes `samples/step-<n>.png` and `.mp4`, drawn with the averaged weights if there are any, and `prompts.json`.
 
     Args:
         pipeline: how a model's outputs become pixels.
-        prompts: the captions to draw.
+        prompts: the captions to draw; a source of them is asked at the first preview.
         every_steps: optimizer steps between previews; there is always one at the end.
         num_frames: frames of a sample.
         height_px: height of a sample.
@@ -35,44 +54,53 @@ class Preview:
         given_frames: how many frames of it are given, the last ones of a clip; 1 for a picture.
 
     Raises:
-        ValueError: a number is below 1, or there are no prompts, or another number of pictures and clips.
+        ValueError: a number is below 1, or there are no prompts, or another number of pictures and clips, of which
+            only one can go with a source.
     """
 
     def __init__(
-        self, *, pipeline: TextToVideo, prompts: Sequence[str], every_steps: int,
+        self, *, pipeline: TextToVideo, prompts: Sequence[str] | PromptSource, every_steps: int,
         num_frames: int, height_px: int, width_px: int, fps: float, given: Sequence[Path] = (),
         given_frames: PixelFrames = PixelFrames(1),
     ) -> None:  # fmt: skip
         if every_steps < 1 or not prompts:
             raise ValueError(f"every_steps ({every_steps}) must be at least 1, and prompts must not be empty")
-        if len(given) not in (0, 1, len(prompts)):
+        if isinstance(prompts, PromptSource) and len(given) > 1:
+            raise ValueError(f"given has {len(given)} files; give one for all prompts of a source")
+        if not isinstance(prompts, PromptSource) and len(given) not in (0, 1, len(prompts)):
             raise ValueError(f"given has {len(given)} files for {len(prompts)} prompts; give one each, or one for all")
         require_between(1, MOST_FRAMES, num_frames=num_frames)
         require_between(1, num_frames, given_frames=given_frames.count)
         require_between(1, MOST_SIDE_PX, height_px=height_px, width_px=width_px)
-        self.pipeline, self.prompts, self.every_steps = pipeline, tuple(prompts), every_steps
+        self.pipeline, self.prompts, self.every_steps = pipeline, prompts, every_steps
         self.num_frames, self.height_px, self.width_px, self.fps = num_frames, height_px, width_px, frame_rate(fps)
-        self.given = tuple(given) * (len(prompts) if len(given) == 1 else 1)
+        self.given = tuple(given)
         self.given_frames = given_frames
 
     def on_step(self, fit: TrainState) -> None:
         """Draw where due."""
         if not fit.due(self.every_steps):
             return
+        prompts = self._texts()
         fit.model.eval()
         with fit.ema.applied(fit.model) if fit.ema else nullcontext():
             video_BTHWC = self.pipeline.generate(
-                fit.model, self.prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
-                fps=self.fps, seed=fit.run.seed, given=self._given() or None,
+                fit.model, prompts, num_frames=self.num_frames, height=self.height_px, width=self.width_px,
+                fps=self.fps, seed=fit.run.seed, given=self._given(len(prompts)) or None,
             )  # fmt: skip
         fit.model.train()
         if not ranks.is_first():  # each rank had to draw: it may hold a part of every layer
             return
         write_grid(fit.run.folder / "samples" / f"step-{fit.step:08d}", video_BTHWC.numpy(), self.fps)
-        write_json(fit.run.folder / "samples" / "prompts.json", list(self.prompts))
+        write_json(fit.run.folder / "samples" / "prompts.json", prompts)
 
-    def _given(self) -> list[Tensor]:
+    def _texts(self) -> list[str]:
+        if isinstance(self.prompts, PromptSource):
+            return [prompt.text for prompt in self.prompts.prompts()]
+        return list(self.prompts)
+
+    def _given(self, num_prompts: int) -> list[Tensor]:
         """The first frames of each sample; empty where nothing is given."""
         size = {"width": self.width_px, "height": self.height_px}
         read = {path: torch.from_numpy(given_frames(path, self.given_frames, **size)) for path in set(self.given)}
-        return [read[path] for path in self.given]
+        return [read[path] for path in self.given] * (num_prompts if len(self.given) == 1 else 1)

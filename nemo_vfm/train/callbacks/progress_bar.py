@@ -35,8 +35,8 @@ class ShowProgress:
         self._shown = now
 
     def _note(self, fit: TrainState) -> str:
-        """The loss; and of a run that ends by the clock what the bar, of seconds, does not say."""
-        loss = [] if self._smooth is None else [f"loss {self._smooth:.4f}"]
+        """The loss, a mean of about 20 steps; of a run that ends by the clock also what its bar does not say."""
+        loss = [] if self._smooth is None else [f"smoothed loss {self._smooth:.4f}"]
         if fit.limit_s is None:
             return ", ".join(loss)
         step_s = progress.current().get("step_s")

@@ -80,6 +80,10 @@ class Validate:
         found, counted, grouped = self._of_this_rank(fit, batches)
         measured = _of_all(found)
         if not measured:
+            if self.window is None:
+                log.warn_once(
+                    "no sample is held out, so validation measures nothing; hold some out, as by data.val_fraction"
+                )
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)

@@ -28,6 +28,7 @@ from nemo_vfm.diffusion.uncertainty_weighting import UncertaintyWeighted
 from nemo_vfm.diffusion.video_pipeline import TextToVideo
 from nemo_vfm.models.codec import WaveletCodec
 from nemo_vfm.models.text_encoder import HashedNgrams
+from nemo_vfm.synth.prompts import PromptList
 from nemo_vfm.train.callbacks import preview
 
 CODEC, TEXT = WaveletCodec(levels_space=1, levels_time=1), HashedNgrams(dim=16, max_tokens=4)
@@ -240,6 +241,11 @@ def test_each_video_of_a_preview_begins_with_its_image(tmp_path, monkeypatch) ->
         preview.Preview(pipeline=pipeline(TWO), prompts=["x", "y"], given=pictures, **sizes).on_step(fit)
     first = [video[:, 0].float().mean((1, 2, 3)).round().tolist() for video in drawn]
     assert first == [[40, 200], [40, 40]]
+    source = PromptList(texts=["x", "y"])
+    preview.Preview(pipeline=pipeline(TWO), prompts=source, given=pictures, **sizes).on_step(fit)
+    assert (drawn[-1] == drawn[-2]).all(), "a source of prompts gives the same as its texts"
+    with pytest.raises(ValueError, match="give one for all prompts of a source"):
+        preview.Preview(pipeline=pipeline(TWO), prompts=source, given=[tmp_path] * 2, **sizes)
     with pytest.raises(ValueError, match="given has 3 files for 2 prompts"):
         preview.Preview(pipeline=pipeline(TWO), prompts=["x", "y"], given=[tmp_path] * 3, **sizes)
 

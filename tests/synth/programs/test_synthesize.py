@@ -20,13 +20,14 @@ from nemo_vfm.asking.budget import Budget
 from nemo_vfm.asking.journal import Journal
 from nemo_vfm.asking.pace import Pace
 from nemo_vfm.cli.main import main
-from nemo_vfm.config import build, compose
+from nemo_vfm.config import RecipeError, build, compose
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.chat import Chat, Said
+from nemo_vfm.core.network.chat import Chat, EndpointChat, Said
 from nemo_vfm.core.network.endpoint import Endpoint, EndpointError
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.report.page import all_sections
 from nemo_vfm.report.run_values import RunFolder
+from nemo_vfm.serve.local_chat import LocalChat
 from nemo_vfm.synth.embedded.embedded_responder import EmbeddedResponder
 from nemo_vfm.synth.pipelines.topic_tasks import TopicTasks
 from nemo_vfm.synth.programs.program_runner import ProgramRunner
@@ -57,6 +58,82 @@ def ledger(folder: Path) -> dict[str, Any]:
         parts = [sum(value.values()) if isinstance(value, Mapping) else value for value in counts.values()]
         assert parts[0] == sum(parts[1:]), counts
     return found
+
+
+@pytest.mark.parametrize("recipe", ["open_qa", "on_topic"])  # the latter writes its generator out
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["generator=embedded"], EmbeddedResponder),
+        (["generator=endpoint", "generator.url=https://a.example/v1", "generator.model=m"], EndpointChat),
+        (["generator=local", "generator.model.folder=here"], LocalChat),
+    ],
+)
+def test_a_generator_is_chosen_by_a_word(recipe, words, kind):
+    permissions = allowed("https://a.example/v1")
+    found = build(compose(f"synthetic/{recipe}", [*words, "models.judge=${generator}"]), permissions=permissions)
+    assert type(found.generator) is kind and found.models["judge"] is found.generator and not found.batch
+
+
+def test_a_batch_is_chosen_like_any_generator():
+    words = ["generator=batch", "generator.url=https://a.example/v1", "generator.model=m", "generator.max_tokens=9"]
+    found = build(compose(RECIPE, words), permissions=allowed("https://a.example/v1"))
+    assert found.batch and found.generator.identity() == Chat(endpoint=AT, model="m", max_tokens=9).identity()
+
+
+def test_who_is_asked_is_told_before_a_run_and_must_be_allowed(capsys):
+    words = ["check", RECIPE, "generator=endpoint", "generator.url=https://a.example/v1", "generator.model=m"]
+    assert main(words) != 0 and "until you allow it" in capsys.readouterr().out
+    assert main([*words, "--allow-host", "a.example"]) == 0
+    assert "https://a.example:443 gets what it is asked" in capsys.readouterr().out
+
+
+class Listening(EmbeddedResponder):
+    """Keeps what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(error_rate=0)
+        self.heard: list[str] = []
+
+    def say(self, messages: Any) -> Said:
+        self.heard.append(messages[-1]["content"])
+        return super().say(messages)
+
+
+def test_topics_of_one_s_own_are_the_topics_of_rows_and_none_is_asked_for(tmp_path: Path) -> None:
+    found = job("pipeline.topics=[sailing, baking bread]", "rows=6")
+    found.generator = Listening()
+    found.run(Run(tmp_path))
+    assert {row["parents"]["topic"] for row in rows(tmp_path)} == {"sailing", "baking bread"}
+    assert not any("broad topics" in text for text in found.generator.heard)
+    with pytest.raises(RecipeError, match=r"rows is 33, and the pipeline makes at most 32"):
+        job("pipeline.topics=[sailing, baking bread]", "rows=33")
+
+
+@pytest.mark.parametrize("recipe", sorted({*RECIPES} - {"filter_rows", "real_prompts", "upsampler"}))
+def test_every_recipe_that_makes_texts_of_its_own_takes_a_language(recipe: str) -> None:
+    plain, german = build(compose(f"synthetic/{recipe}")), build(compose(f"synthetic/{recipe}", ["language=German"]))
+    changed = {name for name, prompt in german.prompts.items() if prompt.text != plain.prompts[name].text}
+    read = german.names_read()["prompts"]
+    assert changed & read
+    for name in read & changed:
+        assert german.prompts[name].text == f"{plain.prompts[name].text.rstrip()} Write in German.\n"
+
+
+def test_the_audience_is_told_where_tasks_are_written(tmp_path: Path) -> None:
+    found = job("audience=pupils of ten years", "language=German", "rows=4")
+    found.generator = Listening()
+    found.run(Run(tmp_path))
+    told = [text for text in found.generator.heard if text.endswith("Write in German. Write for pupils of ten years.")]
+    assert len(told) >= 4 and not any("{" in text for text in found.generator.heard)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "word"), [("math", "audience=pupils"), ("upsampler", "language=German"), ("open_qa", "language={topic}")]
+)
+def test_a_wish_that_no_prompt_has_a_place_for_is_refused(recipe: str, word: str) -> None:
+    with pytest.raises(RecipeError, match=f"{word.partition('=')[0]} is .* goes into the place"):
+        build(compose(f"synthetic/{recipe}", [word.replace("={topic}", "=' {topic}'")]))
 
 
 class Shuffled(EmbeddedResponder):
