@@ -272,5 +272,7 @@ def _syntax_error(error: yaml.YAMLError, source: Source) -> RecipeError:
         text += " (indent with spaces; quote a text that begins with a special character)"
     if "???" in "".join(source.lines[where.line - 1 : where.line]):
         text += " (inside { } and [ ], write '???' in quotes)"
+    if not source.is_file and "did not find expected" in text:
+        text += " (in a shell, a change with spaces stands in quotes: 'a=[one two, three]')"
     name = shown_path(source.name) if source.is_file else source.name
     return fail(f"{name} is not valid YAML here: {text}", where)

@@ -60,7 +60,8 @@ class Click:
         if lacking := [name for name in self.labels if name not in batch.labels]:
             raise UserError(
                 f"the data has no label {', '.join(map(repr, lacking))}; it has "
-                f"{', '.join(map(repr, batch.labels)) or 'none'}. Name those to learn in task.labels"
+                f"{', '.join(map(repr, batch.labels)) or 'none'}. Name those to learn in task.labels; a change adds a "
+                f"name, and ~task.labels.{lacking[0]} removes one"
             )
         targets = {name: batch.labels[name].float() for name in self.labels}
         label_BL = torch.stack([*targets.values()], 1)

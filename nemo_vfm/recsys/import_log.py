@@ -240,7 +240,8 @@ class ImportLog:
         dropped, failed = (sum(rows[side].values()) for side in ("dropped", "failed"))
         assert manifest.num_rows == rows["kept"] == rows["in"] - dropped - failed, f"rows do not add up: {rows}"
         figures = {"in": rows["in"], "kept": rows["kept"], "dropped": dropped, "failed": failed}
-        text = f"{manifest.num_rows:,} samples of {manifest.sessions:,} sessions in {places.table}"
+        sessions = f" of {manifest.sessions:,} sessions" if manifest.sessions < manifest.num_rows else ""
+        text = f"{manifest.num_rows:,} samples{sessions} in {places.table}"
         said = f"{text}; {rows['in']:,} rows in, {dropped:,} dropped, {failed:,} failed"
         return Outcome(said, {**figures, "sessions": manifest.sessions}, did_nothing)
 

@@ -223,6 +223,8 @@ class TestChanges:
             ("a..b=1", "not an address"),
             ("=1", "not an address"),
             ("a.b=[1", "not valid YAML"),
+            ("a.l=[The", "a change with spaces stands in quotes"),
+            ("a.m={x:", "a change with spaces stands in quotes"),
             ("a.b=010", "begins with a zero"),
             ("a.i.x=1", "a.i is ${a.m}; change that instead"),
             ("stage=scal", "conf/stage holds scale, shift; did you mean scale?"),

@@ -229,7 +229,7 @@ def test_what_cannot_be_is_refused_by_name(folder, options, message):
 LACKING = [
     ({"rows": {"items": 9}}, {}, {}, "no feature 'items', which the model reads: did you mean 'item'"),
     ({"dense": 2}, {}, {}, "the batch has 1 dense features, and the model reads 2"),
-    ({}, {}, {"buy": 1.0}, "the data has no label 'buy'"),
+    ({}, {}, {"buy": 1.0}, "the data has no label 'buy'.*~task.labels.buy removes"),
     ({"deduplicated": {"users": "pool"}}, {}, {}, "the group 'users': did you mean 'user'"),
     ({}, {"features": ["country"]}, {}, "no feature 'item'"),
 ]

@@ -64,6 +64,7 @@ def run(job: ImportLog, folder: Path, seed: int = 0):
     rows = json.loads((folder / "ledger.json").read_text())["rows"]
     assert rows["in"] == rows["kept"] + sum(rows["dropped"].values()) + sum(rows["failed"].values())
     assert FeatureTable(folder / "table").num_rows == rows["kept"] == outcome.figures["kept"]
+    assert (" sessions in " in outcome.summary) == (outcome.figures["sessions"] < rows["kept"])
     assert {path.name for path in folder.iterdir()} - {"vocabulary.safetensors"} == {
         "table", "ledger.json", "plan.json", "bad_rows.jsonl"
     }  # fmt: skip

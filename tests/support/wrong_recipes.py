@@ -108,6 +108,7 @@ COMMON = {
         "no address": Wrong(W, ("+count=3",)),
         "nothing to remove": Wrong(W + "size: {width: 3}", ("~size.widht",)),
         "one item of a list": Wrong(W + "pair: [1, 2]", ("pair.0=3",)),
+        "a list without quotes around it": Wrong(W + "pair: [1, 2]", ("pair=[one",)),
         "an empty mapping over a filled one": Wrong(W + "size: {width: 3}", ("size={}",)),
         "an empty mapping over a component": Wrong(W + "stage: {_target_: '@.Shift'}", ("stage={}",)),
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
