@@ -85,7 +85,7 @@ def _grammars_perplexity(folder: Path) -> float:
 
 
 def _percent_of_texts(key: str) -> Callable[[Path], float]:
-    return lambda folder: 100 * _json(folder / "judge/judged.json")[key]
+    return lambda folder: 100 * float(_json(folder / "judge/judged.json")[key])
 
 
 def _right_videos(what: str) -> Figure:
