@@ -93,7 +93,7 @@ def _right_videos(what: str) -> Figure:
 
     def found(folder: Path) -> float:
         measured = _json(folder / "evaluate/evaluation.json")
-        return round(measured[f"{what}_accuracy"] * measured["num_prompts"])
+        return float(round(measured[f"{what}_accuracy"] * measured["num_prompts"]))
 
     return Figure(rf"{what} right in (\d+) or more", found, operator.ge)
 
