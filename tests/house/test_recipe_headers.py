@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from nemo_vfm.config import compose
+from nemo_vfm.config.recipe_header import header as read_header
+from tests.support.recipe_results import FIGURES, UNMEASURED, files, said_s, unread_numbers
 from tests.support.repository import ROOT, load_yaml, yaml_files
 
 RECIPES = [str(path.relative_to(ROOT)) for path in yaml_files("recipes")]
@@ -35,6 +38,24 @@ def test_a_recipe_tells_on_top(recipe, label):
     assert re.search(rf"\b{label}: \S+ \S+", header(recipe)), (
         f"{recipe} begins without '{label}: ...':\n{header(recipe)}"
     )
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_recipe_that_takes_nothing_of_the_users_is_among_those_that_are_compared(recipe):
+    assert (recipe in FIGURES) == ("???" not in compose(ROOT / recipe).to_yaml())
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_an_expected_result_is_compared_with_a_run_or_says_that_there_is_none_yet(recipe):
+    expected = read_header(ROOT / recipe).expected
+    if recipe in FIGURES or UNMEASURED not in expected:
+        assert not unread_numbers(recipe), f"{recipe}: no Figure reads {unread_numbers(recipe)} in '{expected}'"
+        assert recipe in FIGURES or files(recipe), f"{recipe} names neither a file nor '{UNMEASURED}': {expected}"
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_time_of_a_whole_run_is_that_of_a_recipe_which_is_run_whole(recipe):
+    assert (said_s(recipe) is not None) == (recipe in FIGURES), read_header(ROOT / recipe).time
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
