@@ -238,7 +238,7 @@ class TestChanges:
 
     def test_only_choices_that_fit_the_slot_are_offered(self):
         """Folders of one name hold what other jobs read, too: conf/source has videos, and logs of clicks."""
-        with pytest.raises(RecipeError, match="there are click_csv, click_parquet; did you mean click_csv"):
+        with pytest.raises(RecipeError, match="holds click_csv, click_parquet; did you mean click_csv"):
             compose("recommendation/dlrm_log", ["steps.import.source=click_tsv"])
         with pytest.raises(RecipeError, match="folder, table; did you mean table"):
             compose("curation/clips", ["source=tabel"])

@@ -90,6 +90,8 @@ def test_a_recipes_kept_text_composes_to_itself(recipe, tmp_path: Path):
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_sets_arguments_that_its_class_takes(overlay):
     rule = read(ROOT / overlay)
-    wanted, changes = rule.items["for"], rule.items["set"]
-    assert isinstance(wanted, Scalar) and isinstance(changes, Map)
-    assert changes.items.keys() <= signature(locate(str(wanted.value), DEFAULT_TRUST)).arguments.keys()
+    wanted = rule.items["for"]
+    parts = [rule.items[name] for name in ("set", "made") if name in rule.items]
+    assert isinstance(wanted, Scalar) and parts
+    keys = {key.partition(".")[0] for part in parts if isinstance(part, Map) for key in part.items}
+    assert keys <= signature(locate(str(wanted.value), DEFAULT_TRUST)).arguments.keys()
