@@ -230,7 +230,7 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
 
 
 def _unknown(names: Sequence[str], why: str) -> list[str]:
-    return [f"{name} is left to the cluster, and Slurm {why}; give cluster.{name}=N" for name in names]
+    return [f"{name} is asked of Slurm, which {why}; give cluster.{name}=N" for name in names]
 
 
 def _with_hardware(where: Slurm) -> Slurm:
