@@ -63,6 +63,7 @@ def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:
             *_sent(launch),
             *(Finding("packages", text) for text in launch.work.packages),
             *_size(launch, dry_run=dry_run),
+            *_setup(launch.where),
             *_limit(launch),
             *_profile(launch),
             *check.result(),
@@ -119,6 +120,12 @@ def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
         each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
                          for count in dict.fromkeys(idle.values()))  # fmt: skip
         yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
+
+
+def _setup(where: Where) -> Iterator[Finding]:
+    if isinstance(where, Slurm) and where.container is not None and where.container.setup:
+        yield Finding("container", f"pip installs what {where.container.image} lacks, once, before the work; without a "
+                      f"network set PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment")  # fmt: skip
 
 
 def _limit(launch: Launch) -> Iterator[Finding]:

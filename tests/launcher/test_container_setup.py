@@ -112,7 +112,9 @@ def test_a_job_asks_for_what_nemo_vfm_needs_and_for_nemo_vfm_where_its_code_does
     words = ["submit", "synthetic/shapes", "cluster=cpu_slurm", "cluster.cpus_per_node=4", "cluster.container=pyxis",
              "cluster.container.image=i", "cluster.container.setup=pip", "--dry-run", "--print-script"]  # fmt: skip
     assert main(words) == 0
-    text = capsys.readouterr().out
+    said = capsys.readouterr()
+    text = said.out
+    assert "pip installs what i lacks, once" in said.err
     folder = environment_folder(tmp_path / "runs/shapes/launch", "i", requirements(with_package=True))
     assert f"{folder}/bin/python -P -m nemo_vfm run" in text and "nemo_vfm==" in text
     assert sys.executable not in text
