@@ -17,13 +17,14 @@ from launcher.plan.recipe_info import Work, sweep, work
 from launcher.plan.signal_lead_time import USUAL_S, lead_s
 from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import Modules, job_imports, modules
+from launcher.render.container_setup import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import ChosenCluster, Where, cluster_of
 from launcher.request.request import LaunchRequest
 from launcher.slurm import slurm
 from launcher.state.git import root_of
-from launcher.state.snapshot import Code, nothing, packages, take
+from launcher.state.snapshot import Code, nothing, packages, requirements, take
 from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape
@@ -230,7 +231,7 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
 
 
 def _unknown(names: Sequence[str], why: str) -> list[str]:
-    return [f"{name} is left to the cluster, and Slurm {why}; give cluster.{name}=N" for name in names]
+    return [f"{name} is asked of Slurm, which {why}; give cluster.{name}=N" for name in names]
 
 
 def _with_hardware(where: Slurm) -> Slurm:
@@ -286,11 +287,18 @@ def _job(launch: Launch, cluster: Slurm, share: Share) -> SlurmJob:
     if share.phase and share.ranks == 1:  # else it would begin the processes of the next phase by itself, here
         cluster = replace(cluster, environment={"RANK": "0", "WORLD_SIZE": "1", **cluster.environment})
     only = ("--only", share.step) if share.step else ()
-    command = ("nemo-vfm",) if cluster.container else (sys.executable, "-P", "-m", "nemo_vfm")
+    command: tuple[str, ...] = (sys.executable, "-P", "-m", "nemo_vfm")
+    setup: tuple[str, ...] = ()
+    if cluster.container and cluster.container.setup:
+        setup = requirements(with_package=not (launch.imports_code and "nemo_vfm/__init__.py" in launch.code.files))
+        python = environment_folder(launch.folder, cluster.container.image, setup) / "bin/python"
+        command = (str(python), *command[1:])
+    elif cluster.container:
+        command = ("nemo-vfm",)
     return SlurmJob(
         name=launch.name if alone else f"{launch.name}-{share.name}", run_id=launch.id, folder=launch.folder,
         run_dir=launch.run_dir, recipe=launch.recipe_file, workdir=launch.workdir,
-        title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command,
+        title=": ".join(filter(None, (launch.name_of_recipe, launch.title))), command=command, setup=setup,
         words=(*only, *launch.typed, *launch.request.run_words(), *_timeout(launch.request, cluster)),
         step=share.step,
         nodes=share.nodes, tasks_per_node=share.tasks_per_node,

@@ -18,6 +18,7 @@ from launcher.plan.signal_lead_time import EARLIER_S, USUAL_S, limit_s
 from launcher.render.profile import missing
 from launcher.request.cluster import Slurm
 from launcher.request.cluster_config import Where
+from launcher.slurm import slurm
 from launcher.state import secret_files
 from launcher.state.conflicts import objections
 from launcher.state.snapshot import Code
@@ -47,8 +48,12 @@ class Finding:
     wrong: bool = False
 
 
-def preflight(launch: Launch) -> list[Finding]:
-    """All of them, what is wrong first."""
+def preflight(launch: Launch, *, dry_run: bool = False) -> list[Finding]:
+    """All of them, what is wrong first.
+
+    Args:
+        dry_run: whether nothing will be submitted, so that what only Slurm could say is no problem.
+    """
     with ThreadPoolExecutor(2) as pool:
         check = pool.submit(_check, launch)
         plan = pool.submit(_plan, launch)
@@ -57,7 +62,8 @@ def preflight(launch: Launch) -> list[Finding]:
             *_missing(launch),
             *_sent(launch),
             *(Finding("packages", text) for text in launch.work.packages),
-            *_size(launch),
+            *_size(launch, dry_run=dry_run),
+            *_setup(launch.where),
             *_limit(launch),
             *_profile(launch),
             *check.result(),
@@ -90,17 +96,20 @@ def _sent(launch: Launch) -> Iterator[Finding]:
         yield Finding("network", text)
 
 
-def _size(launch: Launch) -> Iterator[Finding]:
+def _size(launch: Launch, *, dry_run: bool) -> Iterator[Finding]:
+    """What does not fit, and what is left to Slurm: where that is the number of GPUs, nobody knows yet what fits."""
+    guessed = dry_run and isinstance(launch.where, Slurm) and launch.where.gpus_per_node is None
     for share in launch.shares:
         if share.problem:
-            yield Finding(share.name, share.problem, wrong=True)
-        else:
-            yield Finding(share.name, _in_words(share))
+            yield Finding(share.name, share.problem, wrong=not guessed)
     yield from _idle(launch.shares, launch.where)
     if not launch.shares:
         yield Finding("recipe", "its steps are known once these values are set", wrong=True)
     for text in launch.unknown:
-        yield Finding("cluster", text, wrong=True)
+        yield Finding("cluster", f"{text}, or the script may change" if dry_run else text, wrong=not dry_run)
+    if dry_run and isinstance(launch.where, Slurm) and launch.where.mpi is None and not slurm.is_here():
+        yield Finding("cluster", "mpi is asked of Slurm, which is not here; give cluster.mpi=none, or the script may "
+                      "change")  # fmt: skip
 
 
 def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
@@ -111,6 +120,12 @@ def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
         each = "; ".join(f"{count} of {devices} by {', '.join(name for name in idle if idle[name] == count)}"
                          for count in dict.fromkeys(idle.values()))  # fmt: skip
         yield Finding("GPUs", f"idle on each node: {each}. cluster.exclusive=false lets others use them")
+
+
+def _setup(where: Where) -> Iterator[Finding]:
+    if isinstance(where, Slurm) and where.container is not None and where.container.setup:
+        yield Finding("container", f"pip installs what {where.container.image} lacks, once, before the work; without a "
+                      f"network set PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment")  # fmt: skip
 
 
 def _limit(launch: Launch) -> Iterator[Finding]:
@@ -133,13 +148,6 @@ def _limit(launch: Launch) -> Iterator[Finding]:
         yield Finding("limit", f"{text}: more than half of it. Give it more, such as {enough}")
     else:
         yield Finding("limit", text)
-
-
-def _in_words(share: Share) -> str:
-    gpus = f", {counted(share.gpus_per_node, 'GPU')} a node" if share.gpus_per_node else ""
-    array = f"{share.array} tasks of an array, each " if share.array else ""
-    return (f"{array}{counted(share.nodes, 'node')}, {counted(share.tasks_per_node, 'task')} a node{gpus}, "
-            f"{counted(share.cpus_per_task, 'core')} a task")  # fmt: skip
 
 
 def _profile(launch: Launch) -> Iterator[Finding]:

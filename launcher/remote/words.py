@@ -15,7 +15,7 @@ _PYTHON = re.compile(r"~?[\w./+][\w./+-]{0,1000}", re.ASCII)
 PYTHON = "NEMO_VFM_SSH_PYTHON"
 _LISTS = ("conf", "overlay", "trust", "allow", "allow_host")
 _VALUES = ("parts", "rank_silence", "rank_timeout", "profile", "profile_ranks", "profile_seconds")
-_FLAGS = ("no_paths", "no_code", "dry_run")
+_FLAGS = ("no_paths", "no_code", "dry_run", "print_script")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,9 @@ class SlurmJob:
         recipe: the composed recipe, whole path.
         workdir: where it was submitted: relative paths of the recipe start there.
         title: the recipe and the first line of its comment, for whoever reads the script.
-        command: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without.
+        command: what runs nemo-vfm: `("nemo-vfm",)` in a container, `(sys.executable, "-m", "nemo_vfm")` without;
+            after a setup, the Python of its environment.
+        setup: requirements that pip installs first where the image lacks them; none takes the image as it is.
         words: what follows `run RECIPE run_dir=...`: options of `nemo-vfm run`, paths made whole.
         step: the one of a workflow that the job does, whose checkpoints show how far it is; empty where it does all.
         nodes: how many.
@@ -59,6 +61,7 @@ class SlurmJob:
     workdir: Path
     title: str = ""
     command: tuple[str, ...]
+    setup: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     step: str = ""
     nodes: int

@@ -10,7 +10,7 @@ command line is quoted. Of secrets it has names and files, never a value.
 import re
 from collections.abc import Iterator
 
-from launcher.render import containers, node_check, profile, ray_cluster
+from launcher.render import container_setup, containers, node_check, profile, ray_cluster
 from launcher.render.batch_hooks import epilogue, prologue
 from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
@@ -33,7 +33,7 @@ def script(job: SlurmJob) -> str:
 
 def _require_free(job: SlurmJob, *texts: str) -> None:
     """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled"}.union(
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup"}.union(
         *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
     )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
@@ -144,8 +144,14 @@ def _words(job: SlurmJob) -> Iterator[str]:
 def _work(job: SlurmJob) -> Iterator[str]:
     enter = [quoted(word) for word in containers.options(job, variables(job))]
     inside = [quoted(word) for word in containers.before(job)]
+    whole = [*enter, " ".join(inside)] if inside else enter
+    yield from container_setup.around(job, whole, [*_work_inside(job, enter, inside, whole)])
+
+
+def _work_inside(job: SlurmJob, enter: list[str], inside: list[str], whole: list[str]) -> Iterator[str]:
+    """The lines of the work itself, in a container that has all it needs."""
     if job.ray:
-        yield from ray_cluster.begin(job, [*enter, " ".join(inside)] if inside else enter)
+        yield from ray_cluster.begin(job, whole)
         yield ""
     yield from node_check.definition(job)
     yield from profile.definition(job.profile)

@@ -13,6 +13,7 @@ from nemo_vfm.core.network.secret import is_secret_name
 
 Restart = Literal["requeue", "resubmit"]
 GpuRequest = Literal["gpus_per_node", "gres", "none"]
+Setup = Literal["pip"]
 #: Names that mean something to the script's own shell, or to the srun in it.
 _NOT_FOR_JOBS = re.compile(
     r"BASH\w*|SHELLOPTS|IFS|PS[0-4]|ENV|PROMPT_COMMAND|E?UID|PPID|_|RANDOM|SECONDS|LINENO|(SLURM|SBATCH|SRUN|PMIX?|SPANK)_\w*"
@@ -38,11 +39,14 @@ class Pyxis:
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         writable: whether the root of the container may be written, for the time of the job.
+        setup: `pip` installs what the image lacks of nemo_vfm before the work, into the launch folder; null takes an
+            image that has nemo_vfm.
     """
 
     image: str
     mounts: Mapping[str, str] = field(default_factory=dict)
     writable: bool = False
+    setup: Setup | None = None
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
@@ -57,11 +61,14 @@ class Apptainer:
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         program: the program, by name or path.
+        setup: `pip` installs what the image lacks of nemo_vfm before the work, into the launch folder; null takes an
+            image that has nemo_vfm.
     """
 
     image: str
     mounts: Mapping[str, str] = field(default_factory=dict)
     program: str = "apptainer"
+    setup: Setup | None = None
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)

@@ -13,8 +13,10 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from importlib.metadata import distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions, version
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from launcher.state import git, key_files
 from nemo_vfm.core.errors import UserError
@@ -146,6 +148,46 @@ def packages() -> str:
     """Every installed package with its version, a line each."""
     found = {f"{one.name}=={one.version}" for one in distributions() if one.name}
     return "".join(f"{line}\n" for line in sorted(found, key=str.lower))
+
+
+def requirements(*, with_package: bool) -> tuple[str, ...]:
+    """What nemo_vfm declares that it needs, with its extras that are installed here.
+
+    Args:
+        with_package: whether nemo_vfm itself is needed, too, in the version that is installed here.
+
+    Raises:
+        UserError: it is not installed, so that nothing says what it needs.
+    """
+    try:
+        own = distribution("nemo_vfm")
+    except PackageNotFoundError as error:
+        raise UserError("cluster.container.setup: pip installs what the installed nemo_vfm says it needs, and this one "
+                        "is not installed; pip install -e .") from error  # fmt: skip
+    declared = [Requirement(text) for text in own.requires or ()]
+    extras = [extra for extra in own.metadata.get_all("Provides-Extra") or () if extra != "dev"
+              and all(_is_here(one) for one in declared if _is_of(one, extra))]  # fmt: skip
+    found = {str(one) for one in declared if not _is_optional(one)}
+    for one in declared:
+        if any(_is_of(one, extra) for extra in extras):
+            one.marker = None
+            found.add(str(one))
+    return (*sorted(found), *([f"nemo_vfm=={own.version}"] if with_package else []))
+
+
+def _is_optional(one: Requirement) -> bool:
+    return one.marker is not None and "extra" in str(one.marker)
+
+
+def _is_of(one: Requirement, extra: str) -> bool:
+    return _is_optional(one) and one.marker is not None and one.marker.evaluate({"extra": extra})
+
+
+def _is_here(one: Requirement) -> bool:
+    try:
+        return one.specifier.contains(version(one.name), prereleases=True)
+    except PackageNotFoundError:
+        return False
 
 
 def read_listing(text: str) -> dict[str, str]:

@@ -21,7 +21,7 @@ from launcher.state.launch_folder import KeptLaunch, held, write
 from nemo_vfm.core.errors import UserError
 
 
-def checked(launch: Launch) -> tuple[dict[str, str], Sequence[Finding]]:
+def checked(launch: Launch, *, dry_run: bool = False) -> tuple[dict[str, str], Sequence[Finding]]:
     """The text of each job's script by its share's name, and what the preflight found.
 
     Raises:
@@ -33,7 +33,7 @@ def checked(launch: Launch) -> tuple[dict[str, str], Sequence[Finding]]:
         }  # fmt: skip
     except ValueError as error:
         raise UserError(str(error)) from error
-    return texts, preflight(launch)
+    return texts, preflight(launch, dry_run=dry_run)
 
 
 def carry_out(launch: Launch, scripts: Mapping[str, str]) -> int:

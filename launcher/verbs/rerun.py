@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from launcher.request.request import add_allow_write
+from launcher.verbs.submit import add_dry_run, require_dry_run
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
                         help="hosts that the launch was allowed to contact, again")  # fmt: skip
     add_allow_write(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the scripts and the checks; write nothing")
+    add_dry_run(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -29,8 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.state.launch_folder import read
     from launcher.verbs.submit import launched
 
+    require_dry_run(arguments)
     to = Path(arguments.to.removeprefix("run_dir="))
     return launched(
         again(read(arguments.run), to, arguments.trust, arguments.allow_host, arguments.typed),
         dry_run=arguments.dry_run,
+        with_script=arguments.print_script,
     )

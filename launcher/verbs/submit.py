@@ -2,28 +2,41 @@
 # SPDX-License-Identifier: Apache-2.0
 """Submit a recipe: `vfm-launch submit RECIPE [CHANGE ...] cluster=NAME nodes=N`. Repeat the command to resume.
 
-A workflow becomes a chain of jobs, one per step. --dry-run writes nothing and needs no Slurm: it prints the scripts,
-byte for byte, on standard output, and what was found out on standard error.
+A workflow becomes a chain of jobs, one per step. --dry-run writes nothing and needs no Slurm: it prints what each job
+would take and what was found out. With --print-script, standard output is what would be submitted, byte for byte.
 """
 
 import argparse
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, redirect_stdout
 from typing import TYPE_CHECKING
 
+from launcher.columns import counted, names_first, say
 from launcher.remote.words import add_arguments as add_ssh
 from launcher.request.request import add_arguments as add_asked
 
 if TYPE_CHECKING:
     from launcher.plan.launch import Launch
     from launcher.plan.preflight import Finding
+    from launcher.request.cluster import Slurm
+
+_UNFOLDED = 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What to run and where."""
     add_asked(parser)
     add_ssh(parser)
-    parser.add_argument("--dry-run", action="store_true", help="show the scripts and the checks; write nothing")
+    add_dry_run(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """--dry-run, and what it shows."""
+    parser.add_argument("--dry-run", action="store_true", help="print jobs, cost and problems; write nothing")
+    parser.add_argument("--print-script", action="store_true", help="with --dry-run: print the scripts, too")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -32,23 +45,42 @@ def run(arguments: argparse.Namespace) -> int:
     from launcher.remote.words import host
     from launcher.request.request import parse_request
 
+    require_dry_run(arguments)
     if host(arguments) is not None:
         from launcher.remote.send import submit_there
 
         return submit_there(arguments)
-    return launched(prepared(parse_request(arguments)), dry_run=arguments.dry_run)
+    return launched(prepared(parse_request(arguments)), dry_run=arguments.dry_run, with_script=arguments.print_script)
 
 
-def launched(launch: "Launch", *, dry_run: bool) -> int:
+def require_dry_run(arguments: argparse.Namespace) -> None:
+    """Nobody who wants to see a script should submit it by mistake.
+
+    Raises:
+        UserError: --print-script without --dry-run.
+    """
+    from nemo_vfm.core.errors import UserError
+
+    if arguments.print_script and not arguments.dry_run:
+        raise UserError("--print-script is for --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
+
+
+def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> int:
     """Look at a launch, say what was found, and submit it where nothing is wrong."""
     from launcher.request.cluster import Local
     from launcher.state.launch_folder import read
     from launcher.state.submission import carry_out, checked, tell
 
-    texts, found = checked(launch)
-    _say(found)
+    texts, found = checked(launch, dry_run=dry_run)
+    with nullcontext() if dry_run and not with_script else redirect_stdout(sys.stderr):
+        _summarize(launch, found)
+        if dry_run:
+            _say_end(found)
     if dry_run:
-        _show(launch, texts)
+        if not with_script:
+            say("see what is submitted: add --print-script")
+        else:
+            _show(launch, texts)
         return 0
     if any(one.wrong for one in found):
         sys.stderr.write("nothing was submitted\n")
@@ -59,14 +91,52 @@ def launched(launch: "Launch", *, dry_run: bool) -> int:
     return status
 
 
-def _say(found: "Sequence[Finding]") -> None:
-    """On standard error: standard output is for scripts."""
-    width = max(len(one.about) for one in found)
+def _summarize(launch: "Launch", found: "Sequence[Finding]") -> None:
+    """What each job takes, then what was found; folded on a terminal, so that elsewhere it can be searched."""
+    from launcher.request.cluster import Slurm
+
+    width = shutil.get_terminal_size((_UNFOLDED, 40)).columns
+    jobs = f"{counted(len(launch.shares), 'job')}, " if launch.shares else ""
+    say(f"{launch.name_of_recipe} on {launch.request.cluster}: {jobs}run folder {launch.run_dir}")
+    say()
+    if isinstance(launch.where, Slurm) and launch.shares:
+        names_first([*_sizes(launch, launch.where)], width)
+        say()
+    about = max(len(one.about) for one in found)
     for one in found:
         mark = "PROBLEM" if one.wrong else "       "
-        first, *rest = one.text.splitlines() or [""]
-        sys.stderr.write(f"{mark} {one.about:<{width}}  {first}\n")
-        sys.stderr.writelines(f"{' ' * (width + 10)}{line}\n" for line in rest)
+        first, *rest = _folded(one.text, width - about - 10)
+        say(f"{mark} {one.about:<{about}}  {first}")
+        for line in rest:
+            say(f"{' ' * (about + 10)}{line}")
+
+
+def _sizes(launch: "Launch", where: "Slurm") -> Iterator[tuple[str, ...]]:
+    """A line for each job; what is left to Slurm, which was not asked, is `?`."""
+    yield ("job", "nodes", "tasks/node", "cores/task", "GPUs/node", "memory/node", "time limit")
+    memory = f"{where.memory_gb} GB" if where.memory_gb else "all" if where.exclusive else "a share"
+    for share in launch.shares:
+        name = f"{share.name} x {share.array}" if share.array else share.name
+        cores = "?" if where.cpus_per_node is None else f"{share.cpus_per_task}"
+        gpus = "?" if share.on_gpu and where.gpus_per_node is None else f"{share.gpus_per_node}"
+        yield (name, f"{share.nodes}", f"{share.tasks_per_node}", cores, gpus, memory, f"{where.time}")
+
+
+def _folded(text: str, width: int) -> Iterator[str]:
+    """Lines of at most so many letters; what is indented, as a place in a file is, stays as it is."""
+    for line in text.splitlines() or [""]:
+        if len(line) <= width or line.startswith(" "):
+            yield line
+        else:
+            yield from textwrap.wrap(line, max(width, 20), break_long_words=False, break_on_hyphens=False)
+
+
+def _say_end(found: "Sequence[Finding]") -> None:
+    """What submitting would do."""
+    wrong = sum(one.wrong for one in found)
+    say()
+    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would keep it from being submitted"
+        if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
 
 
 def _show(launch: "Launch", texts: Mapping[str, str]) -> None:

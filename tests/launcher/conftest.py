@@ -63,4 +63,5 @@ def asked_here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return known[tuple(words)]
 
     monkeypatch.setattr(recipe_info, "_output_of", said)
+    monkeypatch.setenv("COLUMNS", "100000")  # sentences are not folded
     yield

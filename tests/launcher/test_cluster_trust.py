@@ -22,7 +22,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
 
 
 def dry(name: str, *words: str) -> int:
-    return main(["submit", "synthetic/shapes", f"cluster={name}", *words, "--dry-run"])
+    return main(["submit", "synthetic/shapes", f"cluster={name}", *words, "--dry-run", "--print-script"])
 
 
 @pytest.mark.parametrize("line", [

@@ -35,8 +35,8 @@ def left(folder: Path) -> list[Path]:
 
 
 def dry(*words: str) -> list[str]:
-    """The words of a dry run of the films recipe."""
-    return ["submit", "synthetic/shapes", *words, "--dry-run"]
+    """The words of a dry run of the films recipe, with its script."""
+    return ["submit", "synthetic/shapes", *words, "--dry-run", "--print-script"]
 
 
 def test_a_dry_run_prints_the_script_alone_and_writes_nothing_and_needs_no_slurm(desk, capsys):
@@ -44,8 +44,43 @@ def test_a_dry_run_prints_the_script_alone_and_writes_nothing_and_needs_no_slurm
     said = capsys.readouterr()
     assert said.out.startswith("#!/bin/bash\n# shapes: Generate a dozen short videos")
     assert f"run {desk}/runs/shapes/launch/shapes.yaml run_dir={desk}/runs/shapes" in said.out
-    assert "1 node, 1 task a node" in said.err
+    assert re.search(r"^job +1 +1 +112 +0 +all +4:00:00$", said.err, re.MULTILINE)
     assert left(desk) == []
+
+
+def test_a_dry_run_says_what_each_job_takes_and_what_was_found_and_folds_it_on_a_terminal(desk, capsys, monkeypatch):
+    said = {}
+    for width in ("80", "100000"):
+        monkeypatch.setenv("COLUMNS", width)
+        assert main(["submit", "quickstart", "cluster=dgx_h100", "cluster.memory_gb=64", "--dry-run"]) == 0
+        said[width] = capsys.readouterr().out
+    table = [line.split() for line in said["80"].splitlines() if line.endswith("4:00:00")]
+    assert [row[0] for row in table] == ["videos", "curate", "encode", "train", "sample", "baseline", "evaluate"]
+    assert table[3][1:] == ["1", "1", "112", "1", "64", "GB", "4:00:00"] and table[0][4] == "0"
+    assert said["80"].split() == said["100000"].split() and "no PROBLEM was found" in said["80"]
+    too_long = [line for line in said["80"].splitlines() if len(line) > 80]
+    assert all(str(desk) in line or str(ROOT) in line for line in too_long)  # a path is not cut
+    assert "#!/bin/bash" not in said["80"] and left(desk) == []
+
+
+def test_nobody_submits_by_asking_for_a_script_alone(desk, capsys):
+    assert main(["submit", "synthetic/shapes", "cluster=cpu_slurm", "--print-script"]) == 2
+    assert "--print-script is for --dry-run" in capsys.readouterr().err and left(desk) == []
+
+
+def test_what_slurm_would_be_asked_is_a_note_of_a_dry_run_and_a_problem_of_a_submission(desk, capsys):
+    (desk / "conf/cluster").mkdir(parents=True)
+    (desk / "conf/cluster/ours.yaml").write_text("_target_: launcher.request.cluster.Slurm\ngpu: h100\n")
+    words = ["submit", "synthetic/shapes", "cluster=ours", "nodes=3"]  # three nodes may have a GPU each
+    before = left(desk)
+    assert main([*words, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "PROBLEM " not in said.replace("no PROBLEM ", "")
+    for name in ("gpus_per_node", "cpus_per_node", "mpi"):
+        assert f"{name} is asked of Slurm, which is not here; give cluster.{name}=" in said
+    assert re.search(r"^job +3 +1 +\? ", said, re.MULTILINE)
+    assert main(words) == 2 and left(desk) == before
+    assert "PROBLEM cluster " in capsys.readouterr().err
 
 
 def test_the_same_words_give_the_same_bytes_and_other_words_another_run(desk, capsys):
@@ -64,7 +99,7 @@ def test_a_time_in_minutes_is_a_plain_number(desk, capsys):
 
 @pytest.mark.slow
 def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys):
-    words = ["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3", "--dry-run"]
+    words = ["submit", "diffusion/dit_7b_8k", "cluster=dgx_h100", "nodes=3", "--dry-run", "--print-script"]
     assert main(words) == 0
     said = capsys.readouterr()
     assert "PROBLEM recipe" in said.err and "data.shards=VALUE" in said.err
@@ -75,8 +110,8 @@ def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys)
 def test_a_recipe_too_little_of_which_is_given_to_be_built_says_what_is_missing(desk, capsys):
     words = ["llm/nemotron4_340b", "data.sources.another.folder=/data/another", "cluster=dgx_h100"]
     assert main(["submit", *words, "--dry-run"]) == 0
-    said = capsys.readouterr()
-    assert "data.sources.english.folder=VALUE" in said.err and "once these values are set" in said.err
+    said = capsys.readouterr().out
+    assert "data.sources.english.folder=VALUE" in said and "once these values are set" in said
     assert main(["submit", *words]) == 2 and left(desk) == []
 
 
@@ -88,7 +123,7 @@ def test_what_would_not_run_is_not_submitted_and_nothing_is_written(desk, capsys
 
 def test_a_training_gets_its_memory_time_cost_and_storage_before_it_runs(desk, capsys):
     assert main(["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "--dry-run"]) == 0
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     for words in ("one h100 has to fill", "s a step, estimated", "GPU hours", "checkpoints of"):
         assert words in said
 
@@ -133,12 +168,12 @@ def test_what_a_plan_says_is_told_in_its_units_for_each_run(days, array, phase, 
 def test_the_layout_that_is_named_for_another_number_of_gpus_is_one_for_that_number(desk, capsys):
     words = ["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "gpus=16", "--dry-run"]
     assert main(words) == 0
-    said = " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().out.split())
     assert "PROBLEM job gpus=16, and the recipe's layout is for 8" in said
     changes = shlex.split(re.search(r"the best for 16 GPUs, \S+ s a step, is (.*) cluster file", said)[1])
     assert changes and main([*words, *changes]) == 0
-    said = " ".join(capsys.readouterr().err.split())
-    assert "job 2 nodes, 8 tasks a node, 8 GPUs a node" in said and "the best for" not in said
+    said = " ".join(capsys.readouterr().out.split())
+    assert "job 2 8 14 8 all" in said and "the best for" not in said
 
 
 @pytest.mark.slow
@@ -149,7 +184,7 @@ def test_a_recipe_that_is_wrong_is_said_as_nemo_vfm_says_it_in_a_process_of_its_
 
 
 def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
-    assert main(["submit", "quickstart", "cluster=dgx_h100", "--dry-run"]) == 0
+    assert main(["submit", "quickstart", "cluster=dgx_h100", "--dry-run", "--print-script"]) == 0
     said = capsys.readouterr()
     assert said.out.count("#!/bin/bash") == 7
     train = said.out.partition("launch/train.sh\n")[2].partition("# --------")[0]
@@ -161,7 +196,7 @@ def test_a_workflow_is_a_job_a_step_each_with_its_own_size(desk, capsys):
 
 
 def test_a_shared_node_keeps_no_gpu_idle_and_not_all_of_its_memory(desk, capsys):
-    words = ["submit", "quickstart", "cluster=dgx_h100", "cluster.exclusive=false", "--dry-run"]
+    words = ["submit", "quickstart", "cluster=dgx_h100", "cluster.exclusive=false", "--dry-run", "--print-script"]
     assert main(words) == 0
     said = capsys.readouterr()
     assert "idle on each node" not in said.err
@@ -182,7 +217,16 @@ def test_a_key_that_is_typed_is_refused_since_folders_and_scripts_keep_none(desk
 def test_a_variable_that_the_recipe_reads_is_in_the_script_by_name_alone(desk, capsys, monkeypatch):
     monkeypatch.setenv("MY_FOLDER_OF_FILMS", "canary-1b2c3d")
     assert (
-        main(["submit", "curation/clips", "cluster=dgx_h100", "source.path=${env:MY_FOLDER_OF_FILMS}", "--dry-run"])
+        main(
+            [
+                "submit",
+                "curation/clips",
+                "cluster=dgx_h100",
+                "source.path=${env:MY_FOLDER_OF_FILMS}",
+                "--dry-run",
+                "--print-script",
+            ]
+        )
         == 0
     )
     said = capsys.readouterr()
@@ -240,10 +284,10 @@ def test_what_the_recipe_reads_and_is_not_there_keeps_it_from_being_submitted(
     monkeypatch.chdir(tmp_path)
     words = ["submit", "curation/clips", "cluster=cpu_slurm", "source.path=gone", "--dry-run"]
     assert main(words) == 0
-    said = capsys.readouterr().err
+    said = capsys.readouterr().out
     assert "PROBLEM check" in said and "there is no gone on this machine" in said and "source.path=gone" in said
     assert main([*words, "--no-paths"]) == 0
-    assert "there is no gone" not in capsys.readouterr().err
+    assert "there is no gone" not in capsys.readouterr().out
 
 
 def test_in_a_container_paths_are_looked_for_where_they_are_mounted_from(tmp_path, monkeypatch, capsys, asked_here):
@@ -256,12 +300,12 @@ def test_in_a_container_paths_are_looked_for_where_they_are_mounted_from(tmp_pat
     ]
     for path in ("/data", "/data/gone", "/opt/data"):
         assert main([*words, f"source.path={path}"]) == 0
-        said = capsys.readouterr().err
+        said = capsys.readouterr().out
         assert ("PROBLEM check" in said) == (path == "/data/gone"), said
         assert (f"not looked at: {path}" in said) == (path == "/opt/data")
 
 
 def test_a_sampling_on_two_devices_gets_two_tasks(desk, capsys):
     words = ["diffusion/sample", "checkpoint=null", "parallel.guidance=2", "cluster=dgx_h100"]
-    assert main(["submit", *words, "--dry-run"]) == 0
+    assert main(["submit", *words, "--dry-run", "--print-script"]) == 0
     assert "\n#SBATCH --ntasks-per-node=2\n" in capsys.readouterr().out

@@ -46,7 +46,7 @@ def test_what_a_dry_run_shows_is_what_sbatch_gets(name, tmp_path, monkeypatch, c
     # What is said beside the scripts takes a minute for the largest, and has tests of its own.
     monkeypatch.setattr("launcher.plan.preflight.planned", lambda *_, **__: "not asked here")
     monkeypatch.setattr("launcher.plan.preflight.checked", lambda *_, **__: CommandOutput(0, "ok"))
-    assert launched(prepared(words(name)), dry_run=True) == 0
+    assert launched(prepared(words(name)), dry_run=True, with_script=True) == 0
     shown = capsys.readouterr().out
     launch = prepared(words(name))
     submit(launch, checked(launch)[0])

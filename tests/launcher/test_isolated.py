@@ -48,7 +48,7 @@ def was_run(root: Path) -> bool:
 ], ids=["module", "program"])  # fmt: skip
 def test_a_dry_run_in_a_strangers_repository_imports_nothing_of_it(trap, command):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    words = [sys.executable, *command, "submit", "synthetic/shapes", "cluster=dgx_h100", "--dry-run"]
+    words = [sys.executable, *command, "submit", "synthetic/shapes", "cluster=dgx_h100", "--dry-run", "--print-script"]
     if command[0] == "-c":
         words[1:1] = ["-P"]  # as the installed program has it
     done = subprocess.run(words, env=environment, capture_output=True, text=True)

@@ -92,7 +92,7 @@ def test_without_nsys_or_without_such_a_rank_nothing_is_run(desk, capfd, monkeyp
     assert main([*LOCAL]) == 2 and "there is no nsys on the PATH" in capfd.readouterr().err
     words = ["submit", "r.yaml", "cluster=dgx_h100", *LOCAL[3:], "--profile-ranks", "0,1", "--dry-run"]
     assert main(words) == 0
-    assert "PROBLEM profile       there is no rank 1 to record: the ranks are 0 to 0" in capfd.readouterr().err
+    assert "PROBLEM profile       there is no rank 1 to record: the ranks are 0 to 0" in capfd.readouterr().out
     assert main([*LOCAL, "--profile-ranks", "1"]) == 2 and "recorded together" in capfd.readouterr().err
 
 

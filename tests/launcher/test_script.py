@@ -60,7 +60,7 @@ def test_every_argument_of_a_cluster_and_of_a_job_changes_the_script(tmp_path: P
     of_job = {
         "name": "other", "run_id": "1", "folder": tmp_path / "f", "run_dir": tmp_path / "r", "recipe": tmp_path / "o",
         "workdir": tmp_path / "w", "title": "t", "command": ("c",), "words": ("--w",), "step": "s", "nodes": 3,
-        "tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 5, "memory_gb": 7, "gpu": "b200",
+        "setup": ("x",), "tasks_per_node": 2, "gpus_per_node": 2, "cpus_per_task": 5, "memory_gb": 7, "gpu": "b200",
         "degrees": {"tensor": 2}, "engine": "", "silence_s": 60.0, "lead_s": 600, "most_restarts": 9,
         "module_path": (tmp_path,), "needed": ("N",), "mpi": "pmix", "ray": True, "profile": Profile(),
     }  # fmt: skip

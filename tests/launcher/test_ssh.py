@@ -140,7 +140,8 @@ def test_every_option_of_submit_goes_along():
     add_arguments(parser)
     given = ["r", "a=1", "~b", "--conf=c", "--overlay=o", "--trust=t", "--allow=k", "--allow-host=h", "--parts=3",
              "--sweep", "x=1,2", "y=3", "--rank-silence=9", "--rank-timeout=8", "--no-code", "--no-paths",
-             "--profile=nsys", "--profile-ranks=0,1", "--profile-seconds=1-2", "--dry-run"]  # fmt: skip
+             "--profile=nsys", "--profile-ranks=0,1", "--profile-seconds=1-2", "--dry-run",
+             "--print-script"]  # fmt: skip
     asked = parser.parse_intermixed_args([*given, "--ssh-folder=f"])
     usual = vars(parser.parse_intermixed_args(["r"]))
     assert {name for name, value in vars(asked).items() if value == usual[name]} == {"recipe", "ssh", "ssh_python"}

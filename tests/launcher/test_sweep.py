@@ -55,7 +55,7 @@ def ended(desk: Path, *rows: tuple[str, str]) -> None:
 
 
 def test_each_task_of_the_array_has_its_own_recipe_and_run_folder(desk, queue, capsys):
-    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP, "--dry-run"]) == 0
+    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, "--dry-run", "--print-script", *SWEEP]) == 0
     shown = capsys.readouterr().out
     assert not (desk / "runs").exists()
     assert main(["submit", "needy.yaml", *TRUST, *SWEEP, *CLUSTER]) == 0  # what follows --sweep may say where
@@ -207,7 +207,7 @@ def test_tasks_of_a_sweep_are_asked_to_stop_as_early_as_the_slowest_checkpoint_o
     text = "_target_: tests.support.needing.Needs\npath: null\nrun_dir: runs/needy-sweep/path=null\n"
     (desk / "runs/needy-sweep/path=null/recipe.yaml").write_text(text)
     (desk / "runs/needy-sweep/path=null/status.json").write_text('{"checkpoint_s": 400, "step_s": 0}')
-    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, *SWEEP, "--dry-run"]) == 0
+    assert main(["submit", "needy.yaml", *CLUSTER, *TRUST, "--dry-run", "--print-script", *SWEEP]) == 0
     assert "--signal=USR1@1200" in capsys.readouterr().out
 
 

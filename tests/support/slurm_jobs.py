@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from launcher.render.container_setup import environment_folder
 from launcher.render.job import SlurmJob
 from launcher.render.profile import Profile
 from launcher.render.script import script
@@ -121,7 +122,7 @@ def golden_jobs() -> Mapping[str, SlurmJob]:
     return {
         **jobs, "cpu_slurm": curation, "array": replace(curation, array=4, task_words=shares), "sweep": _sweep(),
         "profile": replace(_training("dgx_h100"), profile=Profile(ranks=(0, 8))),
-        "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed,
+        "ray": replace(curation, nodes=4, ray=True), "heterogeneous": mixed, "setup": _with_setup(),
     }  # fmt: skip
 
 
@@ -132,6 +133,15 @@ def _sweep() -> SlurmJob:
     runs = tuple((folder / "launch/points" / name / "dit.yaml", folder / name) for name in names)
     return replace(job, name="dit-sweep", run_dir=folder, folder=folder / "launch",
                    module_path=(folder / "launch/code",), recipe=runs[0][0], array=2, task_runs=runs)  # fmt: skip
+
+
+def _with_setup() -> SlurmJob:
+    """In an image without nemo_vfm."""
+    job, wanted = _training("dgx_h100"), ("av<19,>=14", "torch<2.14,>=2.11")
+    image = Pyxis(image="nvcr.io#nvidia/pytorch:26.06-py3", setup="pip")
+    python = environment_folder(job.folder, image.image, wanted) / "bin/python"
+    return replace(job, command=(str(python), "-P", "-m", "nemo_vfm"), setup=wanted,
+                   cluster=replace(job.cluster, container=image))  # fmt: skip
 
 
 def _training(name: str) -> SlurmJob:
