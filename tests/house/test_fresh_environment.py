@@ -116,5 +116,6 @@ def test_an_image_has_what_every_recipe_needs_and_its_doctor_finds_nothing_missi
 
 
 @pytest.mark.parametrize("block", WITH_EXTRAS, ids=lambda text: text.splitlines()[0])
-def test_a_block_that_needs_an_extra_runs_in_an_image(image, block):
+def test_a_block_that_needs_an_extra_runs_in_an_image(image, fresh, block):
+    shutil.copytree(fresh.folder / "DIR", image.folder / "DIR", dirs_exist_ok=True)
     image.run("\n".join(block.splitlines()[1:]))
