@@ -146,7 +146,7 @@ class Examine:
                     yield self._look(walk, span, request["source_id"], stages, tick)
             unchanged.check()
             told = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(told | _end(walk, ""))
+            yield Reply(told | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a film that would begin here; every glance is kept."""
