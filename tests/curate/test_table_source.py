@@ -24,7 +24,7 @@ from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.curate.test_job import outputs, rows
 from tests.data.test_video_folder import write_table
-from tests.support.awkward import film
+from tests.support.awkward import film, index_in_front
 from tests.support.barcoded import barcoded, numbers_in, write_barcoded
 from tests.support.cuts import At
 from tests.support.films import job
@@ -158,6 +158,19 @@ def test_a_row_whose_frames_are_damaged_costs_no_other_that_overlaps_it(tmp_path
     curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
     found = sorted((row["first_frame"], row["last_frame"], row["decision"]) for row in rows(tmp_path / "run"))
     assert found == [(0, 48, "kept"), (0, 96, "failed"), (12, 24, "kept"), (36, 60, "failed")]
+
+
+def test_a_span_that_ends_among_frames_that_were_cut_off_fails_however_few_they_are(tmp_path):
+    whole = index_in_front(film((barcoded(0, n) for n in range(100)), g="12", bf="0"))
+    (tmp_path / "a.mp4").write_bytes(whole[: len(whole) * 2 // 3])
+    with open_video(tmp_path / "a.mp4") as reader:
+        shown = reader.info().num_frames
+    ends = {shown: "kept", shown + 1: "failed", shown + 4: "failed", 101: "failed"}
+    lines = "".join(f"a.mp4,1,{end / 12:.3f}\n" for end in ends)
+    (tmp_path / "t.csv").write_text(f"video,start_s,end_s\n{lines}a.mp4,2,\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    found = {(row["first_frame"], row["last_frame"]): row["decision"] for row in rows(tmp_path / "run")}
+    assert found == {**{(12, end): fate for end, fate in ends.items()}, (24, shown): "kept"}
 
 
 def test_spans_of_a_copy_are_spans_of_the_file_that_stays(tmp_path):

@@ -23,7 +23,8 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
     """
     first = _frame_at(info, start_s)
     last = info.num_frames if end_s is None else _frame_at(info, end_s)
-    if info.num_frames < last <= _frame_at(info, _seconds(info, info.num_frames) + _LATE_S):
+    is_cut_off = info.missing_frames > info.before_keyframe
+    if not is_cut_off and info.num_frames < last <= _frame_at(info, _seconds(info, info.num_frames) + _LATE_S):
         last = info.num_frames
     span = first, max(first + 1, last)
     half_s = float(info.frame_ticks * info.time_base) / 2
