@@ -213,6 +213,30 @@ def test_a_packet_lost_on_the_way_costs_the_clip_that_it_belongs_to_and_no_other
     assert rows[2]["last_frame"] >= 71 and ledger_adds_up(ledger)
 
 
+class Brighter:
+    """A restorer that finds something to do in every clip."""
+
+    def columns(self):
+        return ()
+
+    def facts(self):
+        return {}
+
+    def look(self, frames_THWC):
+        return self
+
+    def apply(self, frames_THWC):
+        return np.minimum(frames_THWC, 245) + np.uint8(10)
+
+
+def test_a_clip_with_a_frame_lost_on_the_way_is_restored_like_any_other(tmp_path):
+    quiet = {"x265-params": "log-level=none:pools=1:scenecut=0"}
+    made = without_packet(film(pan(1, 72), "mpegts", codec="libx265", g="24", bf="2", **quiet), 31)
+    rows, samples, _ = curated(tmp_path, "a.ts", made, 22, 48, restore={"brighter": Brighter()})
+    assert [row["decision"] for row in rows] == ["kept"] * 3 and len(samples) == 3
+    assert rows[1]["corrupt_ratio"] > 0
+
+
 @pytest.mark.parametrize("made_as", [("a.mxf", "mxf", "mpeg2video"), ("a.y4m", "yuv4mpegpipe", "wrapped_avframe")])
 def test_broadcast_and_raw_films_go_through(tmp_path, made_as):
     name, kind, codec = made_as

@@ -17,6 +17,7 @@ from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.union import UnionSplit
 from tests.curate.test_kills import outputs
 from tests.support.awkward import film
+from tests.support.broadcast import cut_before
 from tests.support.films import WIDTH, black, fade_through_black, job, pan, write_film
 
 
@@ -78,3 +79,14 @@ def test_a_film_of_two_sizes_is_cut_there_however_it_is_divided_and_scored_again
     assert [(row["first_frame"], row["last_frame"], row["width"]) for row in rows[0]] == [
         (0, 30, WIDTH), (30, 64, 2 * WIDTH), (64, 84, WIDTH),
     ]  # fmt: skip
+
+
+def test_what_is_missing_of_a_film_is_said_however_it_is_divided(tmp_path, monkeypatch):
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films/a.ts").write_bytes(cut_before(film(pan(1, 60), "mpegts", g="12"), 3))
+    how = {"split": AdaptiveSplit(), "stages": {}, "rules": {}, "captions": {}, "executor": Inline(isolated=False)}
+    job(tmp_path / "films", **how).run(Run(tmp_path / "whole"))
+    monkeypatch.setattr(examine_job, "STRETCH_S", 1.0)
+    job(tmp_path / "films", **how).run(Run(tmp_path / "parts"))
+    rows = [pq.read_table(tmp_path / run / "scores.parquet").to_pylist() for run in ("whole", "parts")]
+    assert rows[0] == rows[1] and "without the keyframe" in rows[1][-1]["message"]

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests curation of the videos that a table names: the very frames of each span, its caption and its scores."""
 
+import io
 import json
 import random
 import re
 from itertools import pairwise
 
+import av
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
@@ -22,7 +24,7 @@ from nemo_vfm.data.video.decode import open_video
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from tests.curate.test_job import outputs, rows
 from tests.data.test_video_folder import write_table
-from tests.support.awkward import film
+from tests.support.awkward import film, index_in_front
 from tests.support.barcoded import barcoded, numbers_in, write_barcoded
 from tests.support.cuts import At
 from tests.support.films import job
@@ -129,10 +131,55 @@ def test_a_span_ends_before_a_hole_in_the_time_stamps_or_fails(tmp_path):
     curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
     found = {(row["first_frame"], row["last_frame"]): row["message"] for row in rows(tmp_path / "run")}
     assert found.keys() == {(25, 50), (50, 75), (25, 75)} and found[25, 50] is found[50, 75] is None
-    assert found[25, 75].endswith("row 3 (line 4) of " + f"{tmp_path}/t.csv: it goes on over a hole: "
+    assert found[25, 75].endswith("row 3 (line 4) of " + f"{tmp_path}/t.csv: it meets a hole: "
                                   "nothing is shown from 2.00 s to 5.00 s")  # fmt: skip
     ledger = json.loads((tmp_path / "run/ledger.json").read_text())
     assert ledger["seconds"]["kept"] == 2.0 and ledger["seconds"]["in"] == 7.0
+
+
+def test_a_span_that_lies_in_a_hole_fails_and_gets_no_frame_from_behind_it(tmp_path):
+    stamps_ms = [40 * number + 3000 * (number >= 50) for number in range(100)]
+    (tmp_path / "a.mp4").write_bytes(film((barcoded(0, n) for n in range(100)), stamps_ms=stamps_ms, g="12"))
+    (tmp_path / "t.csv").write_text("video,start_s,end_s\na.mp4,2.5,4.5\na.mp4,3,5.2\na.mp4,5,5.01\na.mp4,2,2.1\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    kept = {(row["first_frame"], row["last_frame"]) for row in rows(tmp_path / "run") if row["message"] is None}
+    assert kept == {(50, 51), (50, 55)}
+    failed = [row["message"] for row in rows(tmp_path / "run") if row["message"] is not None]
+    assert len(failed) == 2 and all("nothing is shown from 2.00 s to 5.00 s" in message for message in failed)
+
+
+def test_a_row_whose_frames_are_damaged_costs_no_other_that_overlaps_it(tmp_path):
+    """Those inside it waited for its end; one that ended at the damage came twice, and stopped the run."""
+    whole = film((barcoded(0, n) for n in range(100)), g="12", bf="0")
+    with av.open(io.BytesIO(whole)) as container:
+        packets = [bytes(packet) for packet in container.demux(video=0) if packet.size]
+    (tmp_path / "a.mp4").write_bytes(whole.replace(packets[48], bytes([255]) * len(packets[48])))
+    (tmp_path / "t.csv").write_text("video,start_s,end_s\na.mp4,0,8\na.mp4,1,2\na.mp4,0,4\na.mp4,3,5\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    found = sorted((row["first_frame"], row["last_frame"], row["decision"]) for row in rows(tmp_path / "run"))
+    assert found == [(0, 48, "kept"), (0, 96, "failed"), (12, 24, "kept"), (36, 60, "failed")]
+
+
+def test_a_span_that_ends_among_frames_that_were_cut_off_fails_however_few_they_are(tmp_path):
+    whole = index_in_front(film((barcoded(0, n) for n in range(100)), g="12", bf="0"))
+    (tmp_path / "a.mp4").write_bytes(whole[: len(whole) * 2 // 3])
+    with open_video(tmp_path / "a.mp4") as reader:
+        shown = reader.info().num_frames
+    ends = {shown: "kept", shown + 1: "failed", shown + 4: "failed", 101: "failed"}
+    lines = "".join(f"a.mp4,1,{end / 12:.3f}\n" for end in ends)
+    (tmp_path / "t.csv").write_text(f"video,start_s,end_s\n{lines}a.mp4,2,\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    found = {(row["first_frame"], row["last_frame"]): row["decision"] for row in rows(tmp_path / "run")}
+    assert found == {**{(12, end): fate for end, fate in ends.items()}, (24, shown): "kept"}
+
+
+def test_spans_of_a_copy_are_spans_of_the_file_that_stays(tmp_path):
+    (tmp_path / "a copy.mp4").write_bytes(write_barcoded(tmp_path / "a.mp4", 0, 60, 24).read_bytes())
+    table = tmp_path / "t.csv"
+    table.write_text("video,start_s,end_s,caption\na.mp4,0,1,a\na copy.mp4,1,2,b\na copy.mp4,0,1,c\n")
+    curated(tmp_path, table).run(Run(tmp_path / "run"))
+    found = {(row["source"], row["first_frame"], row["caption"]) for row in rows(tmp_path / "run")}
+    assert found == {("a.mp4", 0, "a"), ("a.mp4", 24, "b")}
 
 
 def test_another_stage_or_caption_looks_at_the_same_spans_and_other_spans_are_looked_at_anew(films, tmp_path):

@@ -56,6 +56,15 @@ def test_a_recording_that_begins_between_keyframes_begins_with_the_first_frame_t
         assert info.fps == 25 and info.duration_s == pytest.approx(len(numbers) / 25)
 
 
+def test_frames_of_a_recording_that_begins_between_keyframes_are_read_after_those_of_the_next():
+    """The decoder has the next one's parameters, and refuses what comes before the first keyframe."""
+    first = cut_before(film(barcoded(range(40)), "mpegts", fps=25, g="12", bf="0"), 3)
+    second = film(barcoded(range(40, 70)), "mpegts", fps=25, g="5", bf="2")
+    with open_video(first + second, "pyav") as reader:
+        count = reader.info().num_frames
+        assert numbers_of(frame for at in (count - 1, 0) for frame in reader.read([at])) == [69, 70 - count]
+
+
 @pytest.mark.parametrize("codec", CODECS)
 def test_segments_put_together_are_whole_whatever_their_counters(codec):
     first, second = recording(codec, range(40)), recording(codec, range(40, 70))

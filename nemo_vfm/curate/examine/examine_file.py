@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Examines one readable file in one pass: its shots, and every stage's numbers and a thumbnail for each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import count, groupby
@@ -101,8 +102,6 @@ class Examine:
         problems: list[str] = []
         path, name = Path(request["path"]), request["name"]
         for span in self._spans(walk, sorted(wanted), lambda error: problems.append(reason_of(error, path, name))):
-            if span not in wanted:
-                break
             unchanged.check()
             if walk.has_one_size(span):
                 yield self._look(walk, span, request["source_id"], stages, tick)
@@ -147,7 +146,7 @@ class Examine:
                     yield self._look(walk, span, request["source_id"], stages, tick)
             unchanged.check()
             told = {"glances": packed(glances[first - start : stop - start]), "holes": list(walk.info.holes)}
-            yield Reply(told | _end(walk, ""))
+            yield Reply(told | _end(walk, f"{request['name']}: {walk.info.why_incomplete()}"))
 
     def _guessed(self, walk: Walk, start: int, fps: float, glances: list[Glance]) -> Iterator[Span]:
         """The shots of a film that would begin here; every glance is kept."""
@@ -223,13 +222,13 @@ class Examine:
         return Reply(fact, arrays)
 
 
-def _given(walk: Walk, frames: Iterable[Frame], spans: list[Span]) -> Iterator[Span]:
-    """Spans that are known already, each when its last frame has come; less where the file is damaged by now."""
+def _given(walk: Walk, frames: Iterable[Frame], spans: Sequence[Span]) -> Iterator[Span]:
+    """Those of some spans, ascending by their start, of which all frames come; each as soon as none before it waits."""
+    waiting = deque(spans)
     for _ in frames:
-        while spans and spans[0][1] <= walk.num_walked:
-            yield spans.pop(0)
-    if spans and spans[0][0] < walk.num_walked:
-        yield spans[0][0], walk.num_walked
+        while waiting and waiting[0][1] <= walk.num_walked:
+            yield waiting.popleft()
+    yield from (span for span in waiting if span[1] <= walk.num_walked)  # one that is damaged holds up no other
 
 
 def found_by(stage: Stage, footage: ClipFrames) -> Json:

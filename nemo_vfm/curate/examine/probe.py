@@ -7,7 +7,7 @@ An image is decoded whole, so that a damaged one fails here.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -99,12 +99,18 @@ def reason_of(error: Exception, path: Path, name: str) -> str:
 
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
-    """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4")."""
-    seen: dict[str, str] = {}
+    """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4").
+
+    It gets the spans that a table asks for of the others: they may be other ones.
+    """
+    seen: dict[str, FileRecord] = {}
     for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
-        original = seen.setdefault(file.source_id, file.found.name)
-        if file.message is None and file.rule is None and original != file.found.name:
-            file.rule, file.duplicate_of = EXACT_DUPLICATE, original
+        original = seen.setdefault(file.source_id, file)
+        if file.message is None and file.rule is None and original is not file:
+            file.rule, file.duplicate_of = EXACT_DUPLICATE, original.found.name
+            if original.found.spans_s and file.found.spans_s:
+                rows = {row.seconds: row for row in (*file.found.rows, *original.found.rows)}
+                original.found = replace(original.found, rows=tuple(rows.values()))
 
 
 def elapsed_us(info: VideoInfo, pts: int) -> int:

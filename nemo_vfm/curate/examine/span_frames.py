@@ -23,9 +23,13 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
     """
     first = _frame_at(info, start_s)
     last = info.num_frames if end_s is None else _frame_at(info, end_s)
-    if info.num_frames < last <= _frame_at(info, _seconds(info, info.num_frames) + _LATE_S):
+    is_cut_off = info.missing_frames > info.before_keyframe
+    if not is_cut_off and info.num_frames < last <= _frame_at(info, _seconds(info, info.num_frames) + _LATE_S):
         last = info.num_frames
     span = first, max(first + 1, last)
+    half_s = float(info.frame_ticks * info.time_base) / 2
+    if first in info.holes and end_s is not None and end_s < _seconds(info, first) - half_s:
+        span = first - 1, first + 1  # nothing is shown in it: no frame from behind the hole stands in
     if span[1] <= info.num_frames:
         hole = next((hole for hole in info.holes if span[0] < hole < span[1]), None)
         return span, None if hole is None else _of_hole(info, hole)
@@ -37,7 +41,7 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
 
 def _of_hole(info: VideoInfo, hole: int) -> str:
     begins, ends = ((pts - info.pts[0]) * float(info.time_base) for pts in (info.end_pts(hole - 1), info.stamp(hole)))
-    return f"it goes on over a hole: nothing is shown from {begins:.2f} s to {ends:.2f} s"
+    return f"it meets a hole: nothing is shown from {begins:.2f} s to {ends:.2f} s"
 
 
 def _seconds(info: VideoInfo, frame: int) -> float:

@@ -5,7 +5,7 @@
 An image keeps its file, or becomes a PNG (`StillImage.as_stored`).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import repeat
@@ -21,7 +21,7 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import is_full, write_bytes, write_json
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.core.types.media_types import Span
+from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.probe import reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.output.clip_media import Media
@@ -160,7 +160,7 @@ class Encode:
         if not self.restore:
             return {}, None
         numbers = sorted({round(number) for number in np.linspace(clip["span"][0], clip["span"][1] - 1, _LOOKED_AT)})
-        before_THWC = reader.read(numbers)
+        before_THWC = np.stack(list(_pictures(reader, numbers)))
         found, after_THWC = self._find(before_THWC, tick, clip)
         middle = len(numbers) // 2
         return found, _side_by_side(before_THWC[middle], after_THWC[middle]) if found else None
@@ -237,12 +237,18 @@ def _evenly(frames: Iterable[FrameToEncode], times: Iterable[int]) -> Iterator[F
 
 
 def _mended(reader: PyAVReader, span: Span, restorations: Mapping[str, Restoration]) -> Iterator[FrameToEncode]:
-    for frame_HWC in reader.frames(*span):  # one by one: eight of 4K and what is made of them filled a gigabyte
+    # One by one: eight of 4K and what is made of them filled a gigabyte.
+    for frame_HWC in _pictures(reader, range(*span)):
         frames_THWC = frame_HWC[None]
         for name, restoration in restorations.items():
             with _by(name):
                 frames_THWC = restoration.apply(frames_THWC)
         yield from frames_THWC
+
+
+def _pictures(reader: PyAVReader, numbers: Sequence[int]) -> Iterator[Frame]:
+    """Frames in RGB; the next one for one that was lost on the way, as stages saw them."""
+    return (reader.picture(frame) for _, frame in reader.decoded(numbers, past_losses=True))
 
 
 def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:

@@ -281,11 +281,13 @@ class PyAVReader:
                 info.pts[key] if key else min(info.pts[0], 0),
                 info.missing_frames > info.before_keyframe,
             )
-            broken = False
+            broken, expected = False, None
             for count, frame in enumerate(self._frames(key, begin, whole=is_cut_short)):
                 index = count if self._is_counted or frame.pts is None else at.get(frame.pts)
-                broken = frame.is_corrupt or (broken and not frame.key_frame)
+                is_late = None not in (index, expected) and index != expected  # what it refers to may be lost
+                broken = frame.is_corrupt or ((broken or is_late) and not frame.key_frame)
                 if index is not None and index < info.num_frames:
+                    expected = index + 1
                     broken = broken or bool(self._marks[index] & _HALF_THERE)
                     self._marks[index] |= _CORRUPT * broken | _INTERLACED * frame.interlaced_frame
                     self._marks[index] |= _HDR[transfer_of(frame.color_trc)]
@@ -330,7 +332,13 @@ class PyAVReader:
                     continue
                 if shift and packet.pts is not None:
                     packet.pts = packet.dts = packet.pts + shift
-            yield from packet.decode()
+            try:
+                frames = packet.decode()
+            except av.error.InvalidDataError:
+                if not self._places:
+                    raise
+                continue  # lost on the way: a broadcast goes on
+            yield from frames
 
     def picture(self, frame: av.VideoFrame) -> Frame:
         """A frame that was decoded, upright, in square pixels and SDR, (H, W, 3) RGB."""
