@@ -21,7 +21,7 @@ DEFAULT = ("TERM", "USR1")
 
 
 class PreemptedNow(BaseException):  # as KeyboardInterrupt: nothing between here and the command line may swallow it
-    """The scheduler wants the machine, and whoever runs has nothing to save, or was told twice."""
+    """Raised on preemption when there is nothing to save, or on a second signal."""
 
 
 _SIGNALS: list[str] = []

@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 def ask(whom: ProgressSource | None) -> None:
-    """Ask this one, too, and nobody else; None asks nobody."""
+    """Make this the only progress source; None removes it."""
     _SOURCES[:] = [] if whom is None else [whom]
 
 

@@ -170,7 +170,7 @@ def _weight(fates: Fates, clip: str) -> dict[str, Json]:
 
 
 def _known(path: Path) -> dict[str, Json] | None:
-    """What a finished run said of itself."""
+    """The stored summary of a finished run."""
     try:
         known = read_json(path)
     except (OSError, ValueError):

@@ -62,7 +62,7 @@ def _judged(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
 
 
 def _row(one: Mapping[str, Json]) -> dict[str, Json]:
-    """What the model added; a beginning is right, whoever gave it."""
+    """Judge only the generated sentences; the prompt counts as correct."""
     given, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
     wrong = whole.wrong[len(given.wrong) :]
     sentences = whole.sentences - given.sentences

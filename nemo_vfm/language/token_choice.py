@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 class Choice:
-    """How the next word is chosen. What is cut off is cut in the order of the arguments, each from what is left.
+    """Sampling parameters. Filters apply in the order of the arguments, each to the tokens that the last one left.
 
     Args:
         temperature: scores are divided by it; 0 always takes the likeliest word.

@@ -172,7 +172,7 @@ def _others(index: int, why: str) -> UserError:
 
 
 def steps_until(data: ResumableData, length: Duration) -> int:
-    """How many steps a training has whose data goes on in the middle, when its length is counted in what is read.
+    """The number of steps of a training that is resumed, for a duration in samples, tokens or epochs.
 
     Raises:
         UserError: nobody knows how long an epoch is.

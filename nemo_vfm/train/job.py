@@ -328,7 +328,7 @@ class Train:
                             f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
 
     def _newest(self, run: Run) -> checkpoint.Checkpoint | None:
-        """Where all ranks go on from: the newest of which every byte is right, each rank having hashed its share."""
+        """The newest checkpoint that passes verification; each rank hashes its share of the bytes."""
         folder, everyone = run.folder / "checkpoints", joined()
         # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
         same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings

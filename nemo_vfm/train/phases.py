@@ -26,8 +26,8 @@ class Phase:
         batch_size: samples of a global batch; None keeps the data's.
         blend: weights of the data's sources, by name; None keeps the data's.
         parallel: which devices share the work; None keeps the training's.
-        schedule: moves the learning rate from this phase's first step to its last; None goes on with the training's
-            schedule, whose length is that of all phases without one of their own.
+        schedule: moves the learning rate from this phase's first step to its last; None uses the training's
+            schedule, which spans all phases that have none.
     """
 
     duration: Duration

@@ -115,7 +115,7 @@ class TrainState:
         self.metrics = {"skipped": 1.0}
 
     def _agree(self) -> None:
-        """What each rank would know otherwise, and acts on: the time, and who was asked to end."""
+        """Synchronise elapsed time and stop requests across ranks."""
         elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
         self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0

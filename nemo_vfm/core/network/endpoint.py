@@ -66,7 +66,7 @@ class EndpointDenied(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service said.
+    """The HTTP response of a service.
 
     Args:
         body: the JSON of it.

@@ -93,7 +93,7 @@ class ElasticJob(Protocol):
     """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
 
     def ranks_now(self, folder: Path) -> int:
-        """On how many it goes on with what its run folder holds."""
+        """The number of ranks needed to resume from the run folder."""
         ...
 
 
@@ -157,7 +157,7 @@ class DevicePlan:
 
 @runtime_checkable
 class PlannableJob(Protocol):
-    """A job that can say what it would do with so many GPUs. One without this takes what it finds."""
+    """A job that can plan for a given number of GPUs. Any other job uses the GPUs that it finds."""
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """The plan; nothing of the machine is looked at."""

@@ -64,7 +64,7 @@ class Rule:
         return float(value)
 
     def expression(self) -> Truth:
-        """What is true of clips that are kept (`keep`), or else of those that are dropped."""
+        """The rule's condition: with `keep` it selects the clips to keep, otherwise the clips to drop."""
         if self.score is not None:
             op = "<" if self.below is not None else ">"
             return Compared(0, "<" if op == "<" else ">", Column(0, self.score), Number(0, self._threshold()))

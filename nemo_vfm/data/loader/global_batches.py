@@ -236,7 +236,7 @@ class Feed(ABC):
 
 
 class _Opened:
-    """The samples, listed: who is trained on, who is held out, who can be neither."""
+    """The samples, split into training, held-out and unusable."""
 
     def __init__(self, feed: Feed, samples: Samples) -> None:
         self.samples = HeldSamples(samples, feed.traffic) if isinstance(samples, Spanned) else samples

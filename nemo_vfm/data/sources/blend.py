@@ -141,7 +141,7 @@ class Blend:
         }
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`: turns begin anew, and each source goes on where it was left."""
+        """See `ResumableData`: the order of the blend restarts, and each source continues from its position."""
         own = {name: {part.removeprefix(f"{name}/"): place for part, place in places.items()
                       if part.startswith(f"{name}/")} for name in self.sources}  # fmt: skip
         found = self._of({name: one.data.starting(0, own[name]) for name, one in self.sources.items()})
