@@ -284,7 +284,7 @@ class SaveAndStop(Checkpoint):
             self._stop_if_asked()
 
     def _note_step(self, *_: Any) -> None:
-        """A module that optimizes by itself may gather gradients over several batches, and a checkpoint has none."""
+        """A module that optimises by itself may gather gradients over several batches, and a checkpoint has none."""
         self._stepped = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
