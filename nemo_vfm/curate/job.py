@@ -421,7 +421,7 @@ def _why_nothing(ledger: Ledger) -> str:
     if by_rule or not by_failure:
         advice.append("look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input")
     return (
-        f"not one of {what} from {ledger.files.total} files was kept. "
+        f"none of the {what} from {ledger.files.total} files was kept. "
         f"Dropped: {', '.join(by_rule) or 'none'}. Files failed: {'; '.join(by_failure) or 'none'}. "
-        f"To go on, {'; and '.join(advice)}"
+        f"To continue, {'; and '.join(advice)}"
     )

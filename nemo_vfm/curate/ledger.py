@@ -78,7 +78,9 @@ class FileRecord:
         if "dropped" in decisions:
             rules = sorted({clip.rule for clip in self.clips if clip.rule is not None})
             return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
-        return "failed", next((clip.message for clip in self.clips if clip.message), "not one frame could be decoded")
+        return "failed", next(
+            (clip.message for clip in self.clips if clip.message), "none of its frames could be decoded"
+        )
 
     def kinds(self) -> list[str]:
         """The kinds of failure of the file and its clips, as the ledger counts them."""

@@ -96,7 +96,7 @@ class FeatureTableData(TrainingData):
                 f"least 1, num_workers ({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
             )
         if val_fraction and held_out is not None:
-            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both say what is held out; give one")
+            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both define what is held out; give one")
         if time_window is not None and (order != "time" or time_window < 1):
             raise ValueError(f"time_window ({time_window}) must be at least 1, and is for order: time, not {order}")
         self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups

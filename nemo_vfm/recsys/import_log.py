@@ -231,7 +231,7 @@ class ImportLog:
                 "that is a probability, such as a teacher's, is above 0 nearly everywhere; leave it out of the labels"
             )
         for reason, count in sorted(counts.failed.items()):
-            warn(f"{count:,} of {counts.total:,} rows are no samples: {reason}; see bad_rows.jsonl")
+            warn(f"{count:,} of {counts.total:,} rows are not samples: {reason}; see bad_rows.jsonl")
         if not counts.kept:
             raise NothingKept(f"none of {counts.total:,} rows is in the table: {json.dumps(counts.column())}")
 

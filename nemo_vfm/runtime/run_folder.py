@@ -127,7 +127,7 @@ def _earlier(file: Path) -> dict[str, Json]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        warn(f"{file} cannot be read ({error}); it is written anew, without what it said of earlier changes")
+        warn(f"{file} cannot be read ({error}); it is rewritten, without its record of earlier changes")
         return {}
     return found if isinstance(found, dict) else {}
 

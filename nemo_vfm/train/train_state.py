@@ -195,6 +195,6 @@ def _state_of(name: str, callback: Stateful) -> Json:
     try:
         json.dumps(state)
     except (TypeError, ValueError):
-        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will begin it anew")
+        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will reset it")
         return None
     return state

@@ -25,7 +25,7 @@ class Run:
     Args:
         folder: the run folder; it exists and is writable.
         settings: the composed recipe as plain values, without secrets; of a workflow's step, its own part.
-        seed: the root of all randomness.
+        seed: the seed of all random numbers.
         resume: True where the folder holds an unfinished run of this recipe.
         before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
     """

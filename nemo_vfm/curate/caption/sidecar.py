@@ -60,7 +60,7 @@ def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
 def _shots(content: Json) -> tuple[tuple[int, int, str], ...]:
     shots = content.get("captions", []) if isinstance(content, dict) else []
     if not isinstance(shots, list):
-        raise ValueError(f'its "captions" is no list but {str(shots)[:100]}')
+        raise ValueError(f'its "captions" is not a list but {str(shots)[:100]}')
     return tuple(_shot(shot) for shot in shots)
 
 

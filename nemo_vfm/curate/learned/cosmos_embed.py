@@ -67,8 +67,8 @@ class CosmosEmbed:
         if not self._fingerprint:
             code = sorted(self.folder.glob("*.py"))
             if not (code and (self.folder / "config.json").is_file() and any(self.folder.glob("*.safetensors"))):
-                raise UserError(f"{self.folder} is no folder of a Cosmos-Embed1, which holds config.json, its own code "
-                                f"(.py) and weights (.safetensors)")  # fmt: skip
+                raise UserError(f"{self.folder} is not a folder of a Cosmos-Embed1, which holds config.json, its own "
+                                f"code (.py) and weights (.safetensors)")  # fmt: skip
             hashes = " ".join(f"{file.name}:{files_sha256(file)}" for file in code)
             made_of = f"cosmos_embed/1 {self.num_frames} {files_sha256(self.folder)} {hashes}"
             self._fingerprint = sha256_text(made_of)[:32]

@@ -116,13 +116,13 @@ class DestripeImages:
         if self.input.is_file() and is_taken(Path(self.input.name), _SUFFIXES):
             return self.input.parent, [self.input]
         if not self.input.is_dir():
-            raise UserError(f"{self.input} is no folder, TIFF or PNG; give input=FILE or input=DIR")
+            raise UserError(f"{self.input} is not a folder, TIFF or PNG; give input=FILE or input=DIR")
         found = [file for file in files_below(self.input, lambda name: True) if not file.is_relative_to(own)]
         files = [file for file in found if is_taken(file.relative_to(self.input), _SUFFIXES)]
         others = Counter(file.suffix or "no suffix" for file in found if file.suffix.lower() not in _SUFFIXES)
         if others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
-            warn(f"{others.total()} files of {self.input} are no TIFF or PNG and are left out: {kinds}")
+            warn(f"{others.total()} files of {self.input} are not TIFF or PNG and are left out: {kinds}")
         if not files:
             raise UserError(f"{self.input} holds no TIFF or PNG; looked for {' '.join(sorted(_SUFFIXES))}")
         return self.input, files

@@ -92,9 +92,7 @@ class Blend:
                 f"max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
             )
         if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
-            raise ValueError(
-                f"source {busy[0]} has num_workers of its own; set num_workers on the blend, which reads ahead"
-            )
+            raise ValueError(f"source {busy[0]} sets num_workers; set it on the blend instead, which reads ahead")
         if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
             raise ValueError("sources of a blend cannot fetch_together: each would exchange data in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))

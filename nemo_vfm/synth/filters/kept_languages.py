@@ -21,7 +21,11 @@ class KeptLanguages:
     def __init__(self, *, languages: Sequence[str], turns: Turns = "all", keep_unknown: bool = True) -> None:
         require_turns(turns)
         if not languages or (unknown := sorted(set(languages) - set(LANGUAGES))):
-            said = f"{unknown[0]!r} is none of those that can be told" if languages else "languages is empty"
+            said = (
+                f"{unknown[0]!r} is not one of the languages that can be recognised"
+                if languages
+                else "languages is empty"
+            )
             raise ValueError(f"{said}; take some of {', '.join(LANGUAGES)}")
         self.languages, self.turns, self.keep_unknown = frozenset(languages), turns, keep_unknown
 

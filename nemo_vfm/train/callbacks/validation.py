@@ -160,7 +160,7 @@ def _add_metrics(
     if undefined := [name for name, value in metrics.items() if not math.isfinite(value)]:
         log.warn_once(
             f"{', '.join(undefined)} of the held-out samples cannot be computed: they have labels of one kind only, or "
-            "a prediction is no number"
+            "a prediction is not a number"
         )
     fit.metrics |= {f"val_{name}": value for name, value in metrics.items() if math.isfinite(value)}
     if ranks.is_first():
