@@ -47,7 +47,7 @@ def set_wait_reason(why: str) -> None:
 
 
 def wait_reason() -> str:
-    """Why nothing moves, as far as somebody knows; else empty."""
+    """The reason for waiting, if known; else empty."""
     return next(iter(_WAIT_REASON), "")
 
 

@@ -35,7 +35,7 @@ class FileRecord:
         source_id: sha256 of its bytes; empty where it cannot be read.
         state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
         info: what its container says; None where it cannot be opened.
-        duration_us: microseconds it lasts, 0 where nobody can tell.
+        duration_us: microseconds it lasts, 0 if unknown.
         trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.
         hole_us: microseconds of it that lie between clips without a frame, in holes of the time stamps.
         message: why the whole file failed; None where it did not.

@@ -17,7 +17,7 @@ _MEASURES = ("grammatical", "right_sentences", "finished")
 
 
 class JudgeStories:
-    """Reads what was made of beginnings of little stories, sentence by sentence; no model is asked.
+    """Judges continuations of short stories sentence by sentence; no model is asked.
 
     A text is grammatical where it has a whole sentence of the model's own and none that contradicts or is no sentence
     of the grammar; the beginning itself counts neither way.

@@ -142,7 +142,7 @@ class InPhases:
 
 
 def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: int) -> TrainingData:
-    """The data of one phase: it goes on in each source where the phases before have stopped."""
+    """The data of one phase: it continues in each source where the phases before stopped."""
     alike = all(one.phase.batch_size is None and one.phase.blend is None for one in ahead)
     if alike or not isinstance(data, ResumablePhases):
         return data

@@ -62,7 +62,7 @@ class Job(Protocol):
     """The root of a recipe."""
 
     def run(self, run: Run) -> Outcome:
-        """Do the work inside `run.folder`; called again after a kill, go on where it stopped."""
+        """Do the work inside `run.folder`; called again after a kill, resume where it stopped."""
         ...
 
 
@@ -90,7 +90,7 @@ class WholeNodesJob(Protocol):
 
 @runtime_checkable
 class ElasticJob(Protocol):
-    """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
+    """A job whose number of ranks changes between phases, and that raises `NextPhase` where it changes."""
 
     def ranks_now(self, folder: Path) -> int:
         """The number of ranks needed to resume from the run folder."""
@@ -140,7 +140,7 @@ class ShardedJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What a job would do with a number of GPUs; all that can be said without one.
+    """What a job would do with a number of GPUs, as far as is known without one.
 
     Args:
         num_used: how many of them would work.

@@ -40,7 +40,7 @@ class CosmosEmbed:
         folder: with config.json (whose auto_map names code in this folder), that code, a processor's settings, and
             weights as safetensors.
         num_frames: frames the model takes, spread over the clip; a shorter clip's are repeated.
-        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
 

@@ -46,11 +46,11 @@ class DestripeImages:
     """Takes stripes out of TIFF and PNG images of 8 or 16 bits or float32, and writes them below `images/`.
 
     Names, type, pages, resolution and descriptions stay. A page without stripes keeps every bit. One page is in memory
-    at a time. A run that was killed goes on with the file that it was at.
+    at a time. A killed run resumes with the file that it was at.
 
     Args:
         input: an image file, or a folder of them and the folders below it.
-        mode: per_frame where pages have stripes of their own; static where the pages of a file have the same ones:
+        mode: per_frame where each page has its own stripes; static where the pages of a file have the same ones:
             they are then found once, in the mean of all pages.
         stack: with `static`: the same ones are in all files of the folder, which are of one size and type.
         theta_deg: direction of the stripes, counter-clockwise from vertical, 0 to 180; `auto` finds it.

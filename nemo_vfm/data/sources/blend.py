@@ -71,7 +71,7 @@ class Blend:
     Args:
         sources: by name; the name seeds the source's own order.
         num_workers: processes that read ahead on each rank; 0 reads in the training process. The sources' are 0.
-        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.

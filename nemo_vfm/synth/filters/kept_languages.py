@@ -14,8 +14,8 @@ class KeptLanguages:
 
     Args:
         languages: ISO 639-1, such as `[en, de]`.
-        turns: that are looked at, each by itself.
-        keep_unknown: whether a turn stays whose language cannot be told: a short one, or one of code alone.
+        turns: that are checked, each by itself.
+        keep_unknown: whether a turn of unknown language stays: a short one, or one of code alone.
     """
 
     def __init__(self, *, languages: Sequence[str], turns: Turns = "all", keep_unknown: bool = True) -> None:
