@@ -44,7 +44,7 @@ class FolderInUse(RunFolderError):
 
 
 class StoreError(UserError):
-    """An object store cannot be used as asked. It is never a fault of one sample: the run stops and can be resumed later."""
+    """An object store cannot be used as asked. No single sample is at fault: the run stops and can be resumed later."""
 
 
 class StoreDenied(StoreError):
@@ -82,7 +82,7 @@ class Interrupted(Preempted):
 
 
 class NextPhase(NemoVfmError):
-    """A phase of a training is done, and the next is for another number of devices; the same command continues there."""
+    """A phase of a training is done, and the next needs another number of devices; the same command continues."""
 
     exit_code = 76
 

@@ -20,8 +20,8 @@ from nemo_vfm.curate.decide.score_table import Flags, Table
 class Rule:
     """Drops clips by their scores: either by one threshold, or by an expression (docs/how-to/video/decisions.md).
 
-    A clip without the score is dropped by `keep`, which keeps only clips for which it is certainly true, and by no other form.
-    An image has no scores of time and motion, so `keep` drops it only for what is certainly false.
+    A clip without the score is dropped by `keep` alone, which keeps only clips for which it is certainly true. An image
+    has no scores of time and motion, so `keep` drops it only if the expression is certainly false.
 
     Args:
         score: column of the table, compared with a threshold that is itself kept.
