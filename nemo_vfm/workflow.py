@@ -29,7 +29,7 @@ from nemo_vfm.core.types.json_value import Json
 STARTED, DONE = "started.json", "done.json"
 REPLACED = "_replaced"  #: folder of what older versions of a step left
 _MARKER_BYTES = 64 << 20
-_MARKER_HELP = "delete it to make the step anew, or choose another run_dir"
+_MARKER_HELP = "delete it to run the step again, or choose another run_dir"
 _NAME = re.compile(r"[A-Za-z][\w-]{0,99}")
 
 
@@ -314,7 +314,7 @@ def _prepare(folder: Path, ask: Ask, title: str, set_aside: bool) -> bool:
         )
     if earlier is not None and earlier["before"] != ask.before and set_aside:
         moved = _move_away(folder)
-        info(f"{title}: an earlier step has changed, so it is made anew; what was there is now {moved}")
+        info(f"{title}: an earlier step has changed, so it runs again; its old folder is now {moved}")
         earlier = None
     folder.mkdir(parents=True, exist_ok=True)
     (folder / DONE).unlink(missing_ok=True)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recognizes files that hold keys, by name and by content: a copy of the code never includes one."""
+"""Recognises files that hold keys, by name and by content: a copy of the code never includes one."""
 
 import codecs
 import re

@@ -114,8 +114,8 @@ class Attempts:
         if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
             warn_once(conceal(f"{error}; it is asked again"))
         if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
-            return UserError(f"nobody has listened there for {refused_s:.0f} s: {error}. Start the service, or correct "
-                             "its address, and run again; every answer is kept")  # fmt: skip
+            return UserError(f"nothing has listened at that address for {refused_s:.0f} s: {error}. Start the "
+                             "service, or correct its address, and run again; every answer is kept")  # fmt: skip
         if refused_s > self._patience_s:
             return UserError(f"nothing but refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
                              "Every answer is kept: run again when the service takes questions")  # fmt: skip

@@ -48,7 +48,7 @@ def results(folder: Path) -> Iterator[tuple[str, Said | str]]:
             else:
                 unreadable += 1
         if unreadable:
-            warn(f"{file}: {unreadable} lines are no results of a batch; expected custom_id, and response or error")
+            warn(f"{file}: {unreadable} lines are not results of a batch; expected custom_id, and response or error")
 
 
 def _groups(lines: Iterable[bytes], most: int, most_bytes: int) -> Iterator[list[bytes]]:

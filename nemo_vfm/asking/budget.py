@@ -129,7 +129,7 @@ class Budget:
         tokens = "" if self.tokens is None else f" of {self.tokens:,}"
         return BudgetSpent(
             f"the budget is spent: {self._spent.tokens:,}{tokens} tokens{money}, and the next question may take "
-            f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to go on"
+            f"{next_one.tokens:,} tokens. Every answer is kept: raise the budget and run again to continue"
         )
 
     def _allows(self, cost: Cost) -> bool:

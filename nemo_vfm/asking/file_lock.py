@@ -38,7 +38,7 @@ def _take(descriptor: int, path: Path) -> None:
         fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         raise UserError(
-            f"{path} is in use by another process: wait for it, end it, or give this run a file of its own"
+            f"{path} is in use by another process: wait for it, end it, or give this run another file"
         ) from None
     except OSError as error:
         raise UserError(f"{path} cannot be locked: {error.strerror}; put it on another file system") from error

@@ -11,13 +11,13 @@ _LOCK = threading.Lock()
 
 
 class Pace:
-    """How fast a model is asked. Nobody has to know how much it can do: it is found out, and found again as it changes.
+    """How fast a model is asked. Its capacity need not be known: it is measured, and measured again as it changes.
 
     Args:
         start: requests under way at first; doubled as long as that helps.
         most: requests under way at most; each has a thread. 1 for a model that no two threads may use.
         patience_s: seconds of nothing but refusals (429, 503, 529, no connection) after which the run ends; where
-            nobody has listened since it began, half a minute is enough.
+            nothing has listened since it began, half a minute is enough.
         max_wait_s: the longest wait for a service that refuses, whatever its Retry-After says.
     """
 

@@ -41,7 +41,7 @@ def _folder(text: str) -> str:
     return folder_word(text)
 
 
-#: What joins GPUs where nobody says: conf/network/NAME.
+#: The default network between GPUs: conf/network/NAME.
 NETWORK = "dgx_h100"
 
 

@@ -95,7 +95,7 @@ def _mapping_of(node: Node) -> Map:
 def _no_break(node: Node) -> str:
     """Spaces that were copied from a web page look like others, and YAML does not take them as such."""
     text = "".join(node.mark.source.lines[node.mark.line - 1 : node.mark.line])
-    return "; the space in it is a no-break space (U+00A0), type it anew" if "\xa0" in text else ""
+    return "; the space in it is a no-break space (U+00A0), type it again" if "\xa0" in text else ""
 
 
 def parse(text: str, name: str, *, is_file: bool = True, taken_at: Mark | None = None) -> Node:

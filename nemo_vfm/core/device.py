@@ -125,7 +125,7 @@ def memory_history(max_events: int) -> bool:
 
 
 def memory_snapshot(path: Path) -> None:
-    """Write what is kept, and what lies in the GPU's memory now, in PyTorch's own form, which only its viewer reads."""
+    """Write a PyTorch CUDA memory snapshot, for PyTorch's own viewer."""
     unfinished = path.with_name(f".{path.name}.tmp")
     torch.cuda.memory._dump_snapshot(str(unfinished))  # type: ignore[no-untyped-call]
     unfinished.replace(path)

@@ -44,7 +44,7 @@ class FolderInUse(RunFolderError):
 
 
 class StoreError(UserError):
-    """An object store cannot be used as asked. It is never a fault of one sample: the run stops and can go on later."""
+    """An object store cannot be used as asked. No single sample is at fault: the run stops and can be resumed later."""
 
 
 class StoreDenied(StoreError):
@@ -70,19 +70,19 @@ class LostRank(NemoVfmError):
 
 
 class Preempted(NemoVfmError):
-    """A signal asked the run to end; what it did is saved, and the same command goes on."""
+    """A signal asked the run to end; what it did is saved, and the same command resumes."""
 
     exit_code = 75  # sysexits.h's "try again later"
 
 
 class Interrupted(Preempted):
-    """Ctrl-C asked the run to end; what it did is saved, and the same command goes on."""
+    """Ctrl-C asked the run to end; what it did is saved, and the same command resumes."""
 
     exit_code = 130  # of a program that Ctrl-C has ended, as shells say it
 
 
 class NextPhase(NemoVfmError):
-    """A phase of a training is done, and the next is for another number of devices; the same command goes on there."""
+    """A phase of a training is done, and the next needs another number of devices; the same command continues."""
 
     exit_code = 76
 

@@ -27,7 +27,7 @@ class Fp8:
         last_bf16: this many last ones.
         history: steps whose amax delayed looks back on.
         margin: delayed leaves room for numbers 2^margin times as large.
-        pow2: scales are powers of two; None is what is usual: for block and mxfp8.
+        pow2: scales are powers of two; None takes the usual: for block and mxfp8.
         attention: the products of attention, too, when sampling.
         kernels: on a GPU, torch has its products and casts by Triton; te has both from Transformer Engine, with the
             same numbers but where a tensor has NaN. A CPU emulates either.

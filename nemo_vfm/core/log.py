@@ -136,7 +136,7 @@ def bar(title: str, total: int | None, completed: int = 0, unit: str = "") -> It
 
     Args:
         title: what happens.
-        total: None where nobody knows.
+        total: None if unknown.
         completed: what was done before.
         unit: of `total`, such as steps.
     """

@@ -24,7 +24,7 @@ EXTRAS = {
 }  # fmt: skip
 #: The extra that pip must not put into the environment one works in.
 APART = {
-    "nemo": "in an environment of its own, as it holds back Lightning: make setup-nemo (docs/how-to/training/nemo.md)"
+    "nemo": "in a separate environment, as it needs an older Lightning: make setup-nemo (docs/how-to/training/nemo.md)"
 }
 GIVEN: Final = object()  #: any value but None
 _ATTRIBUTE, _IDLE = "__needed__", "__idle_parts__"

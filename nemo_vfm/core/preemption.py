@@ -21,7 +21,7 @@ DEFAULT = ("TERM", "USR1")
 
 
 class PreemptedNow(BaseException):  # as KeyboardInterrupt: nothing between here and the command line may swallow it
-    """The scheduler wants the machine, and whoever runs has nothing to save, or was told twice."""
+    """Raised on preemption when there is nothing to save, or on a second signal."""
 
 
 _SIGNALS: list[str] = []
@@ -79,7 +79,7 @@ def numbers(names: Sequence[str]) -> list[signal.Signals]:
     """Signals by name, with or without SIG.
 
     Raises:
-        ValueError: there is no such signal, or nobody can listen to it.
+        ValueError: there is no such signal, or it cannot be handled.
     """
     found = []
     for name in names:
@@ -99,7 +99,7 @@ def listening(names: Sequence[str] = DEFAULT) -> Iterator[None]:
 
     Raises:
         Preempted: a signal came that the block did not answer itself.
-        UserError: there is no such signal, or nobody can listen to it.
+        UserError: there is no such signal, or it cannot be handled.
     """
     try:
         listened = numbers(names)

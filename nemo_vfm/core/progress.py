@@ -47,7 +47,7 @@ def set_wait_reason(why: str) -> None:
 
 
 def wait_reason() -> str:
-    """Why nothing moves, as far as somebody knows; else empty."""
+    """The reason for waiting, if known; else empty."""
     return next(iter(_WAIT_REASON), "")
 
 
@@ -59,7 +59,7 @@ def forget() -> None:
 
 
 def ask(whom: ProgressSource | None) -> None:
-    """Ask this one, too, and nobody else; None asks nobody."""
+    """Make this the only progress source; None removes it."""
     _SOURCES[:] = [] if whom is None else [whom]
 
 

@@ -21,7 +21,7 @@ class ProgressLines:
 
     Args:
         title: what happens.
-        total: how much there is to do, None where nobody knows.
+        total: how much there is to do, None if unknown.
         completed: how much of it was done before.
         unit: of `total`, such as steps; empty where the title says it.
         write: takes a line, without its end.

@@ -52,7 +52,7 @@ def is_first() -> bool:
 
 
 def is_given() -> bool:
-    """Whether somebody has started this process as one of several, or as one of one, and has said so."""
+    """Whether a launcher has set the rank variables, even for a single process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns untrusted text into one plain line that no file, table or page can misread.
 
-What a model says is data. It is never rendered as a template and never used as a path or a key. It is sanitized here
+What a model says is data. It is never rendered as a template and never used as a path or a key. It is sanitised here
 before it reaches a record.
 """
 

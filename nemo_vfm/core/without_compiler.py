@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _StandIn(ModuleType):
-    """Does what the compiler does for those who do not want it; for anything else the real one is imported."""
+    """Stands in for `torch._dynamo`, and imports the real module as soon as more of it is needed."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)

@@ -48,7 +48,7 @@ class Balance:
         by: what makes a group: a column of labels such as `camera`, `bucket` (needs buckets), or `source`, the file.
         shares: group -> its part of all clips, 0 to 1. What they leave of 1 goes to all other groups together.
         caps: group -> the most clips that it may have; `*` stands for each other group.
-        repeat: a clip may count up to so many times where its group is too small for its share; a weight in the index
+        repeat: a clip may count up to this many times where its group is too small for its share; a weight in the index
             of shards, never a copy.
         buckets: the shapes of `by: bucket`.
         seed: another one keeps other clips.

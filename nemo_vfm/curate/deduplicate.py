@@ -38,7 +38,7 @@ class Deduplicate:
         stages: compare clips, by name.
         above: of each stage, the likeness above which a clip goes; null takes it from the histogram of likenesses
             (`similarity.json` says how).
-        epsilon: 1 minus the threshold, where it is to be taken from a histogram that does not tell.
+        epsilon: 1 minus the threshold, for a histogram from which none can be read.
         samples_per_shard: clips a shard.
         workers: clips at once; None takes one a core. Results do not depend on it.
     """

@@ -38,7 +38,7 @@ _GROUP = 256
 class EmbedText:
     """Adds `text.safetensors` to every sample of clip or latent shards; one that is there is replaced.
 
-    Equal captions are encoded once. What is encoded is kept in `work/` until all is done, so that a killed run goes on
+    Equal captions are encoded once. Encoded texts are kept in `work/` until all is done, so that a killed run resumes
     where it stopped.
 
     Args:

@@ -58,7 +58,7 @@ class _Encoded:
 class EncodeShards:
     """Brings every clip into its bucket's shape, encodes pixels and caption, and writes latent shards.
 
-    What is encoded is kept in `work/` until all is done, so that a killed run goes on where it stopped.
+    Encoded clips are kept in `work/` until all is done, so that a killed run resumes where it stopped.
 
     Args:
         shards: folder of clip shards, here or in an object store.

@@ -63,7 +63,7 @@ from nemo_vfm.data.batching.bucket_count import buckets_line, count_buckets
 from nemo_vfm.data.shards.shard_upload import upload_shards
 from nemo_vfm.data.video.codecs import Decoding, check_decoding
 
-WRITTEN = 1  #: changed when shards or tables get another form: they are then written anew, from what is known
+WRITTEN = 1  #: changed when shards or tables get another form: they are then rewritten from stored results
 _MOST_SAMPLES = 1 << 20  # in a shard
 
 
@@ -73,19 +73,19 @@ class Curate:
 
     An image is a clip of one frame, without duration or rate: it is not split, and kept as the file that it is.
 
-    Order of work: probe, split and score, decide, transcode what is kept, caption, write. What was found out is kept in
+    Order of work: probe, split and score, decide, transcode the kept clips, caption, write. Results are stored in
     `work/` under a fingerprint of what it depends on, so that after a kill, or with other settings, only what is
     missing is done: with another threshold only decisions, with another captioner only captions.
 
     Args:
         source: where the videos come from.
         split: cuts a video into shots.
-        stages: what is measured of every clip, by name.
-        rules: what is dropped, by name; the first broken rule, in this order, is the one that is named.
-        captions: who says what a clip shows, by name; the first that has something to say is believed.
+        stages: the measurements of every clip, by name.
+        rules: conditions that drop clips, by name; a clip counts under the first rule, in this order, that it breaks.
+        captions: sources of captions, by name; the first that has a caption for a clip is used.
         transcode: how kept clips are encoded.
         restore: what mends clips that need it, by name, in this order.
-        executor: who does the work, and where. Results do not depend on it.
+        executor: runs the work, here or elsewhere. Results do not depend on it.
         limits: what decoding and encoding may take; a file that takes more fails.
         samples_per_shard: clips a shard.
         side_px: splitters and stages see frames whose short side is at most this.
@@ -97,7 +97,7 @@ class Curate:
         decode: where videos are decoded for shots, scores and encoding: cpu, or nvdec, a GPU's decoder. That may give
             other pixels, so what was found and encoded with one is not taken for the other, and gives no motion
             vectors, so CodecMotion takes flow. Where it does not work it is refused before any work; codecs it does not
-            know go to the CPU, which is said once. It has run on no GPU yet.
+            know go to the CPU, with one message. It has run on no GPU yet.
         keep_clips: also keep a file of each clip in work/clips. Otherwise the shards hold the only copy, once each byte
             of them was read back, and a run with other rules or captions takes clips from there.
     """
@@ -251,7 +251,7 @@ class Curate:
         """What the source gives, once the rules that read its scores are known to be right.
 
         Raises:
-            UserError: there is nothing, or a rule or a captioner reads a score that nobody gives.
+            UserError: there is nothing, or a rule or a captioner reads a score that no stage gives.
         """
         found = self.source.files()
         if isinstance(self.source, GivesScores):
@@ -421,7 +421,7 @@ def _why_nothing(ledger: Ledger) -> str:
     if by_rule or not by_failure:
         advice.append("look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input")
     return (
-        f"not one of {what} from {ledger.files.total} files was kept. "
+        f"none of the {what} from {ledger.files.total} files was kept. "
         f"Dropped: {', '.join(by_rule) or 'none'}. Files failed: {'; '.join(by_failure) or 'none'}. "
-        f"To go on, {'; and '.join(advice)}"
+        f"To continue, {'; and '.join(advice)}"
     )

@@ -35,7 +35,7 @@ class FileRecord:
         source_id: sha256 of its bytes; empty where it cannot be read.
         state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
         info: what its container says; None where it cannot be opened.
-        duration_us: microseconds it lasts, 0 where nobody can tell.
+        duration_us: microseconds it lasts, 0 if unknown.
         trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.
         hole_us: microseconds of it that lie between clips without a frame, in holes of the time stamps.
         message: why the whole file failed; None where it did not.
@@ -78,7 +78,9 @@ class FileRecord:
         if "dropped" in decisions:
             rules = sorted({clip.rule for clip in self.clips if clip.rule is not None})
             return "dropped", rules[0] if len(rules) == 1 else NO_CLIP_KEPT
-        return "failed", next((clip.message for clip in self.clips if clip.message), "not one frame could be decoded")
+        return "failed", next(
+            (clip.message for clip in self.clips if clip.message), "none of its frames could be decoded"
+        )
 
     def kinds(self) -> list[str]:
         """The kinds of failure of the file and its clips, as the ledger counts them."""

@@ -14,7 +14,7 @@ from nemo_vfm.data.shards.shard_files import ShardSet
 class WriteEnergon:
     """Adds what megatron-energon wants to a folder of shards; the tars and our own index stay as they are.
 
-    Quick, since nothing but the index is read, and done anew at every run.
+    Quick, since only the index is read; repeated at every run.
 
     Args:
         shards: folder that curation or its encode step wrote, on a disk.

@@ -39,7 +39,7 @@ class Redecide:
 
     Args:
         curated: the folder of that curation: where its scores.parquet lies.
-        rules: what is dropped, by name; the first broken rule, in this order, is the one that is named.
+        rules: conditions that drop clips, by name; a clip counts under the first rule, in this order, that it breaks.
         comparisons: the stages of that curation that compare clips, by name; rules on their columns need them.
         balance: thins groups of what the rules keep; None keeps all of it.
         with_shards: whether shards of the kept clips that have media, and thumbnails, are written, or decisions alone.
@@ -170,7 +170,7 @@ def _weight(fates: Fates, clip: str) -> dict[str, Json]:
 
 
 def _known(path: Path) -> dict[str, Json] | None:
-    """What a finished run said of itself."""
+    """The stored summary of a finished run."""
     try:
         known = read_json(path)
     except (OSError, ValueError):

@@ -371,7 +371,7 @@ class Restorer(Protocol):
     """Looks at clips that are kept, at full size, and mends those that need it while they are encoded."""
 
     def look(self, frames_THWC: NDArray[np.uint8]) -> Restoration | None:
-        """From up to 8 frames at full size, spread evenly, what is to be done; None leaves every bit as it is."""
+        """Choose a restoration from up to 8 evenly spaced frames at full size; None leaves every bit as it is."""
         ...
 
     def columns(self) -> Sequence[str]:

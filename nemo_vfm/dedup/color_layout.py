@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes a vector of frames without any weights: the colours, their layout from top to bottom, and the grain.
 
-Two parts of one drive show different places and yet the same kind of picture. A network would recognize it, and so do
+Two parts of one drive show different places and yet the same kind of picture. A network would recognise it, and so do
 these three properties. The vector's length is at most 1: it is short where a picture says little, and such a clip is
 similar to no other. Shape letters: T frames, H height, W width, C colours (RGB), N rows, D the vector's width.
 """

@@ -17,7 +17,7 @@ _MEASURES = ("grammatical", "right_sentences", "finished")
 
 
 class JudgeStories:
-    """Reads what was made of beginnings of little stories, sentence by sentence; no model is asked.
+    """Judges continuations of short stories sentence by sentence; no model is asked.
 
     A text is grammatical where it has a whole sentence of the model's own and none that contradicts or is no sentence
     of the grammar; the beginning itself counts neither way.
@@ -62,7 +62,7 @@ def _judged(texts: Sequence[Mapping[str, Json]]) -> dict[str, Json]:
 
 
 def _row(one: Mapping[str, Json]) -> dict[str, Json]:
-    """What the model added; a beginning is right, whoever gave it."""
+    """Judge only the generated sentences; the prompt counts as correct."""
     given, whole = judge(one["prompt"]), judge(one["prompt"] + one["text"])
     wrong = whole.wrong[len(given.wrong) :]
     sentences = whole.sentences - given.sentences

@@ -48,7 +48,7 @@ def generate(
         model: in evaluation mode, on `device`.
         beginnings: tokens, at least one each; of any lengths.
         most_new: tokens that a text gets at most.
-        choice: how the next word is chosen.
+        choice: how the next token is chosen.
         seeds: one for each text.
         stop: words that end a text.
         device: of the model; None is the CPU.

@@ -12,11 +12,11 @@ from torch import Tensor
 
 
 class Choice:
-    """How the next word is chosen. What is cut off is cut in the order of the arguments, each from what is left.
+    """Sampling parameters. Filters apply in the order of the arguments, each to the tokens that the last one left.
 
     Args:
-        temperature: scores are divided by it; 0 always takes the likeliest word.
-        top_k: so many of the likeliest words are left; None leaves all.
+        temperature: scores are divided by it; 0 always takes the likeliest token.
+        top_k: keeps this many of the likeliest tokens; None keeps all.
         top_p: the likeliest words whose probabilities together just reach this are left (Holtzman et al. 2020, arXiv
             1904.09751); 1 leaves all.
         min_p: words less likely than this share of the likeliest one are left out (arXiv 2407.01082); 0 leaves all.

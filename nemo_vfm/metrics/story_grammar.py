@@ -62,7 +62,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is to be said of a text.
+    """The judgement of a text.
 
     Args:
         sentences: how many whole ones it has.

@@ -21,7 +21,7 @@ from nemo_vfm.models.wavelets import WAVELETS, Wavelet, join, split
 class WaveletCodec:
     """Wavelet codec, lossless unless it leaves bands out.
 
-    Time is causal in Wan's and Cosmos' manner: the first frame has a latent frame of its own, so an image is a video
+    Time is causal in Wan's and Cosmos' manner: the first frame has its own latent frame, so an image is a video
     of one frame, and every further latent frame holds 2^levels_time frames.
 
     Args:

@@ -138,7 +138,7 @@ class GPT(nn.Module):
         return self.output(self.run_blocks(self.embed(tokens_BS, context), context), labels_BS, context)
 
     def context(self, tokens_BS: Tensor, labels_BS: Tensor, lengths_N: Tensor | None = None) -> TextContext:
-        """What every block is told."""
+        """Inputs shared by all blocks."""
         lengths = None if lengths_N is None else tuple(int(length) for length in lengths_N)
         if lengths is not None and sum(lengths) != tokens_BS.numel():
             raise ValueError(f"documents of {sum(lengths)} tokens in all do not fill a batch of {tokens_BS.numel()}")

@@ -39,8 +39,8 @@ class RewardHead:
         if len(self._places) + names.count(LEFT_OUT) < len(names) or not self._places:
             raise ValueError(f"attributes must be at least one name, each once: {', '.join(names)}")
         if wrong := [name for name in self._places if not _NAME.fullmatch(name)]:
-            raise ValueError(f"{wrong[0][:80]!r} is no name of an attribute: it takes 1 to 64 characters, none of them "
-                             f"a colon, a comma or =; give other names")  # fmt: skip
+            raise ValueError(f"{wrong[0][:80]!r} is not a name of an attribute: it takes 1 to 64 characters, none of "
+                             f"them a colon, a comma or =; give other names")  # fmt: skip
         if unknown := sorted((weights or {}).keys() - self._places):
             raise ValueError(f"there is a weight for {unknown[0]}, and the attributes are {', '.join(self._places)}")
         if not all(map(math.isfinite, (weights or {}).values())):

@@ -102,7 +102,7 @@ def _config(folder: Path) -> Json:
     raw = read_json(checked_folder(folder) / "config.json")
     _refuse_code(folder / "config.json", raw)
     if "quantization_config" in raw:
-        raise UserError(f"{folder} holds quantized weights; give the folder of the model before quantization")
+        raise UserError(f"{folder} holds quantised weights; give the folder of the model before quantisation")
     transformers = require("transformers", purpose="A text encoder from a folder")
     with _folder_errors(folder):
         return transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)

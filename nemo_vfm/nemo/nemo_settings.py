@@ -70,7 +70,7 @@ def length(duration: Duration | None) -> dict[str, Json]:
         return {"trainer.max_steps": int(duration.amount), "trainer.max_epochs": -1}
     if duration.unit == "epochs":
         return {"trainer.max_epochs": int(duration.amount), "trainer.max_steps": -1}
-    raise ValueError(f"a NeMo run is so many steps or epochs long, got {duration}")
+    raise ValueError(f"the length of a NeMo run is in steps or epochs, got {duration}")
 
 
 def compare(folder: Path, now: Mapping[str, Json]) -> None:

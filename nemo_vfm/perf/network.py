@@ -54,7 +54,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Machines of so many GPUs, and the links inside and between them.
+    """Machines with a number of GPUs, and the links inside and between them.
 
     Args:
         gpus_per_node: GPUs that the links inside join: of a machine, or of a rack that is one.

@@ -126,7 +126,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is to be said of so many GPUs.
+    """The result of planning for a number of GPUs.
 
     Args:
         gpus: how many.

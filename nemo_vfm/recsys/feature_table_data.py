@@ -53,10 +53,10 @@ class FeatureTableData(TrainingData):
         dense, labels, features: which to read; None reads all.
         num_rows: of features, the rows of their embedding tables; an id that is none is named and counted.
         out_of_range: such an id stops the run, or its sample keeps its place with weight 0.
-        max_bad_in_a_row: so many such samples one after another stop the run anyway.
+        max_bad_in_a_row: this many such samples in a row stop the run anyway.
         val_fraction: share of the sessions that is held out, at least 0 and below 1.
-        held_out: in place of `val_fraction`, what is held out: a share of the sessions or users, all from a time on,
-            or another table.
+        held_out: in place of `val_fraction`, the held-out samples: a share of the sessions or users, all from a time
+            on, or another table.
         time_window: with `order: time`, how long a window of time lasts, in the unit of the table's times: validation
             by `window: next` measures each one before it is trained on. None has no windows.
         item_times: features with the time of each item of a history, in the same unit; an item that is newer than its
@@ -96,7 +96,7 @@ class FeatureTableData(TrainingData):
                 f"least 1, num_workers ({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
             )
         if val_fraction and held_out is not None:
-            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both say what is held out; give one")
+            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both define what is held out; give one")
         if time_window is not None and (order != "time" or time_window < 1):
             raise ValueError(f"time_window ({time_window}) must be at least 1, and is for order: time, not {order}")
         self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups

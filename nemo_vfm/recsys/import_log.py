@@ -33,7 +33,7 @@ class ImportLog:
     """Writes the samples of a log to `table/`, a feature table (docs/how-to/recommenders/import_logs.md).
 
     A log with sessions is clustered by them, in order of time, by way of files in `spill/`, which take as much room as
-    the samples; one without keeps its order. Killed at any moment and started again, it goes on and comes to the same
+    the samples; one without keeps its order. Killed at any moment and started again, it resumes and comes to the same
     bytes. `ledger.json` says in = kept + dropped + failed, in rows; `bad_rows.jsonl` has file, line and reason of the
     first 1,000 rows that are no samples.
 
@@ -47,11 +47,11 @@ class ImportLog:
         memory_bytes: that the samples may take while they are clustered; Python, the file that is being read and a row
             group of the table come on top, about 500 MB.
         keep_fraction: of the sessions or samples that stays in the table.
-        keep_by: what is drawn: whole sessions, or samples one by one.
+        keep_by: the unit that is drawn: whole sessions, or samples one by one.
         keep_negatives: of the samples without a label above 0 that stays in the table, drawn one by one. Each weighs
             1 / `keep_negatives` times as much, so that a training predicts the rate of the whole log.
         on_bad_row: stop at the first row that is no sample, or drop such rows and count them.
-        rows_per_part: samples of a file of the table; after a kill, at most so many are written once more.
+        rows_per_part: samples of a file of the table; after a kill, at most this many are written once more.
         rows_per_group: samples of a row group.
     """
 
@@ -231,7 +231,7 @@ class ImportLog:
                 "that is a probability, such as a teacher's, is above 0 nearly everywhere; leave it out of the labels"
             )
         for reason, count in sorted(counts.failed.items()):
-            warn(f"{count:,} of {counts.total:,} rows are no samples: {reason}; see bad_rows.jsonl")
+            warn(f"{count:,} of {counts.total:,} rows are not samples: {reason}; see bad_rows.jsonl")
         if not counts.kept:
             raise NothingKept(f"none of {counts.total:,} rows is in the table: {json.dumps(counts.column())}")
 

@@ -31,7 +31,7 @@ class MakeRawLog:
 
     def __init__(self, *, log: SessionLog) -> None:
         if taken := sorted({*log.dense, *log.schema().features} & {*_OWN_COLUMNS}):
-            raise ValueError(f"{taken[0]} is a column of its own in a raw log; give the feature another name")
+            raise ValueError(f"{taken[0]} is already a column of a raw log; give the feature another name")
         self.log = log
 
     def run(self, run: Run) -> Outcome:

@@ -35,7 +35,7 @@ class MakeSessions:
     """Writes `table/`, clustered by session and ordered by time, `ledger.json`, and at last `sessions.json`.
 
     `sessions.json` has the settings and what was measured: S, d of each group, the teacher's AUC (of all samples and of
-    both sides of `val_fraction`). A killed run goes on after the last whole part, and comes to the same bytes.
+    both sides of `val_fraction`). A killed run resumes after the last finished part, and comes to the same bytes.
 
     Args:
         log: the log to make.

@@ -44,7 +44,7 @@ class ScoreTable:
     """Writes `predictions.parquet`: `id`, `session`, `weight`, the table's labels, a score a label, and what is kept.
 
     Each rank scores parts of some batches, which are joined in the order of the table. Killed and started again, a run
-    goes on with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
+    resumes with the parts that are missing, and comes to the same bytes; so it does on another number of ranks. The
     scores of held-out samples are those that the training measured, to the bit, with its batch size.
 
     Args:

@@ -141,7 +141,7 @@ def _of_other_processes(folder: Path, status: int, before: Mapping[str, Any]) ->
     last_status = _status(folder)
     if status:
         own = last_status.get("error") if last_status != before else ""
-        text = own or f"the processes of the run in {folder} ended with status {status}; they have said why above"
+        text = own or f"the processes of the run in {folder} ended with status {status}; they gave the reason above"
         raise _ERRORS.get(status, NemoVfmError)(text)
     return Outcome(str(last_status.get("summary", "")), last_status.get("figures", {}))
 

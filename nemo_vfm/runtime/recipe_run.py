@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """What a user may ask for beside the recipe; `nemo-vfm run --help` says what each means."""
+    """The command-line options of `run`; `nemo-vfm run --help` explains each."""
 
     trust: Sequence[str] = ()
     allow: Sequence[str] = ()

@@ -60,7 +60,7 @@ def open_folder(
 
 
 def _compare(path: Path, recipe: str, allowed: Sequence[str]) -> Differences | None:
-    """In what the folder's earlier run of this recipe differs; None where it is new. Any other content is refused."""
+    """How this run differs from the one already in the folder; None if the folder is new. Other content is refused."""
     file = path / "recipe.yaml"
     if not file.is_file():
         if others := sorted(other.name for other in path.iterdir() if not _is_ours(other.name)):
@@ -127,7 +127,7 @@ def _earlier(file: Path) -> dict[str, Json]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
-        warn(f"{file} cannot be read ({error}); it is written anew, without what it said of earlier changes")
+        warn(f"{file} cannot be read ({error}); it is rewritten, without its record of earlier changes")
         return {}
     return found if isinstance(found, dict) else {}
 

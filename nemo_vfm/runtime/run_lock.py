@@ -220,7 +220,7 @@ def _beat(path: Path, me: Owner, stop: threading.Event) -> None:
 
 
 def _is_mine(path: Path, me: Owner) -> bool:
-    """Whether nobody else has it: a lock that is gone or cannot be read just now is not somebody else's."""
+    """Whether the lock is ours; one that is gone or cannot be read counts as ours."""
     try:
         return _owner(_read(path)) == me
     except OSError:

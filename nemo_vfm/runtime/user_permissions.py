@@ -117,7 +117,7 @@ def _require_own(file: Path, found: os.stat_result) -> None:
         if state.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise UserError(f"others can write {what}; chmod go-w it")
         if state.st_uid not in (os.geteuid(), 0):
-            raise UserError(f"{what} belongs to somebody else")
+            raise UserError(f"{what} belongs to another user")
     if any(one.stat().st_mode & stat.S_IWOTH and not one.stat().st_mode & stat.S_ISVTX for one in file.parents):
         raise UserError(f"others can write a folder above {file}; chmod o-w it")
 

@@ -27,7 +27,7 @@ class LocalChat:
         model: loads it at the first use, such as `served_folder`; it needs a chat format.
         max_tokens: longest answer, in tokens.
         choice: how the next token is chosen.
-        seed: of the draws. The same messages asked again get draws of their own.
+        seed: of the draws. The same messages asked again get other draws.
         room_gb: memory for keys and values.
         at_once: texts written at once; others wait.
 

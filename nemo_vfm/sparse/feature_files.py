@@ -64,7 +64,7 @@ def read_features(path: Path) -> tuple[dict[str, Jagged], dict[str, DedupedGroup
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
     if tensors:
-        raise DataError(f"{path} holds {', '.join(sorted(tensors))}, which is no part of a feature or a group.")
+        raise DataError(f"{path} holds {', '.join(sorted(tensors))}, which is not a part of a feature or a group.")
     return features, groups
 
 

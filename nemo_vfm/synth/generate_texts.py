@@ -55,8 +55,8 @@ class Generate:
         tokenizer: the one that it was trained with.
         prompts: beginnings; an empty one begins a document.
         most_tokens: that a text gets at most.
-        choice: how the next word is chosen.
-        num_texts: texts for each prompt, each from chances of its own.
+        choice: how the next token is chosen.
+        num_texts: texts for each prompt, each drawn independently.
         batch_size: texts written at once; changes the speed, and the texts no more than rounding does.
         precision: of weights and arithmetic: auto, bf16 or fp32.
     """

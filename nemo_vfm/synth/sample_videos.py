@@ -50,7 +50,7 @@ class Sample:
         model: builds the model; the same node as in training.
         checkpoint: a checkpoint, or a folder of checkpoints (the newest complete one is used), local or in an object
             store; or a diffusers folder of a pretrained video model. None uses untrained weights from the run's seed,
-            as a baseline. Matrices initialized to zero are then randomized, since an all-zero output would be a
+            as a baseline. Matrices initialised to zero are then randomised, since an all-zero output would be a
             uniform grey and no useful baseline.
         weights: the moving average (ema) or the raw weights (model); a pretrained folder has only one set.
         pipeline: turns the model's outputs into pixels.

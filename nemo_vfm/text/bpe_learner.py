@@ -17,10 +17,10 @@ class ByteLevelBPE:
     """Pairs of bytes are joined, the most frequent ones first (Sennrich et al. 2016); no text is unknown to it.
 
     Args:
-        vocab_size: tokens in all, the 256 bytes and special ones among them; a small text may not have so many.
+        vocab_size: tokens in all, the 256 bytes and special ones among them; a small text may have fewer.
         end: the token after a document.
         special_tokens: others, such as <|begin|>; they come first, in this order, then `end`.
-        split_digits: whether each digit is a token of its own, as in Nemotron-4 and Llama 2.
+        split_digits: whether each digit is a separate token, as in Nemotron-4 and Llama 2.
         min_frequency: how often a pair must come to be joined.
     """
 

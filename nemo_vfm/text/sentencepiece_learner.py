@@ -30,7 +30,7 @@ class SentencePieceModel:
     Nothing is normalised and no space is dropped, so that code and tables come back as they were.
 
     Args:
-        vocab_size: tokens in all, <unk>, <s>, </s> and the bytes among them; a small text may not have so many.
+        vocab_size: tokens in all, <unk>, <s>, </s> and the bytes among them; a small text may have fewer.
         kind: unigram (Kudo 2018) or bpe.
         special_tokens: others, such as <|user|>; they come fourth, in this order.
         split_digits: whether each digit is a piece of its own, as in Nemotron-4 and Llama 2.

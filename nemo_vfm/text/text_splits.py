@@ -144,5 +144,5 @@ def row_group_bytes(path: Path) -> list[int]:
         return [facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)]
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         raise DataError(
-            f"{path} is no Parquet file that can be read ({error}); copy it again, or leave it out"
+            f"{path} is not a Parquet file that can be read ({error}); copy it again, or leave it out"
         ) from error

@@ -41,7 +41,7 @@ class TokenizeText:
         portion_mb: input of one shard, in MB (10^6 bytes).
         processes: that tokenise at once; None takes as many as this process may use cores.
         max_document_mb: a document with more, as it is in its file, is not read, in MB; this bounds the memory.
-        max_bad_in_a_row: so many documents in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable documents in a row stop the run.
     """
 
     def __init__(

@@ -172,10 +172,10 @@ def _others(index: int, why: str) -> UserError:
 
 
 def steps_until(data: ResumableData, length: Duration) -> int:
-    """How many steps a training has whose data goes on in the middle, when its length is counted in what is read.
+    """The number of steps of a training that is resumed, for a duration in samples, tokens or epochs.
 
     Raises:
-        UserError: nobody knows how long an epoch is.
+        UserError: the length of an epoch is unknown.
     """
     data.num_train_samples()
     first, per_sample = data.begins(), data.tokens_per_sample() if isinstance(data, ResumablePhases) else 1
@@ -193,7 +193,7 @@ def steps_until(data: ResumableData, length: Duration) -> int:
 
 
 def epoch_of(data: TrainingData, index: int) -> float | None:
-    """The epoch that batch `index` begins in, counted from 1; None where nobody knows how long one is."""
+    """The epoch that batch `index` begins in, counted from 1; None if its length is unknown."""
     if not isinstance(data, ResumableData):
         return index / data.batches_per_epoch() + 1
     shares = [read.place / read.of for read in data.position(index).values() if read.of]

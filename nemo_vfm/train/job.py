@@ -92,7 +92,7 @@ class Train:
         phases: stretches that differ in devices, batches, blend or learning rate, by name, in order; None is one.
         skip: samples and steps that are left out, by name; everything else comes as it would without this.
         callbacks: what else happens after steps, by name, in order: ours, or Lightning's.
-        loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's under `--trust`.
+        loggers: where metrics go in addition to metrics.jsonl, by name: ours, or Lightning's under `--trust`.
         base: folder of a pretrained pipeline, which other keys of the recipe refer to as ${base}.
         random_base: family of the tiny random pipeline to write to `base` where that is inside the run folder, as under
             `--overlay smoke`: it lets you try a recipe without weights.
@@ -142,7 +142,7 @@ class Train:
         self.random_base: Family | None = random_base
 
     def run(self, run: Run) -> Outcome:
-        """Train; go on from the newest whole checkpoint where the folder has one.
+        """Train; resume from the newest whole checkpoint where the folder has one.
 
         Raises:
             NextPhase: the rest is for another number of devices.
@@ -302,7 +302,7 @@ class Train:
         return source
 
     def _start_data(self, fit: TrainState, state: Json) -> None:
-        """Where the recipe's batches are not those of the steps before, they go on at the sample, not at the step."""
+        """If the recipe's batches differ from those of earlier steps, resume at the sample, not at the step."""
         here = {"seed": fit.run.seed, "first_batch": fit.step, "rank": fit.data_rank, "num_ranks": self.parallel.data}
         self.data.start(**here)
         if isinstance(self.data, ResumableData):
@@ -328,7 +328,7 @@ class Train:
                             f"model.vocab={words} or more, and a multiple of 128 x parallel.tensor")  # fmt: skip
 
     def _newest(self, run: Run) -> checkpoint.Checkpoint | None:
-        """Where all ranks go on from: the newest of which every byte is right, each rank having hashed its share."""
+        """The newest checkpoint that passes verification; each rank hashes its share of the bytes."""
         folder, everyone = run.folder / "checkpoints", joined()
         # A step's part of the recipe says neither seed nor data: both must be the same for a copy of this run.
         same = {"seed_and_steps_above": run.before, **run.settings} if run.before else run.settings

@@ -67,18 +67,18 @@ class TrainerOptions:
 
     Args:
         max_epochs: length of the whole run; -1 or None where max_steps or max_time ends it.
-        min_epochs: for which it goes on, whatever a callback wishes.
+        min_epochs: that run even if a callback asks to stop.
         max_steps: optimizer steps after which it ends.
-        min_steps: for which it goes on, whatever a callback wishes.
+        min_steps: that run even if a callback asks to stop.
         max_time: after which it ends, such as "00:12:00:00" (days, hours, minutes, seconds) or {hours: 12}.
-        fast_dev_run: so many batches of everything and no more, to try the code; true is one.
-        limit_train_batches: of an epoch: so many, or this share of them.
-        limit_val_batches: of a validation: so many, or this share of them.
-        limit_test_batches: of a test: so many, or this share of them.
-        limit_predict_batches: of a prediction: so many, or this share of them.
-        overfit_batches: train and validate on so many, or this share.
-        val_check_interval: validate after so many batches, this share of an epoch, or a time as in max_time.
-        check_val_every_n_epoch: validate once in so many epochs; None counts batches over epochs.
+        fast_dev_run: number of batches of everything, to try the code; true is one.
+        limit_train_batches: of an epoch: a number, or a share of them.
+        limit_val_batches: of a validation: a number, or a share of them.
+        limit_test_batches: of a test: a number, or a share of them.
+        limit_predict_batches: of a prediction: a number, or a share of them.
+        overfit_batches: train and validate on this number or share of batches.
+        val_check_interval: validate after this number of batches, this share of an epoch, or a time as in max_time.
+        check_val_every_n_epoch: validate once every N epochs; None counts batches over epochs.
         num_sanity_val_steps: batches that are validated before the training.
         log_every_n_steps: how often loggers get what the module logs.
         accumulate_grad_batches: batches for one optimizer step.
@@ -196,27 +196,27 @@ class LightningFit(PlacedJob):
 
     Args:
         module: builds the LightningModule; called once, with the initial weights a function of the run's seed.
-        data: builds the LightningDataModule; None where the module has loaders of its own.
+        data: builds the LightningDataModule; None where the module has its own loaders.
         start_from: weights to begin with, as the path of a checkpoint or as `StartWeights`; None takes those that the
             module has from the seed.
-        trainer: arguments of the Trainer; devices, strategy, folders and checkpoints are said here.
+        trainer: arguments of the Trainer; devices, strategy, folders and checkpoints are set here.
         accelerator: what computes; auto takes a GPU where there is one.
         devices: how many of each machine, or which GPUs by number; auto and -1 take all GPUs, or one CPU process.
             `nemo-vfm run` starts a process for each.
         num_nodes: how many machines.
         strategy: how devices share the work: a name that Lightning knows, or a component.
         callbacks: build callbacks of Lightning's, by name, in order.
-        loggers: where metrics go besides metrics.jsonl, by name: ours, or Lightning's.
+        loggers: where metrics go in addition to metrics.jsonl, by name: ours, or Lightning's.
         every_steps: optimizer steps between checkpoints; there is always one at the end of an epoch.
         keep_last: how many of the newest stay on disk.
         keep_best: the metric by which one more stays, which `checkpoints/best.ckpt` leads to; None keeps none.
         optimizer: builds the one that is used instead of the module's own; None leaves it to the module.
-        lr_scheduler: builds the schedule of that optimizer, which goes on with each epoch; where it has a `monitor`, by
-            that metric. None keeps the learning rate.
+        lr_scheduler: builds the schedule of that optimizer, which advances with each epoch; where it has a `monitor`,
+            by that metric. None keeps the learning rate.
         initial_seed: what the module and its data are made from, as Lightning's `seed_everything` would do it; None
             takes a number that follows from the seed.
         on_nan: what becomes of a run whose loss is NaN or infinite in eight batches in a row: it ends as failed, or
-            goes on. Either way it says since which step.
+            continues. Either way a message names the first such step.
     """
 
     def __init__(
@@ -247,7 +247,7 @@ class LightningFit(PlacedJob):
         self.on_nan: Literal["stop", "continue"] = on_nan
 
     def run(self, run: Run) -> Outcome:
-        """Train; go on from the newest checkpoint where the folder has one."""
+        """Train; resume from the newest checkpoint where the folder has one."""
         from nemo_vfm.train.lightning.fit import train
 
         with alone() if self.num_ranks() == 1 else nullcontext():

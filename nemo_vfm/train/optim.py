@@ -66,7 +66,7 @@ class WarmupCosine:
 
 
 class Straight:
-    """A straight line over the run: the last part of a training, or a phase with a slope of its own.
+    """A straight line over the run: the last part of a training, or a phase with its own slope.
 
     Args:
         begin: the rate at the first step, as a fraction of the recipe's learning rate.

@@ -26,8 +26,8 @@ class Phase:
         batch_size: samples of a global batch; None keeps the data's.
         blend: weights of the data's sources, by name; None keeps the data's.
         parallel: which devices share the work; None keeps the training's.
-        schedule: moves the learning rate from this phase's first step to its last; None goes on with the training's
-            schedule, whose length is that of all phases without one of their own.
+        schedule: moves the learning rate from this phase's first step to its last; None uses the training's
+            schedule, which spans all phases that have none.
     """
 
     duration: Duration
@@ -142,7 +142,7 @@ class InPhases:
 
 
 def data_of(data: TrainingData, ahead: Sequence[Stretch], here: Stretch, seed: int) -> TrainingData:
-    """The data of one phase: it goes on in each source where the phases before have stopped."""
+    """The data of one phase: it continues in each source where the phases before stopped."""
     alike = all(one.phase.batch_size is None and one.phase.blend is None for one in ahead)
     if alike or not isinstance(data, ResumablePhases):
         return data

@@ -49,7 +49,7 @@ class Skip:
         return {"samples": sorted(self.samples), "steps": sorted(self.steps)}
 
     def differs_from(self, before: Json, step: int) -> str | None:
-        """Why weights of `step` steps, trained under what a checkpoint remembers, are not those of this one; or None.
+        """How a checkpoint's `skip` differs from this one up to step `step`; None if the weights would be the same.
 
         Samples that were or are left out may have come in any step before.
         """

@@ -51,7 +51,7 @@ class TrainState:
         total_steps: where the run ends; None when it ends by the clock.
         limit_s: seconds of training after which it ends; None when it ends by steps.
         elapsed_s: seconds of training so far, earlier parts of a resumed run included.
-        metrics: what the present step has to say; the next one begins it anew.
+        metrics: metrics of the current step; the next one clears them.
         origin: names this run in its checkpoints, over all resumes.
         started_from: where its first weights came from; None where they were drawn.
         plan: which devices share the work.
@@ -115,7 +115,7 @@ class TrainState:
         self.metrics = {"skipped": 1.0}
 
     def _agree(self) -> None:
-        """What each rank would know otherwise, and acts on: the time, and who was asked to end."""
+        """Synchronise elapsed time and stop requests across ranks."""
         elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
         self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0
@@ -185,7 +185,7 @@ class TrainState:
         self.origin, self.started_from = saved.run or self.origin, saved.state.get("started_from")
 
     def due(self, every_steps: int) -> bool:
-        """Whether something that happens every so many steps, and at the end, is due now."""
+        """Whether something that happens every N steps, and at the end, is due now."""
         return self.step % every_steps == 0 or self.finished or self.ended_early
 
 
@@ -195,6 +195,6 @@ def _state_of(name: str, callback: Stateful) -> Json:
     try:
         json.dumps(state)
     except (TypeError, ValueError):
-        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will begin it anew")
+        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will reset it")
         return None
     return state

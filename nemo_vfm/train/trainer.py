@@ -153,8 +153,8 @@ def _as_lightnings(name: str, callback: object) -> LightningCallback:
     if isinstance(callback, LightningCallback):
         return callback
     if not isinstance(callback, Callback):
-        raise UserError(f"callbacks.{name}: {kind} has no on_step and is no lightning.pytorch.Callback; derive it from "
-                        f"that class (pytorch_lightning's is another one)")  # fmt: skip
+        raise UserError(f"callbacks.{name}: {kind} has no on_step and is not a lightning.pytorch.Callback; derive it "
+                        f"from that class (pytorch_lightning's is another one)")  # fmt: skip
     return Adapter(callback)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Starts a new model from another run's weights; the optimizer, the step and the order of samples begin anew."""
+"""Starts a new model from another run's weights; the optimizer, the step and the order of samples restart."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from nemo_vfm.parallel.tables.grown_tables import grown_tables, take_table_state
 
 
 class WarmStart:
-    """Begins with the weights of another run. A run that has a checkpoint of its own goes on from that instead.
+    """Starts from the weights of another run. A run that has its own checkpoint resumes from that instead.
 
     An embedding table may have more rows than there: the old ones are taken, and the new ones begin as the seed says.
     The optimizer state of rows that are taken is taken, too, where the table's optimizer is the same.

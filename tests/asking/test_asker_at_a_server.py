@@ -86,7 +86,7 @@ def test_a_service_that_is_not_there_is_waited_for_and_then_ends_the_run(server,
     gone = server.url.replace(server.url.rpartition(":")[2], "1/v1")
     endpoint = Endpoint(url=gone, permissions=allowed(gone))
     chat = Chat(endpoint=endpoint, model="tiny", max_tokens=9)
-    with pytest.raises(UserError, match=rf"nobody has listened .* {re.escape(gone)} cannot be reached.* Start the"):
+    with pytest.raises(UserError, match=rf"nothing has listened .* {re.escape(gone)} cannot be reached.* Start the"):
         ask(Asker(chat=chat, pace=Pace(patience_s=0.05, max_wait_s=0.02)))
 
 

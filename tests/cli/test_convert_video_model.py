@@ -173,7 +173,7 @@ def test_a_run_goes_out_with_its_averaged_weights_in_the_dtype_that_is_asked_for
     (("theirs", "out", "--to", "diffusers", "--most-tokens", "3"), "--most-tokens needs --to transformers"),
     (("ours", "out", "--to", "diffusers", "--replaces", "transformer"), "a network of a pipeline; give --pipeline DIR"),
     (("theirs", "out", "--dtype", "bf16"), "--dtype needs --to transformers or --to diffusers"),
-    (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is no pipeline's folder"),
+    (("ours", "out", "--to", "diffusers", "--pipeline", "ours"), "ours is not a pipeline's folder"),
     (("gpt", "out", "--to", "diffusers"), "is a nemo_vfm.models.gpt.GPT; only "),
 ])  # fmt: skip
 def test_what_cannot_be_meant_is_a_sentence_and_leaves_nothing(kitchen, capfd, words, said) -> None:

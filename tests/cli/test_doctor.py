@@ -269,7 +269,7 @@ def test_nemo_is_never_to_be_installed_beside_us(tmp_path, monkeypatch):
         machine_facts, "extras", lambda: [("nemo", "nemo-toolkit is not installed"), ("wandb", "absent")]
     )
     hints = {found.name: found.hint for found in examine(tmp_path, lambda _: Answer("ok", "asked nothing"))}
-    assert "environment of its own" in hints["nemo"] and "pip" not in hints["nemo"]
+    assert "separate environment" in hints["nemo"] and "pip" not in hints["nemo"]
     assert hints["wandb"].startswith("pip install ") and hints["wandb"].endswith(" 'nemo_vfm[wandb]'")
 
 

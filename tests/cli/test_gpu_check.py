@@ -240,7 +240,7 @@ def test_of_cached_latents_only_what_is_still_used_is_held(changes, expected, tm
 
 def test_a_value_that_decides_the_size_must_be_given_first(kitchen, capsys):
     assert kitchen.main("check", "--gpus", "2", SMALL, "model.width=???") == 0
-    assert "nothing can be said before you give" in capsys.readouterr().out
+    assert "it cannot be checked before you give" in capsys.readouterr().out
 
 
 def test_nothing_is_planned_for_a_recipe_that_is_wrong(kitchen, capsys):

@@ -95,7 +95,7 @@ def test_a_migrated_recipe_checks_and_says_every_value_that_was_left_behind(kitc
     kitchen.write("theirs.yaml", foreign.ALL[name])
     assert kitchen.main("migrate", "theirs.yaml") == 0
     told, text = capsys.readouterr().out, (kitchen.folder / "recipes/theirs.yaml").read_text()
-    assert "checks" in told
+    assert "passes the check" in told
     for entry in migrate(foreign.ALL[name], name).of("left"):
         assert f"{entry.key.line}: {entry.key.path} = " in text
         assert f"{entry.key.path}: " in told
@@ -729,7 +729,7 @@ def test_what_makes_it_another_training_is_said_before_all_else(kitchen, capsys,
     assert kitchen.main("migrate", "theirs.yaml", "-o", "ours.yaml") == 0
     told, head = capsys.readouterr().out, (kitchen.folder / "ours.yaml").read_text().partition("defaults:")[0]
     assert told.split("\n\n")[1].startswith("Another training than the original\n")
-    assert "is another training" in told.rpartition("\n\n")[2] and "Another training than the original" in head
+    assert "trains something else" in told.rpartition("\n\n")[2] and "Another training than the original" in head
 
 
 def test_the_same_training_is_called_no_other_one():

@@ -37,7 +37,7 @@ def test_transformer_engine_comes_by_its_extra_and_is_built_against_the_torch_th
 
 def test_nemo_is_never_in_the_line_of_the_environment_one_works_in():
     line = install_line(["nemo.collections", "wandb"])
-    assert "'nemo_vfm[wandb]'; nemo in an environment of its own" in line
+    assert "'nemo_vfm[wandb]'; nemo in a separate environment" in line
     assert "pip" not in install_line(["nemo"])
 
 

@@ -212,7 +212,7 @@ def test_another_stage_setting_measures_again(films, done, tmp_path):
 
 def test_nothing_kept_is_an_error_that_counts_the_reasons_and_still_writes_the_ledger(films, tmp_path):
     rules = {"too_dark": Rule(score="luma_mean", below=300.0)}
-    with pytest.raises(NothingKept, match=r"not one of 11 clips .* 11 by too_dark") as caught:
+    with pytest.raises(NothingKept, match=r"none of the 11 clips .* 11 by too_dark") as caught:
         job(films, rules=rules).run(Run(tmp_path))
     assert caught.value.exit_code == 3
     assert json.loads((tmp_path / "ledger.json").read_text())["clips"]["kept"] == 0

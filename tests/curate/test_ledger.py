@@ -68,7 +68,7 @@ def test_a_ledger_that_does_not_add_up_is_refused():
         ([record(1, "static"), record(1, "black")], ("dropped", "no_clip_kept")),
         ([record(1, "static"), record(1, None, "it broke")], ("dropped", "static")),
         ([record(1, None, "it broke")], ("failed", "it broke")),
-        ([], ("failed", "not one frame could be decoded")),
+        ([], ("failed", "none of its frames could be decoded")),
     ],
 )
 def test_the_fate_of_a_file_follows_from_its_clips(clips, fate):

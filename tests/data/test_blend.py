@@ -134,7 +134,7 @@ def test_validation_covers_every_source_and_never_what_is_trained_on(folders: di
 
 
 def test_a_source_with_workers_of_its_own_is_refused(folders: dict[str, Path]) -> None:
-    with pytest.raises(ValueError, match="set num_workers on the blend"):
+    with pytest.raises(ValueError, match="sets num_workers; set it on the blend"):
         Blend(sources={"films": Source(ShardData(shards=folders["films"], batch_size=2, num_workers=1))})
 
 

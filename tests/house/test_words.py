@@ -1,13 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that our code uses no print, pickle, eval, shells and their like."""
+"""Tests that our code uses no print, pickle, eval, shells and their like, and our prose no American spellings."""
 
 import ast
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.repository import CODE, ROOT, dotted, imports, python_files, tree, where
+from tests.support.repository import CODE, ROOT, dotted, imports, python_files, tree, where, yaml_files
 
 #: What may not be imported, and why.
 BANNED_MODULES = {
@@ -128,3 +130,54 @@ def test_banned_modules_are_not_imported():
 )
 def test_the_search_sees_each_kind_of_banned_word(line):
     assert list(findings(ast.parse(line)))
+
+
+#: American spellings. Tokenizer, tokenize and optimizer are the field's names and have no other spelling here.
+AMERICAN = re.compile(
+    r"(?!(?:over|re|un|cap|item)?siz|prize|seize|(?:de)?tokeniz|optimizers?$|authorization$)\w+iz(?:e[ds]?|ing|ers?|ations?|able)$|\w*(?:color|behavior|neighbor)"
+    r"|(?:un)?favor|flavor|honor|labor(?:s|ed)?$|(?:re|off-?)?center|gray|artifact|catalog(?!u)|(?:re)?analyz|(?:un)?initializ"
+    r"|defense|judgment|fulfill(?:s|ment)?$|(?:cancel|label|model|travel|signal|level|total)(?:ed|ing)$|licenses?$"
+)
+#: Code and addresses in a text, which are not prose: fences, names in backticks, targets of links, tags, arguments.
+QUOTED = re.compile(r"```.*?```|``.*?``|`[^`]*`|\]\([^)]*\)|<[^>]*>|^ +\w+: ", re.DOTALL | re.MULTILINE)
+#: A word of prose; one with a sign or a capital inside, such as `a_b`, `a=b` or `aB`, is a name.
+WORD = re.compile(r"(?<![\w./=-])[A-Za-z][a-z-]+(?![\w=/(]|\.\w)")
+
+
+def american(text: str) -> Iterator[tuple[int, str]]:
+    """(line, word) of each American spelling in a text."""
+    text = QUOTED.sub(lambda quoted: "|" + "\n" * quoted[0].count("\n"), text)
+    for word in WORD.finditer(text):
+        if AMERICAN.match(word[0].lower()):
+            yield text.count("\n", 0, word.start()), word[0]
+
+
+def prose() -> Iterator[tuple[Path, int, str]]:
+    """(file, line, text) of pages, of comments in recipes and ingredients, and of docstrings and messages."""
+    for path in (*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")):
+        yield path, 1, path.read_text(encoding="utf-8")
+    for path in (*yaml_files("conf"), *yaml_files("recipes")):
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if (comment := re.search(r"(?:^|\s)#(?! SPDX)(.*)", line)) is not None:
+                yield path, number, comment[1]
+    for path in python_files(*CODE):
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.count(" ") > 2:
+                yield path, node.lineno, node.value
+
+
+def test_prose_is_spelled_as_in_britain():
+    found = [
+        f"{path.relative_to(ROOT)}:{line + down} {word}"
+        for path, line, text in prose()
+        for down, word in american(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_search_sees_american_words_in_prose_alone():
+    seen = [word for _, word in american("Colors of neighbors, normalized; it optimizes, was canceled.")]
+    assert seen == ["Colors", "neighbors", "normalized", "optimizes", "canceled"]
+    assert not list(
+        american("`color`, [colours](color.md), color_range, ColorLayout, resized, the optimizer's tokenizer")
+    )

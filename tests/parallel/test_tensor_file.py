@@ -65,7 +65,7 @@ HOSTILE: dict[str, tuple[bytes, str]] = {
     "no UTF-8": (packed(b'{"\xff": 1}'), "not a readable"),
     "deep": (packed(b"[" * 200_000), "not a readable"),
     "a number of 5,000 digits": (packed(b'{"a": ' + b"9" * 5000 + b"}"), "not a readable"),
-    "metadata that is no text": (packed(GOOD | {"__metadata__": {"a": 1}}), "__metadata__"),
+    "metadata that is not text": (packed(GOOD | {"__metadata__": {"a": 1}}), "__metadata__"),
     "metadata that is a list": (packed(GOOD | {"__metadata__": [1]}), "__metadata__"),
     "overlap": (packed(changed("b", data_offsets=[16, 32])), "overlap"),
     "the same place twice": (packed(GOOD | {"d": GOOD["b"]}), "overlap"),

@@ -252,8 +252,18 @@ def image_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 IMAGE, GIVEN = ["task.pipeline=wan21_i2v"], "callbacks.preview.given=[a.jpg]"
 WITHOUT_IMAGE = [
-    ("full", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
-    ("lora", [*IMAGE, "data.path=a"], "callbacks.preview", "this network begins with an image, and none is given"),
+    (
+        "full",
+        [*IMAGE, "data.path=a"],
+        "callbacks.preview",
+        "this network begins with an image, and the samples have none",
+    ),
+    (
+        "lora",
+        [*IMAGE, "data.path=a"],
+        "callbacks.preview",
+        "this network begins with an image, and the samples have none",
+    ),
     ("sample_pretrained", ["pipeline=wan21_i2v"], "prompts", "set prompts.given to an image"),
     (
         "sample_pretrained",

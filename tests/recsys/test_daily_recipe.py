@@ -114,7 +114,7 @@ def test_the_counts_of_old_and_new_ids_and_rows_are_said(days: Days):
         assert f"{feature}: {known:,} known ids, {all_of - known:,} new ones behind them" in days.said
         assert 0.1 < (all_of - known) / known < 0.4
         old, now = (len(days.saved(day).groups["model"][f"tables.{feature}.weight"]) for day in (1, 2))
-        assert f"tables.{feature}: {old:,} rows go on, {now - old:,} new ones begin" in days.said
+        assert f"tables.{feature}: {old:,} rows continue, {now - old:,} are new" in days.said
 
 
 def test_on_day_3_the_model_of_both_days_ranks_better_than_that_of_day_1_and_nearly_as_the_teacher(days: Days):

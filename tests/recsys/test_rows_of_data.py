@@ -105,7 +105,7 @@ def test_check_and_plan_know_the_tables_once_they_are_written_and_say_so_before(
     waits = "rows is auto, so the data gives them, and there is no feature table in"
     assert main(["check", *words, "--gpus", "1"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert f"step train: nothing can be said yet: {waits}" in said
+    assert f"step train: it cannot be checked yet: {waits}" in said
     assert f"steps.train.model is not checked: {waits}" in said and said.endswith(": ok")
     assert main(["plan", *words, "--gpus", "1"]) == 2 and waits in " ".join(capsys.readouterr().err.split())
     source = ParquetLog(paths=[tmp_path / "log.parquet"], session=None, time=None, labels=["click"], features=["user"])

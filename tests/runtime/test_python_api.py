@@ -153,7 +153,7 @@ def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
     outcome = run(cfg, trust=["tests.support"])
     assert outcome.figures and len({file.name[0] for file in Path(f"{tmp_path / 'run'}-notes").iterdir()}) == 2
     cfg.optimizer.lr = 0.5
-    with pytest.raises(UserError, match="they have said why above"):
+    with pytest.raises(UserError, match="they gave the reason above"):
         run(cfg, trust=["tests.support"])
 
 

@@ -163,7 +163,7 @@ ASSISTANT = CONVERSATIONS[0]
         (
             {"messages": ASSISTANT, "truncate_prompt_tokens": 5},
             "truncate_prompt_tokens",
-            "no field that this server knows",
+            "not a field that this server knows",
         ),
     ],
     ids=range(15),
@@ -267,7 +267,7 @@ def test_a_pipeline_asks_the_server_and_the_model_in_this_process_alike(
 
 
 def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any], model: tuple[Path, Any]) -> None:
-    with pytest.raises(UserError, match="is no reward model"):
+    with pytest.raises(UserError, match="is not a reward model"):
         LocalReward(model=lambda: served_folder(folder=folder[0], precision="fp32")).ready()
     with pytest.raises(UserError, match="writes no text"):
         LocalChat(model=lambda: served_reward(folder=model[0], precision="fp32")).ready()
@@ -319,7 +319,7 @@ def test_the_command_serves_a_reward_model_and_tells_its_key_to_nobody(model: tu
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [(["--attributes", "a,b"], "is no reward model"), (["--score-weights", "a=1"], "is no reward model"),
+    [(["--attributes", "a,b"], "is not a reward model"), (["--score-weights", "a=1"], "is not a reward model"),
      (["--score-weights", "a"], "is not NAME=NUMBER"), (["--score-weights", "a=1,a=2"], "two weights")],
     ids=str,
 )  # fmt: skip

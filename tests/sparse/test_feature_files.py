@@ -60,7 +60,7 @@ DAMAGED = {
     "the inverse of sample 2 is 2": {"user/inverse": torch.tensor([0, 1, 2])},
     "item: row 1 has length -2": {"plain/item/lengths": torch.tensor([1, -2, 5])},
     "history: the lengths of 2 rows add up to 5": {"user/history/lengths": torch.tensor([2, 3])},
-    "holds plain/item/colour, which is no part": {"plain/item/colour": torch.tensor([1])},
+    "holds plain/item/colour, which is not a part": {"plain/item/colour": torch.tensor([1])},
     "a group of 1 samples has no features": {"new/inverse": torch.tensor([0])},
 }
 

@@ -50,7 +50,7 @@ COMMON = {
         "a word that is not allowed": Wrong(W + "stage: {_target_: '@.Scale', by: 2, mode: exat}"),
         "none of several kinds": Wrong(W + "either: 1.5"),
         "a key that is not allowed": Wrong(T + "by_side: {lfet: 1}"),
-        "a key that is no number": Wrong(T + "by_number: {one: 1.5}"),
+        "a key that is not a number": Wrong(T + "by_number: {one: 1.5}"),
         "a number that is a key twice": Wrong(T + "by_number: {1: 0.5, '+1': 2}"),
         "too few values": Wrong(T + "several: [1]"),
         "a duration without its unit": Wrong(W + "duration: 400"),
@@ -143,7 +143,7 @@ RARE = {
         "a text that becomes a reference": Wrong(W + "name: '${names.0}{count}'\nnames: [$]"),
         "a value that cannot be written": Wrong("_target_: '@.Unwritable'\ncode: x"),
         "a seed below zero": Wrong(W + "seed: -1"),
-        "a seed that is no number": Wrong(W + "seed: one"),
+        "a seed that is not a number": Wrong(W + "seed: one"),
         "a folder in nobody's home": Wrong(W + "run_dir: ~nobody-of-that-name/out"),
         "a folder that is a secret": Wrong(W + "run_dir: runs/${env:PARTS_KEY}",
                                            variables={"PARTS_KEY": "hunter22-abcdef"}),
@@ -152,7 +152,7 @@ RARE = {
         "too many by position": Wrong(W + "later: {_target_: '@.Shift'}".replace("Shift", "double")),
     },
     "Components": {
-        "a name that is no name": Wrong(W + "stage: {_target_: [a]}"),
+        "a name that is not a name": Wrong(W + "stage: {_target_: [a]}"),
         "a name from the environment": Wrong(W + "stage: {_target_: '${env:PARTS_CLASS}'}",
                                              variables={"PARTS_CLASS": "x"}),
         "a component where anything goes": Wrong(W + "loose: {_target_: '@.Loose', value: {_target_: "
@@ -209,7 +209,7 @@ RARE = {
         "a key without a space behind its colon": Wrong(W + "size: {width:3}"),
         "a number that is too long": Wrong(W + "count: " + "9" * 41),
         "half a character": Wrong(W + 'name: "\\0"'),
-        "a key that is no text": Wrong(W + "[a]: 1"),
+        "a key that is not text": Wrong(W + "[a]: 1"),
         "an alias of nothing": Wrong(W + "name: *other"),
     },
     "Limits": {

@@ -80,7 +80,7 @@ def test_a_parquet_file_that_breaks_off_is_a_sentence_and_a_gzip_gives_what_came
     pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "whole")
     for name, content in (("a.parquet", (tmp_path / "whole").read_bytes()), ("a.jsonl.gz", gzip.compress(MANY))):
         (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"a\.parquet is no Parquet file that can be read"):
+    with pytest.raises(DataError, match=r"a\.parquet is not a Parquet file that can be read"):
         read(tmp_path / "a.parquet")
     texts, skipped = read(tmp_path / "a.jsonl.gz")
     assert texts and texts == (TEXTS * 5000)[: len(texts)] and skipped == {"damaged from here on: EOFError": 1}

@@ -69,7 +69,7 @@ class Schemas:
         root = [_when(name, {"if": {"required": ["defaults"]},
                              "then": self._root(name, complete=False),
                              "else": self._root(name, complete=True)}) for name in jobs]  # fmt: skip
-        target = {"description": "the job that this recipe is", "enum": jobs}
+        target = {"description": "the job of this recipe", "enum": jobs}
         return self._document("A recipe of nemo_vfm", {
             "type": "object", "properties": {TARGET: target, "defaults": {"$ref": "#/$defs/defaults"}}, "allOf": root,
             "anyOf": [{"required": [TARGET]}, {"required": ["defaults"], "properties": {
@@ -108,7 +108,7 @@ class Schemas:
         return {
             "defaults": {"$ref": "#/$defs/defaults"},
             "run_dir": _valued("the run folder; runs/<name of the recipe> if left out", [{"type": "string"}]),
-            "seed": _valued("the root of all randomness", [*_VALUES[int], self._later()], 0),
+            "seed": _valued("the seed of all random numbers", [*_VALUES[int], self._later()], 0),
         }
 
     def _defaults(self) -> Json:

@@ -104,7 +104,7 @@ def _part(source: Path, given: "ForeignTensors", target: Path) -> str:
         "source": {"name": source.name, "format": given.format, "sha256": sha256_file(source)},
         "model_sha256": digest["sha256"], "not_carried_over": others,
     })  # fmt: skip
-    use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with a tokenizer of its own"
+    use = "task.codec.folder" if part.file != MODEL else "task.text_encoder.folder, with its own tokenizer"
     numbers = sum(math.prod(tensors.get_slice(name).get_shape()) for name in names)
     return f"{part.what}, for {use}: {_told(len(names), numbers, others)}"
 
@@ -163,7 +163,7 @@ def _file(source: Path, target: Path, key: str | None, leave_out: bool) -> str:
         digest = write(target / MODEL, pack(found.weights, {}))
         write_json(target / CONFIG, config)
     except (KeyError, ValueError) as error:  # a dtype it does not know, half a character in a name, NaN in a setting
-        raise DataError(f"safetensors and JSON cannot hold what is in it ({error})") from error
+        raise DataError(f"safetensors and JSON cannot hold its content ({error})") from error
     write_json(target / ABOUT, _about(found, source, digest["sha256"]))
     return _told(len(found.weights), sum(tensor.numel() for tensor in found.weights.values()), found.others)
 

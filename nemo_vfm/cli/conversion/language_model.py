@@ -211,7 +211,7 @@ def _tokenizer_copied(source: Path, target: Path) -> str:
     from nemo_vfm.data.tokenizers.folder_tokenizer import MODELS, files_of
 
     if not any((source / name).is_file() for name in MODELS):
-        return "; no tokenizer lies beside it"
+        return "; there is no tokenizer beside it"
     target.mkdir(parents=True, exist_ok=True)
     models = [source / name for name in MODELS if (source / name).is_file()]
     beside = [source / name for name in _BESIDE if (source / name).is_file()]

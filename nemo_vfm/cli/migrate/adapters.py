@@ -110,7 +110,7 @@ def _tell(draft: Draft) -> None:
         if draft.whole(fact) if fact == "lora_rank" else draft.number(fact):
             draft.agree(fact, f"adapters.targets.*.{argument}")
         else:
-            draft.leave(fact, f"it is no number above zero; {_DEFAULTS[fact]} stands, as there")
+            draft.leave(fact, f"it is not a number above zero; {_DEFAULTS[fact]} stands, as there")
     draft.agree("lora", "adapters")
     for fact in ("lora_targets", "lora_excluded", "lora_all"):
         draft.agree(fact, "adapters.targets.*.modules", "our names for these linears")

@@ -18,10 +18,10 @@ ACCUMULATION = "the number of microbatches follows from the batch size and the m
 ADAPTER = "an option of their adapters; `nemo-vfm explain LowRankAdapter` shows those of ours"
 QUANTISED = "frozen weights under adapters are not quantised"
 PACKED = "to pack samples of any shapes, wrap data in PackedLatents (docs/how-to/video/loading.md)"
-FORMAT = "whether sequences are packed is said by the data: PackedLatents (docs/how-to/video/loading.md)"
+FORMAT = "the data decides whether sequences are packed: PackedLatents (docs/how-to/video/loading.md)"
 TASK = "the task prepares the inputs of each network; there is nothing to choose"
 METRICS = "the metrics of every step are always written"
-SAMPLING = "this is about sampling, which is a recipe of its own: recipes/diffusion/sample.yaml"
+SAMPLING = "this is about sampling, which is a separate recipe: recipes/diffusion/sample.yaml"
 RUN_FOLDER = "a run keeps everything in its folder, runs/<recipe>; run_dir=DIR for another"
 NO_RESTORE = ("start_from takes runs of ours and folders of transformers and diffusers; `nemo-vfm convert` reads other "
               "files")  # fmt: skip
@@ -165,7 +165,7 @@ AUTOMODEL = Format(
         "checkpoint.**": CHECKPOINTS,
         "step_scheduler.log_remote_every_steps": METRICS,
         "step_scheduler.log_every": METRICS,
-        "step_scheduler.save_checkpoint_every_epoch": "checkpoints come every so many steps, and at the end",
+        "step_scheduler.save_checkpoint_every_epoch": "checkpoints are written every N steps, and at the end",
         "step_scheduler.gc_every_steps": KERNELS,
         "flow_matching.log_interval": METRICS,
         "flow_matching.summary_log_interval": METRICS,

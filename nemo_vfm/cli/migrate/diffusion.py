@@ -201,9 +201,9 @@ def _text_dropout(draft: Draft, published: str) -> None:
     if isinstance(dropout, int | float) and not isinstance(dropout, bool) and 0 <= dropout <= 1:
         draft.carry("text_dropout", "task.text_dropout", float(dropout))
     else:
-        draft.leave("text_dropout", "it is no share between 0 and 1")
+        draft.leave("text_dropout", "it is not a share between 0 and 1")
         if published:
-            draft.put("task.text_dropout", 0.0, "none where nothing is said, as their adapter `simple`")
+            draft.put("task.text_dropout", 0.0, "none by default, as their adapter `simple`")
 
 
 def _text_encoder(draft: Draft) -> None:

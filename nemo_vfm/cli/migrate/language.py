@@ -149,9 +149,7 @@ def _blocks(draft: Draft) -> None:
         draft.carry("activation", "model.activation", kind)
         draft.agree("gated", "model.activation")
     else:
-        _stand_in(
-            draft, "activation", "gelu", "gelu where nothing is said, as theirs; swiglu and squared_relu are the others"
-        )
+        _stand_in(draft, "activation", "gelu", "gelu by default, as theirs; swiglu and squared_relu are the others")
         draft.leave("gated", "swiglu is gated, the others are not")
     for fact in ("bias", "qkv_bias", "qk_norm", "dropout"):
         _switch(draft, fact)
@@ -164,7 +162,7 @@ def _norm(draft: Draft) -> None:
     elif given_name == "layernorm":
         draft.change("norm", "model.norm", "layernorm1p", "the same function, whose scale is kept less 1")
     else:
-        _stand_in(draft, "norm", "layernorm1p", "LayerNorm where nothing is said, as theirs; rmsnorm is the other")
+        _stand_in(draft, "norm", "layernorm1p", "LayerNorm by default, as theirs; rmsnorm is the other")
     eps = draft.number("norm_eps")
     if eps is not None and eps <= 1:
         draft.carry("norm_eps", "model.eps", float(eps))
@@ -199,7 +197,7 @@ def _positions(draft: Draft) -> None:
     if share is not None and share <= 1:
         _put_rope(draft, "rope_share", "share", share)
     else:
-        draft.leave("rope_share", "it is no share of a head, so all of it is rotated")
+        draft.leave("rope_share", "it is not a share of a head, so all of it is rotated")
     if theta is not None:
         _put_rope(draft, "theta", "theta", theta)
     else:

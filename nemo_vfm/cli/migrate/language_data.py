@@ -112,7 +112,7 @@ def _packing(draft: Draft) -> None:
         why = "whole documents, none of which sees another" if apart else "documents one after another"
         draft.agree("reset_mask", "data.packing", why)
     else:
-        draft.leave("reset_mask", "documents lie one after another where nothing is said")
+        draft.leave("reset_mask", "documents are concatenated by default")
 
 
 def _split(draft: Draft) -> None:
@@ -126,7 +126,7 @@ def _split(draft: Draft) -> None:
     else:
         if draft.number("val_every"):
             draft.put("data.val_fraction", 0.001, "held out for validation")
-        draft.leave("splits", "what is held out is a share of the documents: data.val_fraction")
+        draft.leave("splits", "the held-out part is a share of the documents: data.val_fraction")
 
 
 def _number(text: str) -> float | None:
@@ -146,4 +146,4 @@ def _tokenizer(draft: Draft) -> None:
     path = PurePosixPath(str(given))
     folder = str(path.parent if path.suffix in (".model", ".json") else path)
     draft.put("data.tokenizer._target_", "nemo_vfm.data.tokenizers.folder_tokenizer.FolderTokenizer")
-    draft.change("tokenizer", "data.tokenizer.folder", folder, "the folder that its files lie in")
+    draft.change("tokenizer", "data.tokenizer.folder", folder, "the folder that holds its files")

@@ -152,7 +152,7 @@ def _component(
     if found == name:
         draft.carry(key.path, address)
     elif found == "???":
-        draft.change(key.path, address, found, "its module is not said: give the dotted name")
+        draft.change(key.path, address, found, "its module is not named: give the dotted name")
     else:
         draft.change(key.path, address, found, "the same class by the name that recipes know")
     if len(kept) > 2 and found.startswith(("torch.optim.", "lightning.pytorch.cli.")):
@@ -205,7 +205,7 @@ def _seed(draft: Draft, key: Key) -> None:
         draft.carry(key.path, "seed")
         draft.put("initial_seed", key.value, "the weights that LightningCLI begins with")
     elif key.value is True:
-        draft.change(key.path, "seed", 0, "there any number, drawn anew each time; here one that stays")
+        draft.change(key.path, "seed", 0, "a new random number each time there, a fixed one here")
     else:
         draft.leave(key.path, "a run always has a seed")
 

@@ -16,12 +16,12 @@ from nemo_vfm.cli.migrate.automodel import (
 from nemo_vfm.cli.migrate.dfm_format import MEGATRON, MEMORY, OTHERS
 from nemo_vfm.cli.migrate.formats import Format
 
-UNET = "the model is a diffusion transformer here, with arguments of its own"
+UNET = "the model is a diffusion transformer here, with other arguments"
 COMPOSED = "Hydra takes it from another file: migrate the whole, which their script prints with --cfg job"
 SAMPLES = "a sample is what recipes/curation/encode.yaml or recipes/llm/tokenize.yaml wrote"
 DECODER = "our decoder has one form: `nemo-vfm explain GPT`"
 SCALING = "parameters are fp32 and the arithmetic follows precision, so losses are not scaled"
-TOKENS = "tokens lie in folders that recipes/llm/tokenize.yaml writes, in an order that follows from the seed"
+TOKENS = "tokens are in folders that recipes/llm/tokenize.yaml writes, in an order that follows from the seed"
 _KERNELS = (
     "persist_layer_norm",
     "grad_allreduce_chunk_size_mb",

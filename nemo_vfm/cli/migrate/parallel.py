@@ -82,7 +82,7 @@ def _put_data(draft: Draft, shares: dict[str, int], ranks: int) -> None:
     where = "parallel.shard" if shares["shard"] > 1 else "parallel.replicate"
     for fact in ("devices", "nodes", "data_ranks", "replicate", "strategy", "zero"):
         if ranks > 1 and draft.get(fact) not in (None, False):
-            draft.agree(fact, where, f"{ranks} groups of devices with samples of their own")
+            draft.agree(fact, where, f"{ranks} groups of devices, each with its own samples")
             draft.origins.setdefault(where, fact)
         else:
             draft.leave(fact, _FOLLOWS)

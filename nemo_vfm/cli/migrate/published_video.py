@@ -86,7 +86,7 @@ def _stage(draft: Draft, pipeline: str) -> str:
         draft.agree("boundary", "task.objective.drawn")
     else:
         boundary = _BOUNDARIES.get(pipeline)
-        draft.leave("boundary", "it is no number between 0 and 1; that of the published pipeline stands")
+        draft.leave("boundary", "it is not a number between 0 and 1; that of the published pipeline stands")
     ends = (boundary, 1.0) if stage == "high_noise" else (0.0, boundary)
     draft.put("task.objective.drawn", ends if boundary else "???", "the noise levels of this network")
     for fact in ("sigma_min", "sigma_max"):
@@ -116,7 +116,7 @@ def _frames(draft: Draft, pipeline: str) -> None:
         for address in [key for key in draft.values if key.startswith("task.frame_conditioning")]:
             del draft.values[address]
     if not isinstance(share, int | float) or isinstance(share, bool) or not 0 <= share <= 1:
-        draft.leave("image_share", "it is no share between 0 and 1")
+        draft.leave("image_share", "it is not a share between 0 and 1")
     elif takes:
         why = "the share of samples without given frames"
         draft.change("image_share", "task.frame_conditioning.none_given", round(1 - share, 6), why)

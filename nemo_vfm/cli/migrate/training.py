@@ -193,7 +193,7 @@ def _clipping(draft: Draft) -> None:
         draft.put("engine.clip_norm", None)
         draft.agree("clip", "engine.clip_norm", "write null for no clipping")
     else:
-        draft.leave("clip", "gradients are clipped to a norm of 1 where nothing is said")
+        draft.leave("clip", "gradients are clipped to a norm of 1 by default")
 
 
 def _compile(draft: Draft) -> None:
@@ -271,7 +271,7 @@ def _checkpoints(draft: Draft) -> None:
     if every := draft.whole("save_every"):
         draft.carry("save_every", "checkpoint.every_steps", every)
     else:
-        draft.leave("save_every", "checkpoints come every so many optimizer steps: checkpoint.every_steps")
+        draft.leave("save_every", "checkpoints are written every N optimizer steps: checkpoint.every_steps")
     keep = draft.get("keep")
     _best(draft)
     if "checkpoint.keep_best" in draft.values:
@@ -301,13 +301,13 @@ def _best(draft: Draft) -> None:
     else:
         draft.leave("monitor_mode", "it must be min or max")
     if "save_every" not in draft.facts:
-        draft.put("checkpoint.every_steps", every, "at each validation, as theirs where no interval is said")
+        draft.put("checkpoint.every_steps", every, "at each validation, as theirs by default")
 
 
 def _validation(draft: Draft) -> None:
     every = draft.get("val_every")
     if not isinstance(every, int) or isinstance(every, bool) or every < 1:  # 1.0 means once an epoch to Lightning
-        draft.leave("val_every", "held-out loss is measured every so many steps: validation.every_steps")
+        draft.leave("val_every", "held-out loss is measured every N steps: validation.every_steps")
         return
     draft.put("validation._target_", f"{_TRAIN}callbacks.validation.Validate")
     draft.carry("val_every", "validation.every_steps", every)

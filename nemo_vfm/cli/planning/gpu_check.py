@@ -67,7 +67,7 @@ def plan_sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> lis
 def waiting_sentence(missing: Sequence[Problem], num_gpus: int) -> str:
     """Why nothing can be said yet."""
     wanted = ", ".join(problem.path for problem in missing)
-    return f"{_gpus(num_gpus)}: nothing can be said before you give {wanted}"
+    return f"{_gpus(num_gpus)}: it cannot be checked before you give {wanted}"
 
 
 def _gpus(number: int) -> str:
@@ -86,7 +86,7 @@ def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -
     try:
         plan = job.plan_for(arguments.gpus)
     except RecipeError as error:  # of a model whose sizes an earlier step still has to write
-        yield f"nothing can be said yet: {error.problems[0].message}"
+        yield f"it cannot be checked yet: {error.problems[0].message}"
         return
     if plan.parameters:  # else a note says why they are not known
         yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"

@@ -80,7 +80,7 @@ def load_served(source: ServedSource) -> "ServedModel":
                              precision=source.precision, attributes=source.attributes,
                              weights=source.score_weights)  # fmt: skip
     if source.attributes is not None or source.score_weights is not None:
-        raise UserError(f"{source.folder} is no reward model (...ForSequenceClassification); --attributes and "
+        raise UserError(f"{source.folder} is not a reward model (...ForSequenceClassification); --attributes and "
                         "--score-weights are for those")  # fmt: skip
     if is_language_model(source.folder):
         return served_folder(folder=source.folder, name=source.name, tokenizer=source.tokenizer,

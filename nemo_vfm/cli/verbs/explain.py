@@ -164,5 +164,5 @@ def _default(argument: "Described") -> str:
     if isinstance(node, Map):
         return f"default {(node.target() or '{}').rpartition('.')[2]}"
     if node is None:
-        return "has a default of its own"
+        return "has its own default"
     return f"default {text_of(node.value) if isinstance(node, Scalar) else plain(node)}"

@@ -73,12 +73,10 @@ def _check(out: Path, trust: str, *, another: bool) -> int:
     missing = [problem.path for problem in problems if problem.kind == "missing"]
     errors = [one for one in problems if one.kind != "missing" and not (trust and " is not trusted" in one.message)]
     if errors:
-        sys.stdout.write(
-            f"{RecipeError(errors)}\n{out}: what was carried over does not fit as it is; change it there\n"
-        )
+        sys.stdout.write(f"{RecipeError(errors)}\n{out}: the migrated recipe is not valid yet; correct it there\n")
         return 2
     gaps = f" {', '.join(missing)} {'is' if len(missing) == 1 else 'are'} yours to give." if missing else ""
-    said = "checks, but is another training, as said on top" if another else "checks"
+    said = "passes the check" + (", but trains something else, as its header says" if another else "")
     sys.stdout.write(f"{out} {said}.{gaps}\n")
     if trust:
         sys.stdout.write(f"It names classes that run their own code. If you trust them: nemo-vfm check {out}{trust}\n")

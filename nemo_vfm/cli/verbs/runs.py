@@ -99,7 +99,7 @@ def _table(rows: Sequence[dict[str, str]], lines: Sequence[Line], width: int) ->
 
 
 def _fitted(wide: dict[str, int], width: int) -> dict[str, int]:
-    """The columns that a terminal has room for; long names get a line of their own before the last columns go."""
+    """The columns that a terminal has room for; long names get a separate line before the last columns go."""
     others = {name: wide[name] for name in wide if name != "run"}
     for name in _LEFT_OUT:
         if min(wide["run"], _NAME) + sum(size + 2 for size in others.values()) > width:

@@ -143,8 +143,8 @@ class EndpointChat(Chat):
         top_p: see the service.
         seed: of the service's draws.
         extra: further fields of the request.
-        batch: questions are written to files of OpenAI's batch API, which somebody sends off, where the job can do so.
-        permissions: given by whoever composes the recipe, never by a recipe.
+        batch: questions are written to files of OpenAI's batch API, for you to send, where the job can do so.
+        permissions: given by the program that composes the recipe, never by a recipe.
     """
 
     def __init__(

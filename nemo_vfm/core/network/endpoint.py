@@ -66,7 +66,7 @@ class EndpointDenied(UserError):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a service said.
+    """The HTTP response of a service.
 
     Args:
         body: the JSON of it.
@@ -91,7 +91,7 @@ class Endpoint:
             Addresses where clouds hand out credentials are refused all the same.
         timeout_s: seconds for one question, from looking up the name to the last byte.
         max_response_mb: a longer answer is cut off and refused, in 10^6 bytes.
-        permissions: given by whoever composes the recipe, never by a recipe.
+        permissions: given by the program that composes the recipe, never by a recipe.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Recognizes texts that look like keys: by the formats that services use, and by how random the letters are."""
+"""Recognises texts that look like keys: by the formats that services use, and by how random the letters are."""
 
 import re
 from itertools import pairwise

@@ -25,7 +25,7 @@ class Run:
     Args:
         folder: the run folder; it exists and is writable.
         settings: the composed recipe as plain values, without secrets; of a workflow's step, its own part.
-        seed: the root of all randomness.
+        seed: the seed of all random numbers.
         resume: True where the folder holds an unfinished run of this recipe.
         before: of a workflow's step, a hash of what its own recipe does not say: the seed, and the steps above it.
     """
@@ -62,7 +62,7 @@ class Job(Protocol):
     """The root of a recipe."""
 
     def run(self, run: Run) -> Outcome:
-        """Do the work inside `run.folder`; called again after a kill, go on where it stopped."""
+        """Do the work inside `run.folder`; called again after a kill, resume where it stopped."""
         ...
 
 
@@ -90,10 +90,10 @@ class WholeNodesJob(Protocol):
 
 @runtime_checkable
 class ElasticJob(Protocol):
-    """A job that works on another number of ranks as it goes on, and raises `NextPhase` where it changes."""
+    """A job whose number of ranks changes between phases, and that raises `NextPhase` where it changes."""
 
     def ranks_now(self, folder: Path) -> int:
-        """On how many it goes on with what its run folder holds."""
+        """The number of ranks needed to resume from the run folder."""
         ...
 
 
@@ -140,7 +140,7 @@ class ShardedJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DevicePlan:
-    """What a job would do with a number of GPUs; all that can be said without one.
+    """What a job would do with a number of GPUs, as far as is known without one.
 
     Args:
         num_used: how many of them would work.
@@ -157,7 +157,7 @@ class DevicePlan:
 
 @runtime_checkable
 class PlannableJob(Protocol):
-    """A job that can say what it would do with so many GPUs. One without this takes what it finds."""
+    """A job that can plan for a given number of GPUs. Any other job uses the GPUs that it finds."""
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
         """The plan; nothing of the machine is looked at."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Names what JSON holds before anybody has judged it; what has been judged has a type of its own."""
+"""Names the types of unchecked JSON; checked values have their own types."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ class ReadPosition(NamedTuple):
 
     Args:
         place: samples read since the start of training, epoch after epoch.
-        of: samples of its epoch; 0 where nobody knows.
+        of: samples of its epoch; 0 if unknown.
         order: a hash of which samples these are, and in which order they come.
     """
 
@@ -50,7 +50,7 @@ class ReadPosition(NamedTuple):
 
 @runtime_checkable
 class ResumableData(TrainingData, Protocol):
-    """Training data that goes on at the sample where it was left, also with other batches."""
+    """Training data that resumes at the exact sample, also with other batches."""
 
     def begins(self) -> int:
         """The number of its first global batch: 0, or what `starting` was given."""
@@ -79,7 +79,7 @@ class ResumableData(TrainingData, Protocol):
 
 @runtime_checkable
 class ResumablePhases(ResumableData, Protocol):
-    """Training data that goes on with other batches, or another blend of its sources, where it has been."""
+    """Training data that resumes at its position with other batches, or another blend of its sources."""
 
     def samples_per_batch(self) -> int:
         """Of a global batch; known from the recipe alone."""

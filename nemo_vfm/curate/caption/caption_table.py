@@ -16,7 +16,7 @@ class CaptionTable:
     """Takes captions from a CSV, JSON Lines or Parquet file, a row a video.
 
     A row's path is relative to `root`, or the file's name as the ledger has it: relative to the folder of the source.
-    The caption is said of every clip of the video. Of a table of spans, `source=table` reads captions itself.
+    The caption applies to every clip of the video. Of a table of spans, `source=table` reads captions itself.
 
     Args:
         path: the table; its ending says whether it is .csv, .jsonl or .parquet.

@@ -40,7 +40,7 @@ class EndpointCaptioner:
         send: `frames` sends JPEG pictures, which every endpoint with a vision model takes; `video` sends the window as
             an mp4, which vLLM takes and samples by itself.
         num_frames: pictures a window, spread evenly.
-        longest_px: larger pictures are made smaller, to so many pixels on the longer side.
+        longest_px: larger pictures are scaled down to this many pixels on the longer side.
         pace: how many questions are under way; the pictures of each are in memory.
         tries: attempts at a question on which the service fails.
         revision: what you know of the model's state, such as a hash of its weights; it belongs to what is kept.

@@ -19,7 +19,7 @@ class Sidecar:
     """Takes captions from a file beside the video.
 
     For `a/x.mp4` these are looked for, in this order: `x.mp4.json`, `x.json`, `x.mp4.txt`, `x.txt`, and the same with
-    `.text` and `.caption`. A text file's text, and a JSON file's `{"caption": text}`, is said of every clip of the
+    `.text` and `.caption`. A text file's text, and a JSON file's `{"caption": text}`, applies to every clip of the
     video. A JSON file may have a caption a shot instead: `{"captions": [{"first_frame": 0, "last_frame": 48,
     "caption": text}, ...]}` (last_frame exclusive); a clip takes the one it shares most frames with, the earlier where
     two share as many. A link is followed while it stays inside the source's folder.
@@ -60,7 +60,7 @@ def _read(path: Path) -> str | tuple[tuple[int, int, str], ...]:
 def _shots(content: Json) -> tuple[tuple[int, int, str], ...]:
     shots = content.get("captions", []) if isinstance(content, dict) else []
     if not isinstance(shots, list):
-        raise ValueError(f'its "captions" is no list but {str(shots)[:100]}')
+        raise ValueError(f'its "captions" is not a list but {str(shots)[:100]}')
     return tuple(_shot(shot) for shot in shots)
 
 

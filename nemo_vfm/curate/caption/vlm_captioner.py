@@ -30,7 +30,7 @@ class HuggingFaceCaptioner:
         folder: as `save_pretrained` writes it: config.json, safetensors, processor, chat template.
         prompt: what it is asked about the pictures.
         num_frames: pictures a window, spread evenly.
-        longest_px: larger pictures are made smaller first, to so many pixels on the longer side.
+        longest_px: larger pictures are first scaled down to this many pixels on the longer side.
         max_tokens: longest caption, in tokens; a longer one is cut and marked as truncated.
         batch_size: windows at once. The same clip may get slightly other words in other company, as sums are rounded
             otherwise; with 1 it cannot.

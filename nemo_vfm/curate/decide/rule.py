@@ -20,13 +20,13 @@ from nemo_vfm.curate.decide.score_table import Flags, Table
 class Rule:
     """Drops clips by their scores: either by one threshold, or by an expression (docs/how-to/video/decisions.md).
 
-    A clip without the score is dropped by `keep`, which keeps only what is certainly true, and by no other form. An
-    image has no scores of time and motion, so `keep` drops it only for what is certainly false.
+    A clip without the score is dropped by `keep` alone, which keeps only clips for which it is certainly true. An image
+    has no scores of time and motion, so `keep` drops it only if the expression is certainly false.
 
     Args:
         score: column of the table, compared with a threshold that is itself kept.
-        below: drop what is lower than this.
-        above: drop what is higher than this.
+        below: drop clips with a lower score.
+        above: drop clips with a higher score.
         keep: an expression; what it is not true of is dropped, such as `motion > 2 and camera != "static"`.
         drop: an expression; what it is true of is dropped.
     """
@@ -64,7 +64,7 @@ class Rule:
         return float(value)
 
     def expression(self) -> Truth:
-        """What is true of clips that are kept (`keep`), or else of those that are dropped."""
+        """The rule's condition: with `keep` it selects the clips to keep, otherwise the clips to drop."""
         if self.score is not None:
             op = "<" if self.below is not None else ">"
             return Compared(0, "<" if op == "<" else ">", Column(0, self.score), Number(0, self._threshold()))

@@ -93,7 +93,7 @@ class ExamineJob:
         return Item(request, megapixels(frames, info.width, info.height), file.found.here)
 
     def done(self, replies: Replies) -> "tuple[Replies | None, list[ExamineJob]]":
-        """The film's replies, once there are all; and what is to be done for want of them."""
+        """The video's replies once they are complete, and the jobs to run again for missing ones."""
         if self.stretch is None:
             return replies, []
         film = self.film

@@ -159,7 +159,7 @@ def examine_all(
 def _examined(
     jobs: Sequence[ExamineJob], steps: Sequence[Step], findings: Findings, hands: WorkContext
 ) -> list[ExamineJob]:
-    """Do them and keep what they find; what is left to do then of films that were examined in stretches."""
+    """Run the jobs and store their results; return the follow-up jobs of videos that were examined in segments."""
     items, left = [job.item() for job in jobs], []
     for number, replies in hands.work("split and score", sum(job.num_frames for job in jobs), steps, items):
         whole, more = jobs[number].done(replies)

@@ -37,7 +37,7 @@ class Ray:
         cpus_per_actor: cores each actor counts for, also a part of one.
         max_actors: of each step at most.
         attempts: how often an item is begun before it has failed.
-        permissions: given by whoever composes the recipe, never by a recipe.
+        permissions: given by the program that composes the recipe, never by a recipe.
     """
 
     def __init__(

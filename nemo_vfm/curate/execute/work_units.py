@@ -136,7 +136,7 @@ class Throughput:
 
 @dataclass(slots=True)
 class Watch:
-    """Who is told how the work goes on.
+    """Callbacks for the progress of the work.
 
     Args:
         tick: called with numbers of frames.

@@ -32,7 +32,7 @@ class Aesthetic:
         task: says what its output means; the task it was or will be trained by.
         trained: a checkpoint of a training of this scorer, or a folder of them; None takes the model's own weights.
         per_second: frames a second that are looked at.
-        max_frames: at most so many, spread evenly where there would be more.
+        max_frames: at most this many, spread evenly where there would be more.
         batch_size: frames at once.
     """
 

@@ -40,7 +40,7 @@ class CosmosEmbed:
         folder: with config.json (whose auto_map names code in this folder), that code, a processor's settings, and
             weights as safetensors.
         num_frames: frames the model takes, spread over the clip; a shorter clip's are repeated.
-        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
 
@@ -67,8 +67,8 @@ class CosmosEmbed:
         if not self._fingerprint:
             code = sorted(self.folder.glob("*.py"))
             if not (code and (self.folder / "config.json").is_file() and any(self.folder.glob("*.safetensors"))):
-                raise UserError(f"{self.folder} is no folder of a Cosmos-Embed1, which holds config.json, its own code "
-                                f"(.py) and weights (.safetensors)")  # fmt: skip
+                raise UserError(f"{self.folder} is not a folder of a Cosmos-Embed1, which holds config.json, its own "
+                                f"code (.py) and weights (.safetensors)")  # fmt: skip
             hashes = " ".join(f"{file.name}:{files_sha256(file)}" for file in code)
             made_of = f"cosmos_embed/1 {self.num_frames} {files_sha256(self.folder)} {hashes}"
             self._fingerprint = sha256_text(made_of)[:32]

@@ -31,7 +31,7 @@ class LearnedDuplicate:
         trained: a checkpoint of a training of this encoder, or a folder of them; None takes the model's own weights.
         num_frames: frames that are looked at, spread over the clip.
         batch_size: frames at once.
-        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
 

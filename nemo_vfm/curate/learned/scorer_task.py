@@ -23,7 +23,7 @@ _Known = Mapping[str, float | str]
 
 
 class Rate:
-    """Regression: the mean over a clip's frames is to be the clip's label.
+    """Regression: the mean over a clip's frames should equal the clip's label.
 
     Args:
         label: the number's name in the shards' index or json (there also among the scores); a sample without it, or

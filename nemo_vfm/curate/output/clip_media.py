@@ -103,7 +103,7 @@ class Media:
         facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
         if facts and (problems := verify(self.shards)):
             raise UserError(f"{problems[0]}, although it was just written; look at the disk. The clips are kept in "
-                            f"{self.folder}, and the next run writes the shards anew")  # fmt: skip
+                            f"{self.folder}, and the next run writes the shards again")  # fmt: skip
         for clip_id, fact in facts.items():
             write_json(self.path(clip_id).with_suffix(".json"), {**fact, _IN_SHARDS: True})
         for one in kept:

@@ -46,11 +46,11 @@ class DestripeImages:
     """Takes stripes out of TIFF and PNG images of 8 or 16 bits or float32, and writes them below `images/`.
 
     Names, type, pages, resolution and descriptions stay. A page without stripes keeps every bit. One page is in memory
-    at a time. A run that was killed goes on with the file that it was at.
+    at a time. A killed run resumes with the file that it was at.
 
     Args:
         input: an image file, or a folder of them and the folders below it.
-        mode: per_frame where pages have stripes of their own; static where the pages of a file have the same ones:
+        mode: per_frame where each page has its own stripes; static where the pages of a file have the same ones:
             they are then found once, in the mean of all pages.
         stack: with `static`: the same ones are in all files of the folder, which are of one size and type.
         theta_deg: direction of the stripes, counter-clockwise from vertical, 0 to 180; `auto` finds it.
@@ -116,13 +116,13 @@ class DestripeImages:
         if self.input.is_file() and is_taken(Path(self.input.name), _SUFFIXES):
             return self.input.parent, [self.input]
         if not self.input.is_dir():
-            raise UserError(f"{self.input} is no folder, TIFF or PNG; give input=FILE or input=DIR")
+            raise UserError(f"{self.input} is not a folder, TIFF or PNG; give input=FILE or input=DIR")
         found = [file for file in files_below(self.input, lambda name: True) if not file.is_relative_to(own)]
         files = [file for file in found if is_taken(file.relative_to(self.input), _SUFFIXES)]
         others = Counter(file.suffix or "no suffix" for file in found if file.suffix.lower() not in _SUFFIXES)
         if others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(others.items()))
-            warn(f"{others.total()} files of {self.input} are no TIFF or PNG and are left out: {kinds}")
+            warn(f"{others.total()} files of {self.input} are not TIFF or PNG and are left out: {kinds}")
         if not files:
             raise UserError(f"{self.input} holds no TIFF or PNG; looked for {' '.join(sorted(_SUFFIXES))}")
         return self.input, files

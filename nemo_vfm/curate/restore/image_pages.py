@@ -247,7 +247,7 @@ class PngPage:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Each chunk of a PNG: its kind, and all of its bytes."""
     if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise DataError("is no PNG, whatever its name says")
+        raise DataError("is not a PNG, whatever its name says")
     place, kind = 8, b""
     while place + 12 <= len(data) and kind != b"IEND":
         size, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]

@@ -23,11 +23,11 @@ class LocalDuplicate:
     Four frames a second are registered by SIFT keypoints and compared where they overlap; `local_similarity` is the
     share of the shorter clip that the other one shows at one place and in order. It needs no weights. It does not see
     mirrored copies, or pictures without detail, such as a clear sky; `NearDuplicate` knows those by their whole frames.
-    Clips of one file are never copies of one another: a speaker who hardly moves looks the same in each of them.
+    Clips of one file are never copies of each other: a speaker who hardly moves looks the same in each of them.
     Of clips that are alike the one of highest resolution stays, then the longest, then the best.
 
     Args:
-        quality: the score by which the better of two copies is told; higher is better, and it may be absent.
+        quality: the score by which the better of two copies is chosen; higher is better, and it may be absent.
     """
 
     def __init__(self, *, quality: str = "sharpness") -> None:

@@ -114,4 +114,4 @@ def _as_picture(text: str) -> NDArray[np.uint8]:
         data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), size[0] * size[1])
         return np.cumsum(np.frombuffer(data, np.uint8).reshape(size), axis=0, dtype=np.uint8)
     except (ValueError, zlib.error) as error:
-        raise ValueError(f"what was remembered of a clip is not a picture: {error}") from error
+        raise ValueError(f"the stored result of a clip is not a picture: {error}") from error

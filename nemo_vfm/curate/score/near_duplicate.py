@@ -34,7 +34,7 @@ class NearDuplicate:
     their decoded frames are equal.
 
     Args:
-        quality: the score by which the better of two copies is told; higher is better, and it may be absent.
+        quality: the score by which the better of two copies is chosen; higher is better, and it may be absent.
     """
 
     def __init__(self, *, quality: str = "sharpness") -> None:

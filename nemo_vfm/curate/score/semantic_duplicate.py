@@ -38,7 +38,7 @@ class SemanticDuplicate:
 
     Args:
         embedder: makes the vectors; `Look` knows colours, profile and grain: a drive's clips are alike at 0.8.
-        quality: the score by which the better of two clips is told; higher is better, and it may be absent.
+        quality: the score by which the better of two clips is chosen; higher is better, and it may be absent.
         seed: of the clusters, which only more than 2000 clips have.
     """
 

@@ -82,7 +82,7 @@ class Export:
 
 
 def _known(path: Path) -> dict[str, Json] | None:
-    """What a finished export said of itself."""
+    """The stored summary of a finished export."""
     try:
         known = read_json(path)
     except (OSError, ValueError):

@@ -39,7 +39,7 @@ class TableSource:
         end: name of the column with the second at which it ends; empty is the end of the video.
         caption: name of the column with captions, which go before all captioners; None reads none.
         scores: the columns that rules may read; None takes all that are left.
-        first: at most so many rows, in the order of the table; None takes all.
+        first: at most this many rows, in the order of the table; None takes all.
         share: so large a part of the rows, such as 0.01, spread over all of them and before `first` counts. A larger
             share contains a smaller one. None takes all.
     """

@@ -25,7 +25,7 @@ class Folder:
     """Every video file, every image, or both, in a folder and the folders below it.
 
     Hidden files and folders and unfinished downloads are passed over. Links to files are followed only while they stay
-    inside the folder; others, pipes and the like are said and counted in the ledger as `link_outside` and
+    inside the folder; others, pipes and the like are reported and counted in the ledger as `link_outside` and
     `no_regular_file`. Links to folders are not followed.
 
     Args:
@@ -36,7 +36,7 @@ class Folder:
             fetched when its turn comes.
         take: videos, images (JPEG, PNG and WebP, by the end of the name) or both. Frames often lie beside videos as
             covers and thumbnails, so they are taken only where that is asked for.
-        first: at most so many files, by name; None takes all.
+        first: at most this many files, by name; None takes all.
         share: so large a part of the files, such as 0.01, spread over all of them and before `first` counts. A larger
             share contains a smaller one. None takes all.
     """

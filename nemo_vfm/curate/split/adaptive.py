@@ -14,9 +14,9 @@ from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths
 class AdaptiveSplit:
     """Cuts where a frame differs from the one before far more than its neighbours do from theirs.
 
-    The rule of PySceneDetect's AdaptiveDetector, worked out anew over fewer pixels; its settings here are the best of
+    The rule of PySceneDetect's AdaptiveDetector, computed from fewer pixels; its settings here are the best of
     its authors' sweep on BBC and AutoShot. It does not see slow fades, so stretches of black are cut by brightness: a
-    long one is a shot of its own, which a rule can drop, a short one is cut in its middle.
+    long one is a separate shot, which a rule can drop, a short one is cut in its middle.
 
     Args:
         ratio: difference of a frame over the mean of its neighbours' that makes a cut.

@@ -48,7 +48,7 @@ class ColourLayout:
 class Stitch:
     """Joins neighbouring spans when the frame at 95 % of one and that at 5 % of the next look alike.
 
-    It mends what a sensitive splitter cuts too much: a fast turn, somebody who walks past the camera.
+    It mends what a sensitive splitter cuts too much: a fast turn, a person who walks past the camera.
 
     Args:
         splitter: cuts first; its own longest length is the finest that comes out.

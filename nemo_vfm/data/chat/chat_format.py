@@ -193,7 +193,7 @@ def _with_text(message: Message) -> dict[str, Json]:
     if not isinstance(content, list):
         return {key: value for key, value in message.items() if value is not None or key == "content"}
     if other := next((part for part in content if not _is_text(part)), None):
-        raise DataError(f"a message has a part that is no text: {str(other)[:80]}")
+        raise DataError(f"a message has a part that is not text: {str(other)[:80]}")
     return {**message, "content": "".join(part["text"] for part in content)}
 
 
@@ -224,7 +224,7 @@ def _require_prefix(shorter: str, longer: str, number: int) -> None:
     at = next((n for n, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(longer))
     one, other = (text[max(0, at - 20) : at + 20] for text in (shorter, longer))
     raise DataError(
-        f"The template has no {{% generation %}}, and it writes message {number + 1} otherwise once more follows: "
-        f"{one!r} becomes {other!r}. So nobody can tell what the assistant said. Put {{% generation %}} around it in a "
-        f"template of your own, or keep the last turn only."
+        f"The template has no {{% generation %}}, and it writes message {number + 1} differently once more follow: "
+        f"{one!r} becomes {other!r}. So the assistant's tokens cannot be told apart. Put {{% generation %}} around it "
+        f"in your own template, or keep the last turn only."
     )

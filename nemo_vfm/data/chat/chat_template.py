@@ -83,7 +83,7 @@ class ChatTemplate:
         try:
             self._made = self.environment.from_string(text)
         except Exception as error:  # jinja2 makes Python of it, which may be nested too deep for Python
-            raise DataError(f"The chat template is no jinja: {_short(error)}") from error
+            raise DataError(f"The chat template is not valid Jinja: {_short(error)}") from error
 
     def rendered(
         self, messages: Sequence[Mapping[str, Json]], *, tools: Sequence[Json] | None = None,
@@ -104,7 +104,7 @@ class ChatTemplate:
         own = {"messages": list(messages), "tools": tools, "documents": None,
                "add_generation_prompt": add_generation_prompt, **special}  # fmt: skip
         if taken := sorted((variables or {}).keys() & (own.keys() | self.environment.globals.keys())):
-            raise DataError(f"the chat template has a value of its own for {taken[0]}; leave it out")
+            raise DataError(f"the chat template already has a value for {taken[0]}; leave it out")
         self.environment.begin()
         try:
             return str(self.environment.kept(self._made.render(**(variables or {}), **own)))

@@ -112,8 +112,7 @@ def plan(index: int, entries: Sequence[Entry], samples: Spanned) -> Plan:
 
 
 def _reads(entry: Entry) -> list[tuple[str, ...]]:
-    """What the loading of this entry will read, together or apart. What is missed here is read all the same, by every
-    rank for itself, and counted."""
+    """The groups of members that loading this entry reads. Each rank reads any other member itself, and counts it."""
     members = entry.members
     reads = [tuple(name for name in (LATENTS, TEXT) if name in members)] if LATENTS in members else []
     media = media_among(members)

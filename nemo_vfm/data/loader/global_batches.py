@@ -48,7 +48,7 @@ class Feed(ABC):
             from its key, and from its clip's where it is a window of one.
         buckets: the shapes; None is for cached latents only, whose shapes are what they are.
         shuffle: False gives the samples in the order of the list.
-        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
@@ -236,7 +236,7 @@ class Feed(ABC):
 
 
 class _Opened:
-    """The samples, listed: who is trained on, who is held out, who can be neither."""
+    """The samples, split into training, held-out and unusable."""
 
     def __init__(self, feed: Feed, samples: Samples) -> None:
         self.samples = HeldSamples(samples, feed.traffic) if isinstance(samples, Spanned) else samples

@@ -78,7 +78,7 @@ def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | Non
         UserError: the folder is not finished, a key is unknown or in two parts, or a part has an odd name.
     """
     if not (folder / "shards.json").is_file():
-        raise UserError(f"{folder} has no shards.json, so it is no finished folder of ours; prepare other tars with "
+        raise UserError(f"{folder} has no shards.json, so it is not a finished folder of ours; prepare other tars with "
                         f"`energon prepare`")  # fmt: skip
     tars = [_tar(name, list(entries)) for name, entries in groupby(ShardSet(folder).entries, lambda e: e.shard)]
     parts = _parts(tars, splits or {})

@@ -25,7 +25,7 @@ REFUSED_EXTENSIONS = frozenset(
     {"pkl", "pickle", "pyd", "pth", "pt", "ckpt", "bin", "dill", "joblib", "py", "pyc", "so"}
 )
 #: Why a member is left out that no program meant as a part of a sample.
-A_FOLDER, NOT_A_FILE, NO_NAME = "a folder", "not a regular file", "a name that is no key and extension"
+A_FOLDER, NOT_A_FILE, NO_NAME = "a folder", "not a regular file", "a name that is not a key and extension"
 CAN_HOLD_CODE = "a format that can hold code"
 
 _MAX_HEADER_BYTES = 1 << 20  # a long-name or pax header beyond this is an attack, not a name

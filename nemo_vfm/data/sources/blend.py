@@ -71,7 +71,7 @@ class Blend:
     Args:
         sources: by name; the name seeds the source's own order.
         num_workers: processes that read ahead on each rank; 0 reads in the training process. The sources' are 0.
-        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
@@ -92,9 +92,7 @@ class Blend:
                 f"max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
             )
         if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
-            raise ValueError(
-                f"source {busy[0]} has num_workers of its own; set num_workers on the blend, which reads ahead"
-            )
+            raise ValueError(f"source {busy[0]} sets num_workers; set it on the blend instead, which reads ahead")
         if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
             raise ValueError("sources of a blend cannot fetch_together: each would exchange data in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
@@ -141,7 +139,7 @@ class Blend:
         }
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`: turns begin anew, and each source goes on where it was left."""
+        """See `ResumableData`: the order of the blend restarts, and each source continues from its position."""
         own = {name: {part.removeprefix(f"{name}/"): place for part, place in places.items()
                       if part.startswith(f"{name}/")} for name in self.sources}  # fmt: skip
         found = self._of({name: one.data.starting(0, own[name]) for name, one in self.sources.items()})

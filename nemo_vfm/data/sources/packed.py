@@ -39,7 +39,7 @@ class PackedLatents:
     """Packs of cached latents: images and videos of any shapes side by side, each with its own noise, rate and text.
 
     Args:
-        data: where the samples come from, and who reads ahead; its batch sizes do not matter here.
+        data: provides the samples and reads ahead; its batch sizes do not matter here.
         budget_tokens: of a pack, the most that one forward pass holds.
         packs: of a global batch, over all ranks; more than one a rank are one pass unless parallel.microbatches cuts.
         patch: latent positions that make a token, the model's: in time, height and width.

@@ -22,12 +22,12 @@ class PipedTars(StreamedTars):
         batch_size: samples of a global batch, over all ranks.
         bucket: what videos and pictures are cut to; None is for cached latents, all of one shape.
         num_workers: threads that decode on each rank; 0 reads when asked.
-        shuffle_buffer: samples that are shuffled together; so many are held in memory, not decoded.
+        shuffle_buffer: samples that are shuffled together, and held in memory, not decoded.
         counts: file that remembers how many samples each tar has; a resume then passes over whole tars.
-        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_member_mb: larger members of a tar are left out, in MB (10^6 bytes).
-        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
+        decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
     """
 
     def __init__(

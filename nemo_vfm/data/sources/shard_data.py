@@ -35,14 +35,14 @@ class ShardData(Feed):
             from its key, and from its clip's where it is a window of one.
         buckets: the shapes; None is for cached latents only, whose shapes are what they are.
         shuffle: False gives the samples in the order of the shards.
-        max_bad_in_a_row: so many samples in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable samples in a row stop the run.
         cache: keeps whole shards of an object store on the disk; None reads them by ranges of bytes.
         verify: compares all that is read of a sample with the checksums in the index, which finds damage that nothing
             else does; a sample that differs is a bad one, and a shard that is written to meanwhile stops the run.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
-        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
+        decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
         fetch_together: ranks that train on the same samples (tensor, context, pipeline) each fetch another part of a
             batch and exchange the parts, so that the storage gives each byte once.
     """

@@ -36,13 +36,13 @@ class VideoTable(Feed):
         num_workers: processes that read ahead on each rank; 0 reads in the training process.
         val_fraction: share of the files that is held out, at least 0 and below 1; by their names.
         shuffle: False gives the rows in their order.
-        max_bad_in_a_row: so many files in a row that cannot be read stop the run.
+        max_bad_in_a_row: this many unreadable files in a row stop the run.
         index: file where sizes, lengths and rates are kept from one start to the next; None looks at all files at
             every start.
         max_ahead_gb: what batches read ahead may fill on each rank at most, in GB (10^9 bytes).
         max_memory_share: what the workers of a machine may grow by together, of its memory; a rank's are replaced
             between batches when one of them grows by more than its part. None lets them grow.
-        decoder: who reads videos: PyAV, decord or torchcodec; `auto` is PyAV. What another cannot read, PyAV does.
+        decoder: reads videos: PyAV, decord or torchcodec; `auto` is PyAV, which also reads what another cannot.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ class Added:
         content: its text.
         number: its token, or None where the next free one is meant.
         special: whether it says nothing when decoded.
-        settings: lstrip, rstrip, single_word and normalized, where they are not the usual.
+        settings: `lstrip`, `rstrip`, `single_word` and `normalized`, where they differ from the default.
     """
 
     content: str

@@ -96,7 +96,7 @@ def _probe() -> str:
 
 
 def growth(part: Json) -> float:
-    """Letters that a normalizer or a decoder makes of one letter at most, as far as its replacements go."""
+    """Letters that a normaliser or a decoder makes of one letter at most, as far as its replacements go."""
     if not isinstance(part, Mapping):
         return 1.0
     if part.get("type") == "Replace":

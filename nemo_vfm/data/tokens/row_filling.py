@@ -4,8 +4,8 @@
 
 This is best-fit-decreasing: the longest first, each into the row with the least room that is enough. Documents that fit
 no row are cut to the room that is left, so rows are full as long as there are tokens. Where the lengths add up to the
-rows, nothing is padded. The price is that some documents are cut (Ding et al., "Fewer truncations improve language
-modeling", 2024, cut none but leave room).
+rows, nothing is padded. The price is that some documents are cut (Ding et al., "Fewer truncations", 2024, cut none but
+leave room).
 """
 
 from dataclasses import dataclass

@@ -154,7 +154,7 @@ class TokenData(TrainingData):
         return sha256_text(f"{how} {[shard.tokens_sha256 for shard in files]}")[:16]
 
     def starting(self, first_batch: int, places: Mapping[str, int]) -> Self:
-        """See `ResumableData`: turns begin anew, and each source goes on where it was left."""
+        """See `ResumableData`: the order of the blend restarts, and each source continues from its position."""
         found = copy.copy(self)
         found._begins, found._before, found._started = first_batch, dict(places), None
         return found

@@ -121,9 +121,9 @@ def read_manifest(folder: Path) -> Manifest:
         started = any(folder.glob("*.tokens"))
         raise UserError(
             f"{folder} holds no {NAME}"
-            + (": whoever wrote its shards has not finished; run the same command again, it goes on where it stopped"
+            + (": its shards are not finished; run the same command again, which continues where it stopped"
                if started else
-               ", so it is no token folder; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)")
+               ", so it is not a token folder; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)")
         )  # fmt: skip
     return _parsed(path)
 

@@ -25,7 +25,7 @@ class Overlap:
 
     Args:
         reference: the position of the evaluation's text.
-        ngram: the words in common, normalized.
+        ngram: the words in common, normalised.
     """
 
     reference: int

@@ -55,7 +55,7 @@ def bands_for(threshold: float, num_hashes: int) -> Bands:
 
 
 def signatures(texts: Sequence[str], shingles: Shingles, num_hashes: int, seed: int) -> NDArray[np.uint32]:
-    """(N, P) signatures of normalized texts: for each of P permutations of hashes the least one of a text."""
+    """(N, P) signatures of normalised texts: for each of P permutations of hashes the least one of a text."""
     numbers = np.random.default_rng(seed)
     flips_P = numbers.integers(1 << 32, size=num_hashes, dtype=np.uint32)
     # An odd factor permutes the numbers of 32 bits.

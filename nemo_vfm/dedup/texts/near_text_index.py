@@ -84,7 +84,7 @@ class NearTextIndex:
         return len(self) - 1
 
     def _prepared(self, text: str) -> tuple[str, NDArray[np.uint8], NDArray[np.uint64]]:
-        """Normalized, the last byte of each number of its signature, and the key of each band."""
+        """Normalised, the last byte of each number of its signature, and the key of each band."""
         plain = normalize(text)
         if self._last is None or self._last[0] != plain:
             signature_1P = signatures([plain], self._shingles, self._num_hashes, self._seed)

@@ -46,7 +46,7 @@ def near_duplicates(
     that stays is compared with texts that stay only, so a thousand variants of one text cost a thousand comparisons.
 
     Args:
-        texts: normalized here; about 2 * num_hashes bytes of each are kept beside it, and while it starts 5.
+        texts: normalised here; about 2 * num_hashes bytes of each are kept beside it, and while it starts 5.
         threshold: least Jaccard similarity of a duplicate, above 0, at most 1.
         shingles: what is compared.
         num_hashes: numbers of a signature; more need more time and propose fewer needless pairs.

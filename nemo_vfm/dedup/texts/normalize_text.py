@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Normalizes texts before they are compared, and splits them into words."""
+"""Normalises texts before they are compared, and splits them into words."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ def normalize(text: str) -> str:
     """The text in NFKC, case folded, without invisible characters, each run of white space as one space.
 
     Of more than 30 combining marks in a row 30 stay (the limit of Unicode's stream-safe format, UAX 15): putting a run
-    in order takes the square of its length. Normalizing twice changes nothing more.
+    in order takes the square of its length. Normalising twice changes nothing more.
     """
     if not text.isascii():
         # Folding may take a text out of NFKC, and NFKC may bring back a letter with a case, hence both twice.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts normalized texts into overlapping n-grams of characters or words, as sets and as hashes.
+"""Cuts normalised texts into overlapping n-grams of characters or words, as sets and as hashes.
 
 Shape letters: U units (characters or words) of several texts in one line, S shingles, N texts.
 """
@@ -45,17 +45,17 @@ class Shingles:
         require_between(1, _LONGEST, size=self.size)
 
     def units(self, text: str) -> Sequence[str]:
-        """The characters or words of a normalized text."""
+        """The characters or words of a normalised text."""
         return text if self.unit == "characters" else words(text)
 
     def of(self, text: str) -> set[str]:
-        """The set of shingles of a normalized text; one that is shorter than `size` is one shingle."""
+        """The set of shingles of a normalised text; one that is shorter than `size` is one shingle."""
         units, join = self.units(text), "" if self.unit == "characters" else " "
         count = max(1, len(units) - self.size + 1)
         return {join.join(units[first : first + self.size]) for first in range(count)}
 
     def hashes(self, texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-        """(S,) hashes of the shingles of all normalized texts, one text after another, and (N,) where each begins."""
+        """(S,) hashes of the shingles of all normalised texts, one text after another, and (N,) where each begins."""
         units = [self.units(text) for text in texts]
         line_U = _characters(units, self.size) if self.unit == "characters" else _words(units, self.size)
         lengths = np.array([len(each) for each in units], dtype=np.int64)

@@ -150,7 +150,7 @@ class LowRank(nn.Module):
 
     @torch.no_grad()
     def set_magnitudes(self, linear: nn.Linear) -> None:
-        """Initialize DoRA's magnitudes to m = |W|, which equals |W + s B A| while B is zero."""
+        """Initialise DoRA's magnitudes to m = |W|, which equals |W + s B A| while B is zero."""
         for name in self.ranks if self.method == "dora" else ():
             local(self.get_parameter(f"{name}_magnitude")).copy_(self.row_norms(linear, name))
 

@@ -133,7 +133,7 @@ def attach(model: nn.Module, name: str, ranks: Mapping[str, Mapping[str, Rank]],
 
 
 def initialize(model: Any, seed: int) -> None:
-    """Initialize the adapters from (seed, name), as the model initializes its own weights."""
+    """Initialise the adapters from (seed, name), as the model initialises its own weights."""
     if hasattr(model, "initial_weight"):
         model.initial_weight = partial(_initial_weight, model.initial_weight)
     for name, parameter in model.named_parameters():
@@ -158,7 +158,7 @@ def _initial_weight(base_weight: Any, name: str, shape: torch.Size, seed: int) -
 
 
 def begin(model: nn.Module) -> None:
-    """Initialize DoRA magnitudes from the loaded weights; every tensor rank must call it."""
+    """Initialise DoRA magnitudes from the loaded weights; every tensor rank must call it."""
     for _, linear in adapted_linears(model):
         for adapter in linear.adapters.values():
             assert isinstance(adapter, LowRank)

@@ -139,8 +139,8 @@ def extract_adapter(model: nn.Module, adapter: str, *, our_names: bool) -> dict[
         assert isinstance(one, LowRank)
         rows = _rows(model, place, maps)
         if one.ranks.keys() - rows.keys():
-            raise DataError(f"{place} is no linear of its own in other libraries, so only the style ours can store its "
-                            f"adapter")  # fmt: skip
+            raise DataError(f"{place} is not a separate linear in other libraries, so only the style ours can store "
+                            f"its adapter")  # fmt: skip
         for part in one.ranks:
             name, order = rows[part]
             a, b = (one.get_parameter(f"{part}_{which}").detach() for which in "ab")
@@ -181,7 +181,7 @@ class PlacedMatrices:
             if given.initial is not None:
                 given = given.on_unchanged_base(weight)
             elif given.base is None or given.base.shape != weight.shape or not given.base.to(weight).equal(weight):
-                raise DataError(f"{self.name} has a weight of its own beside its adapter, which is not the base's: it "
+                raise DataError(f"{self.name} has its own weight beside its adapter, which is not the base's: it "
                                 f"was trained, or enlarged for more tokens; merge it with the library that made "
                                 f"it")  # fmt: skip
         a, b = (self.low.get_parameter(f"{self.part}_{which}") for which in "ab")

@@ -65,7 +65,7 @@ class Sizes:
 
 @dataclass(frozen=True, slots=True)
 class TextContext:
-    """What every block is told besides its tokens.
+    """Inputs shared by all blocks, beside the tokens.
 
     Args:
         cos: (1 or B, S, 1, R), of this rank's tokens.

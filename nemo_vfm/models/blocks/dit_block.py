@@ -20,7 +20,7 @@ from nemo_vfm.models.blocks.rope import Grid
 
 @dataclass(frozen=True, slots=True)
 class BlockContext:
-    """What every block is told besides the tokens.
+    """Inputs shared by all blocks, beside the tokens.
 
     Args:
         grid: tokens along time, height and width; of packed samples, which have none in common, one line.

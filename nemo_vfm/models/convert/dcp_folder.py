@@ -51,7 +51,7 @@ class DcpFolder:
     def __init__(self, folder: Path) -> None:
         index = folder / INDEX
         if not index.is_file():
-            raise UserError(f"{folder} has no {INDEX}, so it is no distributed checkpoint of torch")
+            raise UserError(f"{folder} has no {INDEX}, so it is not a distributed checkpoint of torch")
         if index.stat().st_size > MAX_BYTES:
             raise DataError(f"{INDEX} has {index.stat().st_size:,} bytes; an index has at most {MAX_BYTES:,}")
         found = read_index(index.read_bytes())

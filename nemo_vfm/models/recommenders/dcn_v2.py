@@ -38,11 +38,11 @@ class DCNv2(nn.Module):
         cross_rank: of each cross layer's matrix.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
-        rows: of each feature the rows of a table of its own, see `tables`; `auto` takes those that the data names.
+        rows: for each feature, the rows of its own table, see `tables`; `auto` takes those that the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; features may share one.
         num_labels: L.
-        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
             both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
 

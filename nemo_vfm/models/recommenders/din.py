@@ -40,12 +40,12 @@ class DIN(nn.Module):
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
-        rows: of each feature but the histories the rows of a table of its own, see `tables`; `auto` takes those that
+        rows: for each feature but the histories, the rows of its own table, see `tables`; `auto` takes those that
             the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; those of histories give sequences.
         num_labels: L.
-        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> up to where it is computed on its unique rows. The local activation needs
             the candidate, a foreign feature, so a history can be looked up, but not attended, on unique rows.
         allow: [foreign_features] lets a group be attended: with the candidate of the first sample of each row, which

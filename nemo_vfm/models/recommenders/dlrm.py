@@ -35,12 +35,12 @@ class DLRM(nn.Module):
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table.
-        rows: of each feature the rows of a table of its own, see `tables`; `auto` takes those that the data names.
+        rows: for each feature, the rows of its own table, see `tables`; `auto` takes those that the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; features may share one.
         num_labels: L.
         self_interaction: whether each vector's product with itself counts, too.
-        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> lookup or pool: what is computed on its unique rows. A table that pools does
             both at once, so they are the same here unless a table gives sequences. Groups not named are expanded first.
 

@@ -42,13 +42,13 @@ class HSTU(nn.Module):
         top: widths of the top perceptron's layers with a ReLU; one that gives the logits comes behind them.
         table_optimizer: updates the tables' rows.
         width: D, of every table and of the layers.
-        rows: of each feature but the histories the rows of a table of its own, see `tables`; `auto` takes those that
+        rows: for each feature but the histories, the rows of its own table, see `tables`; `auto` takes those that
             the data names.
         dtype: of the tables of `rows`.
         tables: in place of `rows`, tables one by one; those of histories give sequences.
         num_labels: L.
         dropout: before the last linear of each layer; a function of seed, step and sample.
-        missing: whether missing dense numbers (NaN) are refused, or are zeros with an indicator of their own.
+        missing: whether missing dense numbers (NaN) are refused, or are zeros with their own indicator.
         deduplicated: group of the batch -> up to where it is computed on its unique rows; `attend` for the whole user's
             vector, if all features of the history and its times are in the group.
         allow: what samples of one row may share although the result then differs: dropout, foreign_features.

@@ -29,7 +29,7 @@ class Cuttable(Divisible, Protocol):
     """
 
     def context(self, **inputs: Tensor) -> object:
-        """What every block is told besides; each stage computes it for itself from all inputs."""
+        """Inputs shared by all blocks; each stage computes them from all inputs."""
         ...
 
     def embed(self, *inputs: Tensor, context: object) -> Tensor:
@@ -70,7 +70,7 @@ class Stage(nn.Module):
         return list(self.part.get_submodule(self.part.plan().blocks).children())
 
     def forward(self, x: Tensor | None = None) -> Tensor:
-        """From what the stage before sent (nothing, in the first) to what the next one needs."""
+        """Run this stage on the output of the previous one; the first stage has none."""
         inputs = self.inputs[self.microbatch]
         with self.under():
             context = self.part.context(**inputs)

@@ -5,7 +5,7 @@
 The version is `major.minor`. Another minor version has only added keys that a reader may ignore, so it is read; another
 major version is refused. Version 1 is written by one process, one file per group. In version 2 a group lies in one file
 per rank, with `pieces.json` beside them, which a reader of version 1 would take for damage. `seal` is the sha256 of all
-other keys as sorted, compact JSON, in every version. So a flipped bit in the version is recognized as damage and not
+other keys as sorted, compact JSON, in every version. So a flipped bit in the version is recognised as damage and not
 taken for a future version.
 """
 

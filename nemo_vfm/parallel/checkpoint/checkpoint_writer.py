@@ -33,7 +33,7 @@ _PATIENCE_S = 10.0  # a folder that one machine made is seen by another only whe
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """What is said of a checkpoint besides its content.
+    """The metadata of a checkpoint.
 
     Args:
         run: names the run; a file of another run is not taken for one of this.

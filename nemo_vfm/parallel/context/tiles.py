@@ -72,7 +72,7 @@ def checked_segments(segments: Sequence[int] | None, length: int) -> tuple[int, 
     if sum(found) != length:
         raise UserError(
             f"the {len(found)} segments have {sum(found)} tokens together, but the sequence has {length} over all "
-            "ranks. Segments are lengths in the whole sequence; give the padding a segment of its own"
+            "ranks. Segments are lengths in the whole sequence; give the padding its own segment"
         )
     return found
 

@@ -116,7 +116,7 @@ def build_model(factory: Factory[[], nn.Module], seed: int) -> nn.Module:
 
 
 def build_unfilled(factory: Factory[[], nn.Module], seed: int) -> tuple[nn.Module, bool]:
-    """The model, and whether it is still without memory: so it is where it could be too large for one device.
+    """The model, and whether it is on the meta device, as it is where it may be too large for one device.
 
     A model that brings weights of its own keeps them.
     """

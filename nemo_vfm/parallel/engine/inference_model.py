@@ -38,7 +38,7 @@ def build_for_inference(
         seed: determines the initial weights.
         ranks: the ranks that share it. A single process gets the model on the CPU.
         attach: called before the split to add modules that are split with the model, such as adapters.
-        init_weights: whether to initialize the weights; if not, a model on several ranks has uninitialized memory.
+        init_weights: whether to initialise the weights; if not, a model on several ranks has uninitialised memory.
         fp8: how the large linears and attention compute in FP8; None is not.
 
     Raises:

@@ -19,8 +19,8 @@ class NonFinite:
     """What becomes of a step whose loss or gradient is not a number.
 
     Args:
-        action: stop the run, with the last checkpoint as it is, or skip the update and go on with the next batch.
-        most_in_a_row: so many skipped steps one after the other stop the run all the same.
+        action: stop the run, with the last checkpoint as it is, or skip the update and continue with the next batch.
+        most_in_a_row: this many skipped steps in a row stop the run all the same.
     """
 
     def __init__(self, *, action: Literal["stop", "skip"] = "stop", most_in_a_row: int = 8) -> None:

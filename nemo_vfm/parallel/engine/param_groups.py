@@ -48,14 +48,14 @@ def grouped_optimizer(
     options: Mapping[str, bool | float | str | Sequence[float]] | None = None,
     groups: Mapping[str, ParamGroup] | None = None,
 ) -> torch.optim.Optimizer:  # fmt: skip
-    """An optimizer of `torch.optim`, by default AdamW. Of what is None its own default holds.
+    """An optimizer of `torch.optim`, by default AdamW. None keeps the optimizer's own default.
 
     Args:
         params: with their names, where there are groups.
         lr: learning rate.
         betas: decay of the averages of the gradient and of its square.
         eps: is added to the denominator.
-        weight_decay: of all parameters whose group has none of its own.
+        weight_decay: of all parameters whose group sets none.
         amsgrad: keep the largest average of squares.
         maximize: go up instead of down.
         foreach: update many tensors at once.

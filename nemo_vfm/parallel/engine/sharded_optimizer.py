@@ -96,7 +96,7 @@ class ShardedOptimizer:
             self.optimizer.state[own] = {key: self._placed(value, own) for key, value in values.items()}
 
     def _placed(self, value: Tensor, own: Tensor) -> Tensor:
-        """A step count stays on the CPU, unless a kernel that does all of the update wants it beside the weights."""
+        """Move a state to the weights' device; a step count moves only if the optimizer is fused or capturable."""
         fused = any(group.get("fused") or group.get("capturable") for group in self.optimizer.param_groups)
         return value.to(own.device) if value.dim() or fused else value
 

@@ -71,7 +71,7 @@ class TorchEngine(MeshEngine):
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
-        """What the plan makes of so many GPUs, and what each keeps."""
+        """How the plan uses a number of GPUs, and the memory that each needs."""
         notes = plan_notes(num_gpus, plan, model)
         if why := self.objection(plan, Precision()):
             notes.append(f"it would not start: {why}")

@@ -68,7 +68,7 @@ def _require_transformer_engine() -> None:
     except (RuntimeError, OSError, AssertionError) as error:  # the package without its kernels, or beside another cuDNN
         raise UserError(
             f"precision.fp8.kernels=te needs Transformer Engine, which is installed but cannot be imported ({error}). "
-            f"Install transformer-engine[pytorch] anew, or use precision.fp8.kernels=torch."
+            f"Reinstall transformer-engine[pytorch], or use precision.fp8.kernels=torch."
         ) from error
 
 

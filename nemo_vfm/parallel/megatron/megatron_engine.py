@@ -58,7 +58,7 @@ class MegatronEngine(MeshEngine):
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
-        """What the plan makes of so many GPUs; weights and gradients are whole over `shard`, unlike FSDP's."""
+        """How the plan uses a number of GPUs; unlike with FSDP, `shard` splits neither weights nor gradients."""
         notes = plan_notes(num_gpus, plan, model)
         if why := self.objection(plan, Precision()):
             notes.append(f"it would not start: {why}")

@@ -66,7 +66,7 @@ def everyone_sends(data: bytes) -> "Sequence[bytes | memoryview]":
 
 
 def lost(error: BaseException) -> LostRank:
-    """What a collective raised, as a sentence that names the culprit where somebody knows it."""
+    """Turn a collective's error into one that names the lost rank, if rank 0 knows it."""
     world = current()
     known = world.why_lost() if world is not None and dist.get_rank() == 0 else None
     if known is not None:

@@ -90,7 +90,7 @@ class Watch:
         return {rank: text for rank, text in doing.items() if text and text != self._doing}
 
     def facts(self) -> dict[str, Json]:
-        """On rank 0, of all: how many, who reads longest, whose device is slowest, who is elsewhere than rank 0."""
+        """A summary on rank 0: number of ranks, slowest reader, slowest device, and ranks in another phase."""
         beats = {rank: _figures(text) for rank, (text, _) in dict(self._seen).items() if text not in (b"", b"end")}
         beats[0] = self._reads_s, self._pulse_s
         slowest, (longest, _) = max(sorted(beats.items()), key=lambda one: one[1][0])

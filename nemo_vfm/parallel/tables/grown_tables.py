@@ -25,7 +25,7 @@ def grown_tables(model: nn.Module, here: Shapes, there: Shapes) -> dict[str, int
     known = [(name, here[name], there[name]) for name in names if name in here and name in there]
     found = {name: old[0] for name, new, old in known if old[0] < new[0] and old[1:] == new[1:]}
     for name, rows in found.items():
-        info(f"{name.removesuffix('.weight')}: {rows:,} rows go on, {here[name][0] - rows:,} new ones begin")
+        info(f"{name.removesuffix('.weight')}: {rows:,} rows continue, {here[name][0] - rows:,} are new")
     return found
 
 
@@ -47,7 +47,7 @@ def take_table_state(model: nn.Module, saved: Mapping[str, Tensor], ranks: Gathe
         )
         if not fits:
             if there:
-                warn(f"the optimizer of {module} is another than in start_from, so its state begins anew")
+                warn(f"the optimizer of {module} differs from the one in start_from, so its state starts from zero")
             continue
         put({name: tensor[: there[name][0]] if tensor.dim() else tensor for name, tensor in own.items()}, saved, ranks)
         tables.step = int(own[f"{module}.step"])

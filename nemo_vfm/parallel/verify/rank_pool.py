@@ -36,7 +36,7 @@ _WAITED = re.compile(f"{_HUNG}|{LostRank.__name__}|gloo|Connection (?:closed|res
 
 
 class OnRank(Protocol):
-    """What is called on each rank. It stands at the top of a module, since only its name is sent."""
+    """A function that runs on each rank. It must be at the top level of a module, because it is sent by name."""
 
     def __call__(self, rank: int, /, *arguments: Any) -> Any:
         """Do the rank's part; torch.distributed is joined."""

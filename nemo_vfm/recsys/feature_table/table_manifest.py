@@ -108,7 +108,7 @@ def read_manifest(folder: Path, name: str = NAME) -> TableManifest:
     path = folder / name
     if not path.is_file():
         raise UserError(
-            f"{folder} holds no {name}, so it is no feature table or one that was not finished; run the job that "
+            f"{folder} holds no {name}, so it is not a finished feature table; run the job that "
             "writes it again (docs/how-to/recommenders/feature_table.md)"
         )
     try:

@@ -69,6 +69,6 @@ class TableSchema:
 
 def _require_names(kind: str, names: Sequence[str]) -> None:
     if wrong := [name for name in names if not _NAME.fullmatch(name)]:
-        raise ValueError(f"{kind}: {wrong[0]!r} is no name of up to 100 letters, digits, '_', '-' and spaces")
+        raise ValueError(f"{kind}: {wrong[0]!r} is not a name of up to 100 letters, digits, '_', '-' and spaces")
     if twice := [name for name, count in Counter(names).items() if count > 1]:
         raise ValueError(f"{kind}: {twice[0]} occurs twice")

@@ -33,7 +33,7 @@ class FrequentIds:
         num_rows_of: of the tables of these features, in place of `num_rows`.
         min_count: occurrences of an id, in all samples, bad rows left out and down-sampling not yet done.
         counted_ids: different ids of a feature that are counted at once, at about 50 bytes each. Where there are more,
-            the rarest are forgotten and may begin anew: counts are then too low by what a warning says.
+            the rarest are forgotten and may restart: a warning then says by how much counts are too low.
     """
 
     def __init__(

@@ -31,7 +31,9 @@ def load_profile(path: Path, *, of: LogSource | None = None) -> Mapping[str, Jso
         found = read_json(path)
         known, samples = found["data"]["hash"], found["data"]["samples"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DataError(f"{path} is no profile, or damaged ({type(error).__name__}: {error}); make it again") from error
+        raise DataError(
+            f"{path} is not a profile, or is damaged ({type(error).__name__}: {error}); make it again"
+        ) from error
     if found.get("format") != FORMAT:
         raise DataError(f"{path} has the format {found.get('format')!r}, expected {FORMAT!r}; make it again")
     if of is not None and (expected := data_hash(of)) != known:

@@ -55,7 +55,7 @@ class SessionLog:
         samples_per_session: S, the mean.
         lengths: of sessions: geometric, or all alike.
         groups: features that change inside of a session, by name of the group.
-        features: features of items, drawn anew for each sample.
+        features: features of items, drawn again for each sample.
         dense: names of dense features, each of a standard normal distribution and new for each sample.
         teacher: gives the labels `click`, drawn, and `teacher`, their probability; None gives no labels.
         drift: share of each table's ranks whose ids change from one window to the next.

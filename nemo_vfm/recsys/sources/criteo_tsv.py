@@ -25,7 +25,7 @@ class CriteoTsv:
     """Criteo's logs, Kaggle's of a week or the terabyte of 24 days: a label, 13 integers, 26 hexadecimal ids.
 
     Any cell but the label may be empty: a number is then NaN, a feature an empty row. There are no sessions and no
-    times; each sample is a session of its own, and its time is its number.
+    times; each sample is a separate session, and its time is its number.
 
     Args:
         paths: the files, in order; those that end in .gz are unpacked.

@@ -109,9 +109,9 @@ class RecordFiles:
             try:
                 found = json.loads(line)
             except (ValueError, RecursionError):
-                return "it is no JSON"
+                return "it is not JSON"
             if not isinstance(found, dict):
-                return "it is no JSON object"
+                return "it is not a JSON object"
             keys.update(found if not keys else ())
             return [found.get(name) for name in self.names]
 
@@ -127,7 +127,7 @@ class RecordFiles:
             try:
                 cells = next(reader)
             except (csv.Error, _Unclosed) as error:
-                return f"it is no CSV: {error}".replace("unexpected end of data", _UNCLOSED)
+                return f"it is not CSV: {error}".replace("unexpected end of data", _UNCLOSED)
             if not cells:
                 return None
             if len(cells) != len(header):

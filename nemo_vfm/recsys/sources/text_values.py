@@ -46,17 +46,17 @@ class TextRows:
     def keys(self, name: str) -> Tensor:
         """Whole numbers, or hashes of texts: int64, (L,). A row without one is refused."""
         return torch.tensor(
-            self._converted(name, _id, "is no whole number or text", 0, required=True), dtype=torch.int64
+            self._converted(name, _id, "is neither a whole number nor text", 0, required=True), dtype=torch.int64
         )
 
     def times(self, name: str) -> Tensor:
         """Whole numbers, or texts such as 2026-11-27T12:00:00Z as microseconds since 1970: int64, (L,)."""
-        found = self._converted(name, _time, "is no whole number and no date or time", 0, required=True)
+        found = self._converted(name, _time, "is neither a whole number nor a date or time", 0, required=True)
         return torch.tensor(found, dtype=torch.int64)
 
     def numbers(self, name: str, *, required: bool) -> Tensor:
         """Numbers, or true and false: float32, (L,). NaN where there is none, which is refused where it is required."""
-        found = np.array(self._converted(name, _number, "is no number", math.nan, required=required))
+        found = np.array(self._converted(name, _number, "is not a number", math.nan, required=required))
         if required:
             self.rows.refuse(np.isnan(found), f"{name} is missing")
         with np.errstate(over="ignore"):  # what is beyond float32 is refused later, whatever the source
@@ -68,7 +68,7 @@ class TextRows:
         def convert(value: Json) -> tuple[int, ...] | None:
             return _ids(value, self.lists.get(name))
 
-        wrong = "has an id that is no whole number or text"
+        wrong = "has an id that is neither a whole number nor text"
         found = self._converted(name, convert, wrong, tuple[int, ...](), required=False)
         lengths = torch.tensor([*map(len, found)], dtype=torch.int64)
         return Jagged(torch.tensor([*itertools.chain.from_iterable(found)], dtype=torch.int64), lengths)

@@ -45,10 +45,10 @@ def without_image(user: Any, at: Address) -> Iterator[Misfit]:
     if given or getattr(conditioning, "none_given", 1) > 0 or not type(source).__module__.startswith("nemo_vfm."):
         return
     if isinstance(conditioning, GivenInChannels):
-        yield address, (f"this network begins with an image, and none is given for what is drawn; set {key} to an "
+        yield address, (f"this network begins with an image, and the samples have none; set {key} to an "
                         f"image or clip for each prompt, or to one for all")  # fmt: skip
     if isinstance(conditioning, GivenInTime) and conditioning.least.count and not samples(user) and user.num_frames > 1:
-        yield address, (f"every training sample begins with given frames, and what is drawn here with none, which is "
-                        f"not learned; set {key} to an image or clip for each prompt, or to one for all. Where text "
+        yield address, (f"every training sample begins with given frames, but the samples here have none, which is not "
+                        f"learned; set {key} to an image or clip for each prompt, or to one for all. Where text "
                         f"alone is to be learned, too: frame_conditioning.none_given above 0, of a pipeline that is "
                         f"named, as in task.pipeline={user.pipeline.family}")  # fmt: skip

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares what is asked about one text, and who is told about its tokens."""
+"""Declares a generation request and the listener that receives its tokens."""
 
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable

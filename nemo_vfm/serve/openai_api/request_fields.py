@@ -80,7 +80,7 @@ class RequestFields:
         """Refuse fields that nobody has asked for."""
         if unknown := sorted(self._body.keys() - self._known):
             name = unknown[0][:_LONGEST_SHOWN]
-            raise ApiError(400, f"{name} is no field that this server knows; leave it out", param=name)
+            raise ApiError(400, f"{name} is not a field that this server knows; leave it out", param=name)
 
     def wrong(self, name: str, expected: str) -> ApiError:
         """The error about a value that cannot be."""

@@ -84,7 +84,7 @@ class LocalReward:
     def _load(self) -> ServedModel:
         served = self.model()
         if served.reward is None:
-            raise UserError(f"{served.name} is no reward model: it has no scores; give one that served_reward loads")
+            raise UserError(f"{served.name} is not a reward model: it has no scores; give one that served_reward loads")
         return served
 
 

@@ -3,7 +3,7 @@
 """Makes random bits from numbers alone: the same bits on any rank, device and number of threads.
 
 Each row has a key of 64 bits, mixed from the seed, its table's name, its place in the table, and the step (0 for
-initial values). Bits of a column come from that key and the column. The mixers are the finalizers of SplitMix64
+initial values). Bits of a column come from that key and the column. The mixers are the finalisers of SplitMix64
 (Steele, Lea, Flood, OOPSLA 2014) and MurmurHash3.
 
 Shape letters: U rows, D columns.

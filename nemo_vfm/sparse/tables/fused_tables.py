@@ -255,9 +255,7 @@ def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor
     if spec.pooling == "sequence" and jagged.weights_N is not None:
         raise ValueError(f"{feature}: a sequence has no sum to weigh; multiply its vectors, or pool its table")
     if places_B is not None and len(places_B) != len(jagged):
-        raise ValueError(
-            f"{feature}: {len(jagged)} samples, and {len(places_B)} places; look it up in a call of its own"
-        )
+        raise ValueError(f"{feature}: {len(jagged)} samples, and {len(places_B)} places; look it up in a separate call")
 
 
 def _looks_valid(jagged: Jagged, rows: int) -> bool:

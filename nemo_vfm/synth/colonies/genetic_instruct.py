@@ -21,7 +21,7 @@ class GeneticInstruct:
 
     In each generation a colony makes tasks from its population: from several examples, or by making one harder. Those
     enter the population whose solution passes tests, and that the judge gives good scores. A step of a generation is
-    asked for all colonies at once; nobody's next step begins before all answers are there. A generation without a
+    asked for all colonies at once; no colony's next step begins before all answers are there. A generation without a
     single fit task is the last: the next would ask the same of the same tasks.
 
     Args:

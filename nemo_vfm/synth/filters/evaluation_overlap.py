@@ -30,7 +30,7 @@ class EvaluationOverlap:
         evaluations: by name, as the ledger says it: `nemo_vfm.text.documents.Documents` reads a column of files.
         n: words in a row.
         shortest: words of the shortest text of an evaluation that is looked for inside of a turn.
-        turns: that are looked at, each by itself.
+        turns: that are checked, each by itself.
     """
 
     def __init__(

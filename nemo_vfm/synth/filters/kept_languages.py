@@ -14,14 +14,18 @@ class KeptLanguages:
 
     Args:
         languages: ISO 639-1, such as `[en, de]`.
-        turns: that are looked at, each by itself.
-        keep_unknown: whether a turn stays whose language cannot be told: a short one, or one of code alone.
+        turns: that are checked, each by itself.
+        keep_unknown: whether a turn of unknown language stays: a short one, or one of code alone.
     """
 
     def __init__(self, *, languages: Sequence[str], turns: Turns = "all", keep_unknown: bool = True) -> None:
         require_turns(turns)
         if not languages or (unknown := sorted(set(languages) - set(LANGUAGES))):
-            said = f"{unknown[0]!r} is none of those that can be told" if languages else "languages is empty"
+            said = (
+                f"{unknown[0]!r} is not one of the languages that can be recognised"
+                if languages
+                else "languages is empty"
+            )
             raise ValueError(f"{said}; take some of {', '.join(LANGUAGES)}")
         self.languages, self.turns, self.keep_unknown = frozenset(languages), turns, keep_unknown
 

@@ -16,7 +16,7 @@ class TextLength:
         least: of a turn.
         most: of a turn; None bounds nothing.
         unit: words (a Chinese or Japanese character is one), or characters.
-        turns: that are looked at, each by itself.
+        turns: that are checked, each by itself.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from nemo_vfm.synth.programs.task_source import Task
 
 
 class GivenTasks:
-    """Tasks that somebody has, such as prompts of users, problems with their answers, or the rows of another run.
+    """Tasks that you have, such as prompts of users, problems with their answers, or the rows of another run.
 
     Args:
         rows: where they are.

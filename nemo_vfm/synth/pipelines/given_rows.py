@@ -16,7 +16,7 @@ _WRITTEN = ("id", "parents", "scores", "verifier", "licence", "asked", "truncate
 
 
 class GivenRows:
-    """Rows that somebody has, as they are.
+    """Your own rows, as they are.
 
     A row keeps its columns. What a run writes of each row, such as its id, is kept in the column `given_row`; parents,
     scores, verifier, licence and generator of a row of an earlier run stay what they are.

@@ -36,7 +36,7 @@ class Instructions:
         forms: of rows, in turn: `one_turn` adds instructions to the task; `all_turns` adds some that hold for all
             answers of a conversation, each of which is checked; `revise` has the task answered, and then asks for
             that answer in a form that obeys instructions that it breaks.
-        most: instructions of a row at most; each row has 1 to so many.
+        most: instructions of a row at most; each row has 1 to this many.
         kinds: to draw from; null takes all of `KINDS` but `choice`, which fits few tasks.
         turns: of the user in the form `all_turns`.
         attempts: answers that are asked for, one after another, until one obeys.

@@ -25,7 +25,7 @@ class OnTopic:
     A row's column `distractors` has the places in `messages` of the turns that lead away.
 
     Args:
-        domains: of work; a list of so many is asked for.
+        domains: of work; a list of this many is asked for.
         purposes: of each domain.
         turns: of the user.
         distractors: how many of them lead away; the first never does, and which do is drawn for each row.

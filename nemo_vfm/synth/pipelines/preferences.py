@@ -22,12 +22,12 @@ class Preferences:
         tasks: what is answered.
         responders: roles of the models that answer; the generator is one.
         samples: answers of each.
-        by: who decides, in this order: `truth` where the right answer of a task is known, and some answers are right
+        by: the judges, in this order: `truth` where the right answer of a task is known, and some answers are right
             and some wrong; `judge` where it prefers the same of two answers in both orders; `reward` between the
             answers with the highest and the lowest reward.
         reward: how rewards are made; a chosen answer below its `least` drops the row, unless truth decided.
         least_margin: between two rewards, below which neither is better.
-        score_all: ask for the rewards of both answers, whoever decides: RPO needs them.
+        score_all: ask for the rewards of both answers, whichever judge decides: RPO needs them.
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class RealPrompts:
         half: `sft`: the generator answers them, and what is flagged is dropped; `preference`: they stay tasks, for
             several models to answer, and flagged ones are among them, in the column `flagged`.
         sft_share: of all prompts that is in the half `sft`.
-        guard: tells what is unsafe, beside the flags of the data; None asks nobody.
+        guard: finds unsafe rows, in addition to the flags of the data; None uses the flags alone.
         salt: another text makes other halves.
     """
 

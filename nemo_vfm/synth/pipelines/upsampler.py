@@ -35,7 +35,7 @@ class Upsampler:
         most_share: of the caption's words that the prompt may have.
         most_new_words: words of the prompt that the caption lacks, beside those that any request may have; numbers and
             names are never new. Languages without spaces between words cannot be judged so.
-        system: what the model is told to do; empty leaves the turn out.
+        system: the system prompt of the model; empty leaves the turn out.
     """
 
     def __init__(

@@ -64,8 +64,8 @@ class Synthesize:
         audience: for whom it writes, such as pupils of ten years, in the same way.
         journal: a file of answers that recipes share; None keeps them in the run's folder.
         batch: ask through files of OpenAI's batch API, in the run's folder `batch`. Each run ends with files to send
-            off, and the next goes on with their results. There is one model then, behind an endpoint. `generator.batch`
-            of an `EndpointChat` means the same.
+            off, and the next continues with their results. There is one model then, behind an endpoint.
+            `generator.batch` of an `EndpointChat` means the same.
     """
 
     def __init__(

@@ -30,14 +30,14 @@ class SaveCheckpoints:
     Args:
         every_steps: optimizer steps between checkpoints; there is always one at the end.
         keep_last: how many of the newest stay on disk; None keeps all.
-        keep_best: how many of the best stay besides, by `metric`.
+        keep_best: how many of the best stay as well, by `metric`.
         metric: what is best; it counts where it was measured at the very step of the checkpoint. val_loss is the
             validation loss, also where it is logged as val/loss or valid_loss.
         mode: whether a small (min) or a large (max) value of it is good; None takes max for an AUC, and else min.
-        keep_every_steps: a checkpoint every so many steps that is never deleted; None marks none.
+        keep_every_steps: every how many steps a checkpoint is never deleted; None marks none.
         copy_to: folder of an object store where each goes as well, kept by the same rule, and from which a run whose
-            own folder is gone goes on; None keeps them here alone. A store that fails is said and tried again at the
-            next one; at the end the copy must succeed.
+            own folder is gone resumes; None keeps them here alone. A store that fails is reported and tried again at
+            the next one; at the end the copy must succeed.
         asynchronous: write in the background, from a copy in host memory that is as large as what this process saves
             and stays for the length of the run; False stops the training until the disk has it. An error of the
             background ends the run at its next step, with several processes at its next checkpoint.

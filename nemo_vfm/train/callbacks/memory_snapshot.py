@@ -17,7 +17,7 @@ class MemorySnapshot:
     Args:
         step: after which step it is written, counted from 1.
         ranks: which of the processes write one.
-        max_events: so many of the last requests for memory are kept, with their stacks.
+        max_events: how many of the last requests for memory are kept, with their stacks.
     """
 
     def __init__(self, *, step: int = 3, ranks: Sequence[int] = (0,), max_events: int = 100_000) -> None:

@@ -20,10 +20,10 @@ class PreviewTexts:
 
     Args:
         tokenizer: the one that the tokens came from.
-        prompts: beginnings, which are not part of what is written; an empty one begins a document.
+        prompts: texts to continue, which are not part of the output; an empty one begins a document.
         every_steps: optimizer steps between previews; there is always one at the end.
         most_tokens: that a text gets at most.
-        choice: how the next word is chosen.
+        choice: how the next token is chosen.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class Profile:
     Args:
         first_step: the first step that is recorded, counted from 1; the very first ones compile and ask for memory.
         num_steps: how many are recorded.
-        ranks: which of the processes record; each writes files of its own.
+        ranks: which of the processes record; each writes its own files.
         shapes: keep the shapes of tensors, which makes the trace larger.
     """
 

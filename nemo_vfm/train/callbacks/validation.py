@@ -40,7 +40,7 @@ class Validate:
         every_steps: optimizer steps between measurements; there is always one at the end.
         noise_edges: borders of the noise bins; a loss of diffusion is mostly a matter of how much noise there was.
         window: `next` measures, whenever a window of time is trained, the next one, before that is trained on, in place
-            of held-out batches every so many steps; the data must come in windows of time. Samples that share a batch
+            of held-out batches every N steps; the data must come in windows of time. Samples that share a batch
             with the last ones of the window before are left out.
         group: a feature, such as the user, or `session`: the samples of each are ranked among each other, and gauc,
             weighted_gauc, mrr, ndcg_K and recall_K are means over the groups. Every rank holds 20 bytes a held-out
@@ -160,7 +160,7 @@ def _add_metrics(
     if undefined := [name for name, value in metrics.items() if not math.isfinite(value)]:
         log.warn_once(
             f"{', '.join(undefined)} of the held-out samples cannot be computed: they have labels of one kind only, or "
-            "a prediction is no number"
+            "a prediction is not a number"
         )
     fit.metrics |= {f"val_{name}": value for name, value in metrics.items() if math.isfinite(value)}
     if ranks.is_first():

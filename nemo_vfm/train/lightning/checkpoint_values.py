@@ -184,7 +184,7 @@ class PlainHyperparameters(Callback):
             self._plain(type(owner).__name__, owner.hparams)
         if self._left_out and ranks.is_first():
             names = ", ".join(sorted(f"{owner}.{name}" for owner, name in self._left_out))
-            log.info(f"hyperparameters that are no plain values are left out of checkpoints: {names}; give them as "
+            log.info(f"hyperparameters that are not plain values are left out of checkpoints: {names}; give them as "
                      f"arguments to load_from_checkpoint")  # fmt: skip
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

@@ -53,7 +53,7 @@ class LightningTest(_Evaluation):
 
     Args:
         module: builds the LightningModule, as in the training: `${steps.fit.module}`.
-        data: builds the LightningDataModule; None where the module has loaders of its own.
+        data: builds the LightningDataModule; None where the module has its own loaders.
         ckpt: whose weights: those of the best or last checkpoint of `trained`, or of a file, read as `start_from` of
             `LightningFit` is; None takes those that the module makes itself.
         trained: the folder of the `LightningFit`'s run; None where `ckpt` says all.
@@ -95,7 +95,7 @@ class LightningPredict(_Evaluation):
     """Writes what `predict_step` of a LightningModule returns to `predictions.parquet`, a row a sample.
 
     A tensor is the column `prediction`, a mapping has a column of each key, a tuple those of `prediction_0` and so on.
-    The rows have the order of the data, on any number of ranks. Of several loaders each has a file of its own.
+    The rows have the order of the data, on any number of ranks. Several loaders write a file each.
 
     Args:
         module: see `LightningTest`.

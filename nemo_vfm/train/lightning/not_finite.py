@@ -50,7 +50,7 @@ class StopAtNaN(Callback):
 
 
 def _losses(trainer: Trainer, outputs: Any) -> list[float]:
-    """What the step returns; of a module that optimizes by itself, which returns none, what it logs by such a name."""
+    """What the step returns; of a module that optimises by itself, which returns none, what it logs by such a name."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
     if loss is not None:
         return [float(loss)]

@@ -112,7 +112,7 @@ class OwnCheckpoints(TorchCheckpointIO):
             Path(path).unlink(missing_ok=True)
             raise UserError(
                 f"the checkpoint would hold {found}, which cannot be read back: checkpoints hold tensors, numbers, "
-                f"texts, and lists and mappings of these; see who gives it, by on_save_checkpoint or state_dict"
+                f"texts, and lists and mappings of these; look for the on_save_checkpoint or state_dict"
             ) from error
 
     def load_checkpoint(self, path: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -141,7 +141,7 @@ class ExactResume(Callback):
         if self._kept is None:
             if self.resumes:
                 raise UserError(f"{trainer.ckpt_path} was not written by this version of LightningFit, so the run "
-                                f"cannot go on as if nothing had happened; begin it in a new run folder")  # fmt: skip
+                                f"cannot be resumed exactly; start it in a new run folder")  # fmt: skip
             _forget_restart(trainer)
             return
         set_found(trainer, self._kept["found"])
@@ -284,7 +284,7 @@ class SaveAndStop(Checkpoint):
             self._stop_if_asked()
 
     def _note_step(self, *_: Any) -> None:
-        """A module that optimizes by itself may gather gradients over several batches, and a checkpoint has none."""
+        """A module that optimises by itself may gather gradients over several batches, and a checkpoint has none."""
         self._stepped = True
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

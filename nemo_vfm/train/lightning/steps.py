@@ -21,7 +21,7 @@ def reached(trainer: Trainer) -> int:
 
 
 def total(trainer: Trainer, reached: int) -> int | None:
-    """Of the whole run; None where nobody knows. `max_steps` is of `global_step`, which may count several in a step.
+    """Of the whole run; None if unknown. `max_steps` is of `global_step`, which may count several in a step.
 
     Args:
         reached: steps that `global_step` has counted.

@@ -126,7 +126,7 @@ def logger_of(name: str, source: LoggerSource | LightningLogger, folder: Path) -
     """
     opened: object = source.open(folder) if isinstance(source, LoggerSource) else source
     if not isinstance(opened, Logger):
-        raise UserError(f"loggers.{name}: {type(opened).__name__} is no lightning.pytorch.loggers.Logger "
+        raise UserError(f"loggers.{name}: {type(opened).__name__} is not a lightning.pytorch.loggers.Logger "
                         f"(pytorch_lightning's is another class)")  # fmt: skip
     return opened
 

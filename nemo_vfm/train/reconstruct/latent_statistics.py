@@ -26,7 +26,7 @@ _BATCHES = 8
 class MeasureLatents:
     """Sets latent_mean, latent_std and latent_count, on held-out clips, before a checkpoint is written.
 
-    Where no clip is held out they are measured on the first batches of the training, which is said.
+    Where no clip is held out they are measured on the first batches of the training, with a message.
 
     Args:
         every_steps: optimizer steps between measurements; there is always one at the end. Checkpoints at other steps

@@ -114,7 +114,7 @@ def test_what_templates_usually_do_is_done(template: str, said: str) -> None:
 
 @pytest.mark.parametrize("template", ["{% for i in x %}" * 25 + "{% endfor %}" * 25, "{{ " + "(" * 9999, "{{ [" * 99])
 def test_a_template_that_python_cannot_compile_is_refused(template: str) -> None:
-    with pytest.raises(DataError, match="is no jinja"):
+    with pytest.raises(DataError, match="is not valid Jinja"):
         ChatTemplate(template)
 
 
@@ -160,7 +160,7 @@ def test_marks_of_generation_are_found_inside_macros_and_nested_loops() -> None:
 
 
 def test_a_template_that_is_none_is_refused_with_its_error() -> None:
-    with pytest.raises(DataError, match="is no jinja"):
+    with pytest.raises(DataError, match="is not valid Jinja"):
         ChatTemplate("{% for %}")
     with pytest.raises(DataError, match="refuses this conversation: no system"):
         rendered("{{ raise_exception('no system') }}")

@@ -102,7 +102,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place(tmp_pa
     rewriting = "{% for m in messages %}{{ m.role }}: {{ m.content if loop.last else m.content[:1] }}\n{% endfor %}"
     _, ours = both(tmp_path, rewriting)
     turns = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def"}]
-    with pytest.raises(DataError, match=r"writes message 2 otherwise once more follows: .*'user: a"):
+    with pytest.raises(DataError, match=r"writes message 2 differently once more follow: .*'user: a"):
         ours.masked(turns)
 
 
@@ -134,7 +134,7 @@ def test_parts_of_text_are_one_text_and_others_are_refused(tmp_path: Path) -> No
     _, ours = both(tmp_path, CHATML)
     parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
     assert ours.tokens([{"role": "user", "content": parts}]) == ours.tokens([{"role": "user", "content": "ab"}])
-    with pytest.raises(DataError, match="a part that is no text"):
+    with pytest.raises(DataError, match="a part that is not text"):
         ours.tokens([{"role": "user", "content": [{"type": "image_url"}]}])
 
 
@@ -204,5 +204,5 @@ def test_a_variable_of_the_template_counts_and_forges_no_control_token(tmp_path:
     end = theirs.convert_tokens_to_ids("<|im_end|>")
     assert forged.count(end) == plain.count(end) and forged != plain
     for name in ("messages", "add_generation_prompt", "raise_exception"):
-        with pytest.raises(DataError, match=f"has a value of its own for {name}"):
+        with pytest.raises(DataError, match=f"already has a value for {name}"):
             ours.tokens(PLAIN, variables={name: []})

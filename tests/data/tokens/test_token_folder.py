@@ -63,7 +63,7 @@ def test_a_folder_that_was_not_finished_is_told_from_one_that_is_none(token_fold
     with pytest.raises(UserError, match="not finished; run the same command again"):
         TokenFolder(folder)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="is no token folder; `TokenizeText`"):
+    with pytest.raises(UserError, match="is not a token folder; `TokenizeText`"):
         TokenFolder(tmp_path / "empty")
     with pytest.raises(UserError, match="there is no token folder"):
         TokenFolder(tmp_path / "nowhere")

@@ -109,7 +109,7 @@ def test_a_head_that_was_trained_beside_its_adapter_is_refused(bases: Path, tmp_
     with torch.no_grad():
         reference.get_output_embeddings().base_layer.weight[3] += 0.01
     reference.save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="lm_head has a weight of its own beside its adapter"):
+    with pytest.raises(DataError, match="lm_head has its own weight beside its adapter"):
         ours(bases, "llama", tmp_path)
 
 

@@ -79,7 +79,7 @@ def test_a_checkpoint_of_nemo_is_found_below_its_folder_and_its_other_files_are_
     assert checkpoint_in(tmp_path) == folder
     with DcpFolder(folder) as found:
         assert found.others == ("module._extra_state/shard_0_2", "common.pt")
-    with pytest.raises(UserError, match=r"has no \.metadata, so it is no distributed checkpoint"):
+    with pytest.raises(UserError, match=r"has no \.metadata, so it is not a distributed checkpoint"):
         DcpFolder(tmp_path)
 
 

@@ -266,7 +266,7 @@ def test_start_from_takes_the_folder_and_refuses_another_function(pipelines: Pat
 def test_a_network_that_diffusers_has_not_is_not_written(tmp_path: Path, pipelines: Path):
     with pytest.raises(DataError, match="no network like this STDiT"):
         write_transformer(STDiT(in_channels=4, text_dim=8, width=48, depth=1, heads=2), {}, tmp_path / "out")
-    with pytest.raises(DataError, match="is no Cosmos, by its gelu, "):
+    with pytest.raises(DataError, match="is not a Cosmos, by its gelu, "):
         write_transformer(DiT(in_channels=4, text_dim=8, width=48, depth=1, heads=2), {}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
     model = load_video_model(pipelines / "wan")
@@ -283,7 +283,7 @@ def test_the_other_parts_of_a_pipeline_are_copied_and_no_link_is_followed(copied
     assert copy_pipeline(copied / "wan", tmp_path / "out") == ["scheduler"]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model_index.json", "scheduler"]
     assert "names vae, which" in capsys.readouterr().err
-    with pytest.raises(UserError, match="is no pipeline's folder"):
+    with pytest.raises(UserError, match="is not a pipeline's folder"):
         copy_pipeline(copied / "wan/scheduler", tmp_path / "other")
 
 

@@ -111,7 +111,7 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, table):
     for until in (100, 300):
         interrupted = writer()
         interrupted.add(CHUNK.rows(interrupted.resume(), until))
-    with pytest.raises(UserError, match="is no feature table or one that was not finished"):
+    with pytest.raises(UserError, match="is not a finished feature table"):
         _ = FeatureTable(tmp_path).manifest
     last = writer()
     assert last.resume() == 256
@@ -277,7 +277,7 @@ def test_a_damaged_manifest_is_refused(tmp_path, change, message):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"dense": ["a/b"]}, "'a/b' is no name"),
+        ({"dense": ["a/b"]}, "'a/b' is not a name"),
         ({"labels": ["a", "a"]}, "a occurs twice"),
         ({"features": ["a"], "groups": {"g": []}}, "group g has no features"),
         ({"features": ["a"], "groups": {"g": ["b"]}}, "names b"),

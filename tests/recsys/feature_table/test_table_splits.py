@@ -89,7 +89,7 @@ def test_another_table_is_held_out_up_to_a_number_of_samples_and_all_of_the_firs
 
 
 def test_what_holds_nothing_or_everything_out_or_cannot_decide_is_refused_by_name(folder, tmp_path):
-    with pytest.raises(ValueError, match="both say what is held out"):
+    with pytest.raises(ValueError, match="both define what is held out"):
         sides(folder, HeldOutFrom(time=1), val_fraction=0.1)
     with pytest.raises(ValueError, match="above 0 and below 1, got 1"):
         HeldOutShare(fraction=1)

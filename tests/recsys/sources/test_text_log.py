@@ -96,16 +96,16 @@ def test_reading_begins_at_the_end_of_any_block_with_the_same_samples_and_bad_ro
 BAD = [
     ("1,2,1,3\n", "it does not have 5 columns"),
     ("1,2,1,3,4,\n", "it does not have 5 columns"),
-    ('"1,2,1,3,4\n', "it is no CSV: a quote is not closed"),
-    ('"1"x,2,1,3,4\n', "it is no CSV: ',' expected after '\"'"),
+    ('"1,2,1,3,4\n', "it is not CSV: a quote is not closed"),
+    ('"1"x,2,1,3,4\n', "it is not CSV: ',' expected after '\"'"),
     (",2,1,3,4\n", "s is missing"),
     ("1,,1,3,4\n", "t is missing"),
     ("1,2,,3,4\n", "y is missing"),
     ("1,2,nan,3,4\n", "y is missing"),
-    ("1,soon,1,3,4\n", "t is no whole number and no date or time"),
-    ("1,2,yes,3,4\n", "y is no number"),
-    ("1,2,1,3,1_0\n", "d is no number"),
-    ('1,2,1,"[3, 4]",4\n', "f has an id that is no whole number or text"),
+    ("1,soon,1,3,4\n", "t is neither a whole number nor a date or time"),
+    ("1,2,yes,3,4\n", "y is not a number"),
+    ("1,2,1,3,1_0\n", "d is not a number"),
+    ('1,2,1,"[3, 4]",4\n', "f has an id that is neither a whole number nor text"),
 ]
 
 
@@ -128,10 +128,11 @@ def test_a_bad_record_of_json_is_named_by_its_line_and_missing_keys_are_empty(tm
     assert lists(chunk.features["f"]) == [[4, hash_of("x")], []] and chunk.labels["y"].tolist() == [0, 1]
     assert chunk.dense["d"].tolist() == pytest.approx([2, math.nan], nan_ok=True) and chunk.ids_B.tolist() == [0, 6]
     assert bad == [
-        (2, "it is no JSON"), (3, "it is no JSON object"), (4, "y is missing"),
-        (6, "s is no whole number or text"), (7, "t is no whole number and no date or time"),
-        (9, "f has an id that is no whole number or text"), (10, "f has an id that is no whole number or text"),
-        (11, "d is no number"),
+        (2, "it is not JSON"), (3, "it is not a JSON object"), (4, "y is missing"),
+        (6, "s is neither a whole number nor text"), (7, "t is neither a whole number nor a date or time"),
+        (9, "f has an id that is neither a whole number nor text"),
+        (10, "f has an id that is neither a whole number nor text"),
+        (11, "d is not a number"),
     ]  # fmt: skip
 
 
@@ -139,7 +140,7 @@ def test_a_quote_that_is_never_closed_spoils_its_own_row_however_long_the_file(t
     rows = [f"{n},2,1,3,4\n" for n in range(500)]
     rows[7] = '"7,2,1,3,4\n'
     chunk, bad = read(log(tmp_path, HEADER + "".join(rows)))
-    assert bad == [(9, "it is no CSV: a quote is not closed")]
+    assert bad == [(9, "it is not CSV: a quote is not closed")]
     assert chunk.session_B.tolist() == chunk.ids_B.tolist() == [n for n in range(500) if n != 7]
 
 
@@ -147,7 +148,7 @@ def test_texts_hold_lists_where_the_recipe_says_what_stands_between_their_ids(tm
     text = "1,1,1,3|a| 4 ,1\n1,1,1,,1\n1,1,1,3||4,1\n1,1,1,NULL,NULL\n"
     chunk, bad = read(log(tmp_path, HEADER + text, lists={"f": "|"}, missing=["NULL"]))
     assert lists(chunk.features["f"]) == [[3, hash_of("a"), 4], [], []]
-    assert math.isnan(chunk.dense["d"][2]) and bad == [(4, "f has an id that is no whole number or text")]
+    assert math.isnan(chunk.dense["d"][2]) and bad == [(4, "f has an id that is neither a whole number nor text")]
     text = "1,1,1,\"[3, 'a']\",1\n1,1,1,[],1\n"
     chunk, bad = read(log(tmp_path, HEADER + text, lists={"f": ","}))
     assert lists(chunk.features["f"]) == [[3, hash_of("a")], []] and not bad

@@ -61,5 +61,5 @@ def require_known(name: str, config: Mapping[str, Json]) -> None:
 
 
 def initial_of(config: Mapping[str, Json]) -> Initial | None:
-    """Return the initialization that took a part out of the base; None if it left the base as it was."""
+    """Return the initialisation that took a part out of the base; None if it left the base as it was."""
     return _REDUCING.get(str(config.get("init_lora_weights")).lower())

@@ -125,9 +125,9 @@ def _require_cosmos(model: DiT) -> None:
         "base_fps": (model.rope.base_fps, None if model.text_projection is not None else 24.0),
     }  # fmt: skip
     if type(model) is not DiT:
-        raise DataError(f"a {type(model).__name__} is no network of Cosmos; {CLASS} is a DiT")
+        raise DataError(f"a {type(model).__name__} is not a network of Cosmos; {CLASS} is a DiT")
     if other := [name for name, (own, theirs) in expected.items() if own != theirs]:
-        raise DataError(f"the model is no Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
+        raise DataError(f"the model is not a Cosmos, by its {', '.join(other)}; conf/model/cosmos_7b.yaml is one, and "
                         f"diffusers has no other like this")  # fmt: skip
 
 

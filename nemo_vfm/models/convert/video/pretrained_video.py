@@ -91,8 +91,8 @@ def _transformer(folder: Path) -> Path:
     found = transformer_in(folder)
     if found is None:
         require_read(folder)
-        raise UserError(f"{folder} holds no video model that is read: it is no folder of diffusers with a transformer "
-                        f"of {' or '.join(FAMILIES)}")  # fmt: skip
+        raise UserError(f"{folder} holds no video model that is read: it is not a folder of diffusers with a "
+                        f"transformer of {' or '.join(FAMILIES)}")  # fmt: skip
     return found
 
 
@@ -100,6 +100,6 @@ def _both(folder: Path) -> tuple[Path, Path]:
     index = read_mapping(folder / PIPELINE) if (folder / PIPELINE).is_file() else {}
     if not isinstance(index.get(SECOND), list) or not (folder / SECOND).is_dir():
         raise UserError(
-            f"{folder} is no pipeline of two networks: it has no {SECOND}; take its one by model=pretrained"
+            f"{folder} is not a pipeline of two networks: it has no {SECOND}; take its one by model=pretrained"
         )
     return _transformer(folder / TRANSFORMER), _transformer(folder / SECOND)

@@ -197,7 +197,7 @@ def copy_pipeline(source: Path, target: Path, but: str = TRANSFORMER) -> list[st
         UserError: it is no pipeline's folder.
     """
     if not (source / PIPELINE).is_file():
-        raise UserError(f"{source} is no pipeline's folder: it has no {PIPELINE}")
+        raise UserError(f"{source} is not a pipeline's folder: it has no {PIPELINE}")
     named = [name for name, value in read_mapping(source / PIPELINE).items() if isinstance(value, list) and any(value)]
     parts = [name for name in named if name != but and (source / name).is_dir() and not (source / name).is_symlink()]
     if left := sorted({*named} - {*parts, but}):

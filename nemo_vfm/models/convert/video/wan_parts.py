@@ -105,7 +105,7 @@ def _vae_name(name: str) -> str:
             return f"{side}.mid_block.attentions.0.{match[1]}.{kind}"
         if match := re.fullmatch(r"(?:down|up)samples\.(\d+)\.(?:(?:down|up)samples\.(\d+)\.)?(.+)", inside):
             return f"{side}.{_place(side, int(match[1]), match[2], _inside(match[3], name))}.{kind}"
-    raise DataError(f"{name[:200]} is no tensor of an autoencoder of Wan")
+    raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
 def _inside(words: str, name: str) -> str:
@@ -113,7 +113,7 @@ def _inside(words: str, name: str) -> str:
         return _RESIDUAL[words]
     if words in ("resample.1", "time_conv"):
         return words
-    raise DataError(f"{name[:200]} is no tensor of an autoencoder of Wan")
+    raise DataError(f"{name[:200]} is not a tensor of an autoencoder of Wan")
 
 
 def _place(side: str, number: int, inner: str | None, inside: str) -> str:
@@ -174,7 +174,7 @@ def _text_name(name: str) -> str:
     if match is not None and match[2] in _T5:
         return f"encoder.block.{match[1]}.{_T5[match[2]]}.{kind}"
     if stem not in _T5_OUTSIDE:
-        raise DataError(f"{name[:200]} is no tensor of a T5")
+        raise DataError(f"{name[:200]} is not a tensor of a T5")
     return f"{_T5_OUTSIDE[stem]}.{kind}"
 
 
