@@ -109,6 +109,10 @@ def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredie
     assert "in_channels: a whole number, required" in ingredient
 
 
+def test_of_the_other_ingredients_those_are_listed_that_fit_the_slot_too(capsys):
+    assert "conf/source: folder, table\n" in explained(capsys, "source=table")
+
+
 def test_an_ingredients_values_stand_in_its_yaml(capsys):
     assert "depth: 28\n" in explained(capsys, "model=dit_xl", "--yaml")
     stages = explained(capsys, "stages=standard", "--yaml")
