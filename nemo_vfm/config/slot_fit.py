@@ -259,8 +259,8 @@ def member_names(made: Any) -> frozenset[str]:
 @cache
 def required_methods(hint: Any) -> frozenset[str]:
     """The methods without which nothing fits: a protocol's. A quick first look for whoever asks of many classes."""
-    kind = get_origin(hint) or hint
-    return frozenset(_methods(kind)) if inspect.isclass(kind) and hints.is_protocol(kind) else frozenset()
+    kind: Any = get_origin(hint) or hint
+    return frozenset(_methods(kind)) if hints.is_protocol(kind) else frozenset()
 
 
 @cache
