@@ -247,8 +247,20 @@ def _kind(hint: Any) -> Any:
 
 def _has(made: Any, name: str) -> bool:
     """Whether objects of a class have a method; a class itself can always be called, which says nothing of them."""
-    is_own = any(name in vars(base) for base in getattr(made, "__mro__", ()))
-    return is_own and callable(getattr(made, name, None))
+    return name in member_names(made) and callable(getattr(made, name, None))
+
+
+@cache
+def member_names(made: Any) -> frozenset[str]:
+    """What a class and its bases define."""
+    return frozenset(name for base in getattr(made, "__mro__", ()) for name in vars(base))
+
+
+@cache
+def required_methods(hint: Any) -> frozenset[str]:
+    """The methods without which nothing fits: a protocol's. A quick first look for whoever asks of many classes."""
+    kind: Any = get_origin(hint) or hint
+    return frozenset(_methods(kind)) if hints.is_protocol(kind) else frozenset()
 
 
 @cache

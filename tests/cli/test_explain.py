@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what `explain` says of components, and that `check` accepts the YAML that it prints."""
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import get_origin
 
 import pytest
 
-from nemo_vfm.cli.catalogue.class_names import full_names, named_in, own_classes
+from nemo_vfm.cli.catalogue.class_names import _own_modules, full_names, named_in, own_classes
 from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
 from nemo_vfm.cli.catalogue.constructor_arguments import node_of
 from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
@@ -61,7 +62,7 @@ def test_there_are_components_for_every_kind_of_job():
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
     names = {name.rpartition(".")[2] for name in found().reached()}
-    assert not names & {"RunFolder", "Shot", "Address", "LocalFolder"} and {"TensorBoard", "Sidecar"} <= names
+    assert not names & {"RunFolder", "Shot", "Address", "LocalFolder", "Mute"} and {"TensorBoard", "Sidecar"} <= names
 
 
 def test_the_yaml_of_every_component_checks_in_every_slot_that_it_fits():
@@ -106,6 +107,10 @@ def test_a_component_is_explained_by_its_short_name_its_long_one_and_an_ingredie
     ingredient = explained(capsys, "model=dit_s")
     assert "DiT-S: 12 blocks of width 384." in ingredient and "heads: a whole number, default 6" in ingredient
     assert "in_channels: a whole number, required" in ingredient
+
+
+def test_of_the_other_ingredients_those_are_listed_that_fit_the_slot_too(capsys):
+    assert "conf/source: folder, table\n" in explained(capsys, "source=table")
 
 
 def test_an_ingredients_values_stand_in_its_yaml(capsys):
@@ -273,12 +278,26 @@ def test_defaults_are_written_as_a_recipe_writes_them():
     assert node_of(float("inf")) is None and node_of(object()) is None
 
 
-@pytest.mark.slow  # a process that imports all but lightning
-def test_looking_at_everything_does_not_import_lightning():
+@pytest.mark.slow  # a process that imports all but what is slow
+def test_looking_at_everything_imports_no_slow_package_and_prints_nothing_else():
     verb = "import sys\nfrom nemo_vfm.cli.main import main\nmain(['explain', '--json'])\n"
-    code = f"{verb}sys.exit('lightning' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, timeout=120)
-    assert done.returncode == 0, "it costs some 5 s"
+    code = f"{verb}sys.exit(', '.join({{'lightning', 'megatron'}} & {{*sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert not done.stderr.strip(), "Lightning costs some 5 s and Megatron-Core 3 s, and it warns of what is not there"
+    assert json.loads(done.stdout)
+
+
+@pytest.mark.slow  # syntax trees of all files
+def test_the_classes_that_are_found_are_those_of_the_syntax_trees_but_for_slow_modules():
+    classes = [
+        f"{module}.{node.name}"
+        for module, file in _own_modules()
+        for node in ast.parse(file.read_bytes()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert [name for name in classes if name in own_classes()] == list(own_classes())
+    apart = {name.rpartition(".")[0] for name in set(classes) - set(own_classes())}
+    assert "nemo_vfm.parallel.megatron.schedule" in apart and len(apart) < 30
 
 
 def test_short_names_are_found_without_importing_anything():

@@ -27,6 +27,17 @@ def test_the_collector_is_as_it_was_also_after_an_error():
         gc.enable()
 
 
+def test_what_a_block_made_is_not_walked_where_it_ends():
+    started: list[str] = []
+    gc.callbacks.append(lambda phase, _: started.append(phase))
+    try:
+        with without_collection():
+            kept = [[one] for one in range(5000)]
+        assert len([[one] for one in range(50)]) < len(kept) and not started
+    finally:
+        gc.callbacks.pop()
+
+
 def test_what_is_there_is_not_walked_again_when_python_ends():
     code = (
         "import atexit, gc, sys\n"

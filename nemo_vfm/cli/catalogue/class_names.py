@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finds the names of classes that a recipe may use in source files and YAML, without importing anything."""
 
-import ast
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -17,28 +16,31 @@ _TARGET = re.compile(r"""_target_["']?:\s*["']?([A-Za-z_]\w*(?:\.\w+)+)""")
 #: Folders of `conf/` that the launcher alone reads: no recipe takes an ingredient of them.
 _LAUNCHERS = ("cluster", "container")
 _NO_COMPONENTS = ("cli", "config", "explain", "runtime")
-_LIGHTNING = "lightning"
+_SLOW = ("lightning", "pytorch_lightning", "megatron")
+#: What stands in the first column is of the module itself. Syntax trees of all files would take 2 s more.
+_CLASS = re.compile(r"^class (\w+)", re.MULTILINE)
+_IMPORT = re.compile(r"^(?:import ([\w.]+)|from ([\w.]+) import (\([^)]*\)|.*))", re.MULTILINE)
+_NAME = re.compile(r"\w+")
 
 
 @cache
 def own_classes() -> tuple[str, ...]:
-    """Dotted names of our public classes, but for modules that import Lightning, themselves or through one of ours.
+    """Dotted names of our public classes, but for modules that import a slow package, themselves or through ours.
 
-    Components never do, importing it takes some 5 s, and an editor's schema should not wait for it.
+    Components never do, importing one takes some 5 s, and neither `explain` nor an editor's schema should wait for it.
     """
-    modules = {module: ast.parse(file.read_bytes()).body for module, file in _own_modules()}
-    needs = {module: set(_imported(body)) for module, body in modules.items()}
-    slow = {_LIGHTNING}
+    texts = {module: file.read_text(encoding="utf-8") for module, file in _own_modules()}
+    needs = {module: set(_imported(text)) for module, text in texts.items()}
+    slow = set(_SLOW)
     while more := {module for module, names in needs.items() if module not in slow and names & slow}:
         slow |= more
-    classes = (
-        f"{module}.{node.name}"
-        for module, body in modules.items()
+    return tuple(
+        f"{module}.{name}"
+        for module, text in texts.items()
         if module not in slow
-        for node in body
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        for name in _CLASS.findall(text)
+        if not name.startswith("_")
     )
-    return tuple(classes)
 
 
 def _own_modules() -> Iterator[tuple[str, Path]]:
@@ -48,16 +50,11 @@ def _own_modules() -> Iterator[tuple[str, Path]]:
             yield ".".join((_PACKAGE.name, *parts)), file
 
 
-def _imported(body: list[ast.stmt]) -> Iterator[str]:
-    """The modules that are imported where a file begins; Lightning, whatever of it, by one name."""
-    for node in body:
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            yield _LIGHTNING if name.partition(".")[0] in ("lightning", "pytorch_lightning") else name
+def _imported(text: str) -> Iterator[str]:
+    """The modules that are imported where a file begins; of another package its name alone."""
+    for plain, module, names in _IMPORT.findall(text):
+        for name in (plain, module, *(f"{module}.{name}" for name in _NAME.findall(names))):
+            yield name if name.startswith(f"{_PACKAGE.name}.") else name.partition(".")[0]
 
 
 def named_in(roots: Roots) -> list[str]:

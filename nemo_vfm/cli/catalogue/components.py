@@ -18,7 +18,7 @@ from nemo_vfm.cli.catalogue.class_names import named_in, own_classes
 from nemo_vfm.config import hints
 from nemo_vfm.config.locate import DEFAULT_TRUST, NotLocated, Target, locate
 from nemo_vfm.config.roots import Roots
-from nemo_vfm.config.slot_fit import fits
+from nemo_vfm.config.slot_fit import fits, member_names, required_methods
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.perf.network import Network
 
@@ -62,7 +62,9 @@ class Catalogue:
 
     def filling(self, kind: Any) -> list[str]:
         """The names of the components that fit, in order."""
-        fitting = {name: target for name, target in self.known.items() if _makes(target, kind) and is_component(target)}
+        required = required_methods(kind)
+        likely = ((name, target) for name, target in self.known.items() if required <= _member_names(target))
+        fitting = {name: target for name, target in likely if _makes(target, kind) and is_component(target)}
         return [name for name, target in fitting.items() if name in self.named or _is_meant(target, kind)]
 
     def slots_for(self, name: str) -> list[Slot]:
@@ -171,10 +173,33 @@ def _slots_of(name: str, found: Catalogue, num_given: int) -> Iterator[Slot]:
 @cache  # a schema asks 350,000 times about 30,000 pairs: 4.4 s without
 def _makes(target: Target, kind: Any) -> bool:
     try:
-        made = hints.returns(target)
-        return not hints.is_open(made) and not hints.is_open(kind) and fits(made, kind)
+        made = _made(target)
+        if _is_plain_class(kind) and inspect.isclass(made):
+            return issubclass(made, kind)
+        return made is not None and not hints.is_open(kind) and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
+
+
+@cache
+def _is_plain_class(kind: Any) -> bool:
+    return inspect.isclass(kind) and not hints.is_protocol(kind) and not hints.is_open(kind)
+
+
+@cache
+def _made(target: Target) -> Any:
+    """What it makes; None where that is not known."""
+    made = hints.returns(target)
+    return None if hints.is_open(made) else get_origin(made) or made
+
+
+@cache
+def _member_names(target: Target) -> frozenset[str]:
+    """The names that what it makes has."""
+    try:
+        return member_names(_made(target))
+    except TypeError:
+        return frozenset()
 
 
 @cache

@@ -138,10 +138,12 @@ def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
         return _group(word, " ".join(comment), tree)
     inner = explain(name, roots, trust)
     values = dict(tree.without("defaults").items)
-    yaml = ready(catalogue(roots, trust, more=[name]), name, values)
+    found = catalogue(roots, trust, more=[name])
+    yaml = ready(found, name, values)
     arguments = [_with_value(argument, values.get(argument.name)) for argument in inner.arguments]
     about = " ".join(filter(None, (" ".join(comment), f"A {name}: {inner.summary}")))
-    own = {slot.rpartition(".")[2]: roots.choices(slot)}
+    fitting = {other for place in inner.fills for other in found.filling(place.kind)}
+    own = {slot.rpartition(".")[2]: [one for one, target in roots.targets(slot).items() if target in {"", *fitting}]}
     return replace(inner, name=word, summary=about, arguments=arguments, ingredients=own, yaml=yaml)
 
 
