@@ -14,6 +14,7 @@ from nemo_vfm.report.section import Section, fragment
 ORDER = 32
 BUDGET_MB = 2.0
 MAX_CLIPS, MAX_FAILURES, MAX_SHARDS = 10, 8, 8
+_DESCRIPTION = "description"  # the `caption_by` of a sentence that was made of the clip's numbers
 _FRAMES_BYTES = 20_000  # of a strip of four frames, about; kept free for each clip whose video does not fit
 
 _BODY = """
@@ -35,7 +36,8 @@ _BODY = """
 <div class="pairs">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
-<figcaption><span class="caption">{{ c.caption }}</span><span class="source">{{ c.source }}</span></figcaption></figure>
+<figcaption><span class="caption">{% if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
+<span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
 """
@@ -52,8 +54,16 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             yield Section("Captions", body, lead, step.name, folded=True)
 
 
+def stand_in(row: Mapping[str, Any]) -> str:
+    """What to say before a row's text where it is no caption but made of the clip's numbers; else nothing."""
+    return "stand-in for a caption:" if row.get("caption_by") == _DESCRIPTION else ""
+
+
 def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [(f"by {clean(str(who), 40)}", exact(number(count) or 0)) for who, count in by.items()]
+    facts = [
+        ("stand-ins made of numbers" if who == _DESCRIPTION else f"by {clean(str(who), 40)}", exact(number(count) or 0))
+        for who, count in by.items()
+    ]
     tokens = [
         (name, number(values.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))
     ]
@@ -81,7 +91,7 @@ def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
     return [
         {
             "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
-            "caption": clean(str(row["caption"]), 600), "source": clean(str(row.get("source")), 80),
+            "caption": clean(str(row["caption"]), 600), "stand_in": stand_in(row), "source": clean(str(row.get("source")), 80),
         }
         for row in values[::stride][:MAX_CLIPS]
     ]  # fmt: skip

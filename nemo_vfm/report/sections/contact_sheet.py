@@ -10,6 +10,7 @@ from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.sections.captions import stand_in
 
 ORDER = 30
 BUDGET_MB = 3.0
@@ -25,7 +26,7 @@ _SHEETS = """
 <span class="fact tone-{{ c.tone }}">{{ c.fact }}</span>
 {% endif %}
 {% if c.caption %}
-<span class="caption">{{ c.caption }}</span>
+<span class="caption">{% if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
 {% endif %}
 <span class="source">{{ c.source }}{% if c.id %} · {{ c.id }}{% endif %}</span>
 </figcaption></figure>
@@ -48,7 +49,8 @@ _SHEETS = """
 <tbody>
 {% for row in listed %}
 <tr><td class="file">{% if row.link %}<a href="{{ row.link }}">{{ row.id }}</a>{% else %}{{ row.id }}{% endif %}</td>
-<td>{{ row.source }}</td><td>{{ row.caption }}</td></tr>
+<td>{{ row.source }}</td>
+<td>{% if row.stand_in %}<span class="quiet">{{ row.stand_in }}</span> {% endif %}{{ row.caption }}</td></tr>
 {% endfor %}
 </tbody></table></div></details>
 {% endif %}
@@ -146,7 +148,7 @@ class _Look:
         picture = self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))
         link = f"./{quote(self._step.name or '.')}/thumbnails/{picture.name}" if picture.is_file() else ""
         return {"id": clean(str(row.get("clip_id") or ""), 100)[:8], "link": link, "source": _source(row),
-                "caption": clean(str(row.get("caption") or ""), 160)}  # fmt: skip
+                "caption": clean(str(row.get("caption") or ""), 160), "stand_in": stand_in(row)}  # fmt: skip
 
     def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
         caption = clean(str(row.get("caption") or ""), 160)
@@ -154,6 +156,7 @@ class _Look:
             "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
             "alt": f"{'Four frames' if _lasts(row) else 'Image'}: {caption or clean(str(row.get('source')), 80)}",
             "caption": caption,
+            "stand_in": stand_in(row),
             "fact": fact or self._reason(row),
             "tone": "kept" if row.get("decision") == "kept" else "dropped",
             "source": _source(row),
