@@ -40,7 +40,7 @@ def test_each_metric_has_one_chart_with_a_line_for_each_run_that_logged_it(tmp_p
     runs = [trained(tmp_path / f"r{n}", 0.1, [3.0, 2.0, n]) for n in (1, 2)]
     runs.append(trained(tmp_path / "silent", 0.2, []))
     seen = read_page(page(tmp_path, *runs)).finish()
-    titles = [alt for svg in seen.all("svg") if (alt := svg["aria-label"])]
+    titles = [alt for svg in seen.charts if (alt := svg["aria-label"])]
     assert [alt.partition(" over")[0] for alt in titles] == ["Validation loss", "Loss"]
     assert titles[0] == "Validation loss over step: r1 from 1.5 to 0.5; r2 from 1.5 to 1"
     assert [path["class"] for path in seen.all("path")] == ["line tone-a", "line tone-b"] * 2
@@ -51,7 +51,7 @@ def test_a_step_of_a_workflow_stands_beside_a_lone_training(tmp_path):
     trained(tmp_path / "flow" / "train", 0.1, [3.0, 1.0])
     (tmp_path / "flow" / "recipe.yaml").write_text("_target_: a.Flow\n")
     seen = read_page(page(tmp_path, lone, tmp_path / "flow")).finish()
-    assert [len(svg["aria-label"].split(";")) for svg in seen.all("svg")] == [2, 2], "both lines are in one chart"
+    assert [len(svg["aria-label"].split(";")) for svg in seen.charts] == [2, 2], "both lines are in one chart"
 
 
 def test_more_runs_than_colours_are_drawn_on_a_ramp_and_those_left_out_are_said(tmp_path):

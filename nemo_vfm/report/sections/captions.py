@@ -36,7 +36,8 @@ _BODY = """
 <div class="pairs">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
-<figcaption><span class="caption">{% if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
+<figcaption><span class="caption">
+{%- if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
 <span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
@@ -91,7 +92,8 @@ def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
     return [
         {
             "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
-            "caption": clean(str(row["caption"]), 600), "stand_in": stand_in(row), "source": clean(str(row.get("source")), 80),
+            "caption": clean(str(row["caption"]), 600), "stand_in": stand_in(row),
+            "source": clean(str(row.get("source")), 80),
         }
         for row in values[::stride][:MAX_CLIPS]
     ]  # fmt: skip
