@@ -201,11 +201,13 @@ _LINES = """
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False
-) -> Markup:
+    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False,
+    with_legend: bool = True,
+) -> Markup:  # fmt: skip
     """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there.
 
-    `whole`: y counts something, so only whole numbers stand beside it.
+    `whole`: y counts something, so only whole numbers stand beside it. A line of one point is a dot. Without a legend,
+    the names are in the description alone.
     """
     lines = [line for line in lines if line.points]
     xs = [x for line in lines for x, _ in line.points]
@@ -217,11 +219,12 @@ def line_chart(
     across, up = _across(x_axis), _up(y_axis)
     drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
     paths = [
-        {"style": line.style, "tone": line.tone, "dots": dots if line.style == "dots" and len(dots) <= 60 else [],
+        {"style": line.style, "tone": line.tone,
+         "dots": dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else [],
          "d": Markup(_path(dots, line.steps))}  # noqa: S704 - numbers only
         for line, dots in drawn
     ]  # fmt: skip
-    legend = [(line.name, line.tone, line.style) for line in lines if line.name]
+    legend = [(line.name, line.tone, line.style) for line in lines if line.name and with_legend]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
     return _frame(title, _description(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
