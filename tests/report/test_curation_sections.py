@@ -194,6 +194,14 @@ def test_a_text_made_of_a_clips_numbers_is_called_a_stand_in_wherever_it_is_show
     assert "stand-ins made of numbers 4" in text(beside) and "by vlm 4" in text(beside)
 
 
+def test_the_text_of_a_dropped_clip_is_a_stand_in_where_nobody_wrote_captions(tmp_path):
+    row = {"clip_id": "0" * 32, "decision": "dropped", "rule": "slow", "source": "a.mp4", "caption": "text"}
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "scores.parquet")
+    for by, told in (({"description": 3, "nobody": 1}, True), ({"description": 3, "table": 1}, False), ({}, False)):
+        said = shown(contact_sheet, tmp_path, "captions.json", {"by": by})
+        assert ("stand-in for a caption: text" in text(f"{said}")) == told, by
+
+
 def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behind_its_keeper(tmp_path):
     """A clip's caption, source and score are numbered as the clip is."""
     decided = [("kept", None, None)] * 3 + [("dropped", "slow", None)] * 2 + [("dropped", "alike", f"{1:032x}")] * 2

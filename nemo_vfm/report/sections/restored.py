@@ -15,7 +15,7 @@ BUDGET_MB = 3.0
 MAX_CLIPS = 12
 
 _SHEET = """
-<div class="{{ "pairs" if kind == "clips" else "previews" }}" style="--columns: 1">
+<div class="{{ "pairs" if kind == "clips" else "previews stacked" }}">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip" if kind == "clips" else "") }}
 <figcaption><span class="fact tone-kept">{{ c.what }}</span>
