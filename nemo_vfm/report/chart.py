@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws small SVG charts: text stays text, colours come from the page's style, and no clock has an influence."""
+"""Draws SVG charts in percent of their frame: the page's style gives size, colours and text, and no clock matters."""
 
 import math
 import sys
@@ -13,8 +13,6 @@ from markupsafe import Markup
 from nemo_vfm.report.plain_text import figure
 from nemo_vfm.report.section import fragment
 
-WIDTH_PX, HEIGHT_PX = 520, 248
-LEFT_PX, RIGHT_PX, TOP_PX, BOTTOM_PX = 60, 18, 14, 40
 MAX_POINTS = 480
 
 Point = tuple[float, float]
@@ -143,11 +141,11 @@ def grid(charts: Sequence[Markup], num_open: int) -> Markup:
 
 
 def _across(axis: Axis) -> Callable[[float], float]:
-    return lambda value: round(LEFT_PX + axis.place(value) * (WIDTH_PX - LEFT_PX - RIGHT_PX), 1)
+    return lambda value: round(100 * axis.place(value), 2)
 
 
 def _up(axis: Axis) -> Callable[[float], float]:
-    return lambda value: round(HEIGHT_PX - BOTTOM_PX - axis.place(value) * (HEIGHT_PX - TOP_PX - BOTTOM_PX), 1)
+    return lambda value: round(100 - 100 * axis.place(value), 2)
 
 
 _FRAME = """
@@ -161,17 +159,17 @@ _FRAME = """
 </span>
 {% endif %}
 </figcaption>
-<svg viewBox="0 0 {{ width }} {{ height }}" role="img" aria-label="{{ alt }}">
+<svg role="img" aria-label="{{ alt }}">
 {% for value in y_ticks %}
-<line class="grid" x1="{{ left }}" x2="{{ right }}" y1="{{ up(value) }}" y2="{{ up(value) }}"/>
-<text class="tick" x="{{ left - 7 }}" y="{{ up(value) + 4 }}" text-anchor="end">{{ tick(value) }}</text>
+<line class="grid" x2="100%" y1="{{ up(value) }}%" y2="{{ up(value) }}%"/>
+<text class="tick" dx="-7" y="{{ up(value) }}%" dy="4" text-anchor="end">{{ tick(value) }}</text>
 {% endfor %}
 {% for value in x_ticks %}
-{% set anchor = "end" if across(value) > right - 12 else "middle" %}
-<text class="tick" x="{{ across(value) }}" y="{{ bottom + 17 }}" text-anchor="{{ anchor }}">{{ tick(value) }}</text>
+{% set anchor = "end" if across(value) > 97 else "middle" %}
+<text class="tick" x="{{ across(value) }}%" y="100%" dy="17" text-anchor="{{ anchor }}">{{ tick(value) }}</text>
 {% endfor %}
-<line class="axis" x1="{{ left }}" x2="{{ right }}" y1="{{ bottom }}" y2="{{ bottom }}"/>
-<text class="tick" x="{{ right }}" y="{{ height - 5 }}" text-anchor="end">{{ x_label }}</text>
+<line class="axis" x2="100%" y1="100%" y2="100%"/>
+<text class="tick" x="100%" y="100%" dy="35" text-anchor="end">{{ x_label }}</text>
 {{ inside }}
 </svg>
 </figure>"""
@@ -181,27 +179,35 @@ def _frame(
     title: str, alt: str, x: Axis, y: Axis, x_label: str, legend: Sequence[tuple[str, str, str]], inside: Markup,
     y_ticks: Sequence[float],
 ) -> Markup:  # fmt: skip
-    sides = {"left": LEFT_PX, "right": WIDTH_PX - RIGHT_PX, "bottom": HEIGHT_PX - BOTTOM_PX}
-    axes = {"across": _across(x), "up": _up(y), "x_ticks": x.ticks(6), "y_ticks": y_ticks, "tick": tick_text}
-    words = {"title": title, "alt": alt, "x_label": x_label, "legend": legend, "inside": inside}
-    return fragment(_FRAME, {"width": WIDTH_PX, "height": HEIGHT_PX, **sides, **axes, **words})
+    x_ticks = [tick for tick in x.ticks(6) if x_label != "step" or tick == int(tick)]
+    axes = {"across": _across(x), "up": _up(y), "x_ticks": x_ticks, "y_ticks": y_ticks, "tick": tick_text}
+    return fragment(
+        _FRAME, {"title": title, "alt": alt, "x_label": x_label, "legend": legend, "inside": inside, **axes}
+    )
 
 
+# Only paths need a scale of their own: stretched as the frame is, with strokes that stay as wide (page.css).
 _LINES = """
+<svg viewBox="0 0 100 100" preserveAspectRatio="none" width="100%" height="100%">
 {% for line in lines %}
 <path class="{{ line.style }} tone-{{ line.tone }}" d="{{ line.d }}"/>
+{% endfor %}
+</svg>
+{% for line in lines %}
 {% for x, y in line.dots %}
-<circle class="tone-{{ line.tone }}" cx="{{ x }}" cy="{{ y }}" r="2.6"/>
+<circle class="tone-{{ line.tone }}" cx="{{ x }}%" cy="{{ y }}%" r="2.6"/>
 {% endfor %}
 {% endfor %}"""
 
 
 def line_chart(
-    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False
-) -> Markup:
+    title: str, lines: Sequence[Line], *, x_label: str, log_y: bool = False, zero: bool = False, whole: bool = False,
+    with_legend: bool = True,
+) -> Markup:  # fmt: skip
     """Lines over a common x; `log_y` is obeyed where all values are positive and sane, `zero` starts y there.
 
-    `whole`: y counts something, so only whole numbers stand beside it.
+    `whole`: y counts something, so only whole numbers stand beside it. A line of one point is a dot. Without a legend,
+    the names are in the description alone.
     """
     lines = [line for line in lines if line.points]
     xs = [x for line in lines for x, _ in line.points]
@@ -213,11 +219,12 @@ def line_chart(
     across, up = _across(x_axis), _up(y_axis)
     drawn = [(line, [(across(x), up(y)) for x, y in thin(line.points)]) for line in lines]
     paths = [
-        {"style": line.style, "tone": line.tone, "dots": dots if line.style == "dots" and len(dots) <= 60 else [],
+        {"style": line.style, "tone": line.tone,
+         "dots": dots if len(dots) == 1 or (line.style == "dots" and len(dots) <= 60) else [],
          "d": Markup(_path(dots, line.steps))}  # noqa: S704 - numbers only
         for line, dots in drawn
     ]  # fmt: skip
-    legend = [(line.name, line.tone, line.style) for line in lines if line.name]
+    legend = [(line.name, line.tone, line.style) for line in lines if line.name and with_legend]
     inside = fragment(_LINES, {"lines": paths})
     ticks = [tick for tick in y_axis.ticks(6) if not whole or tick == int(tick)]
     return _frame(title, _description(title, lines, x_label), x_axis, y_axis, x_label, legend, inside, ticks)
@@ -241,14 +248,16 @@ def _description(title: str, lines: Sequence[Line], x_label: str) -> str:
 
 _BARS = """
 {% if limit %}
-<rect class="gone" x="{{ limit.from }}" width="{{ limit.width }}" y="{{ top }}" height="{{ bottom - top }}"/>
+<rect class="gone" x="{{ limit.from }}%" width="{{ limit.width }}%" height="100%"/>
 {% endif %}
 {% for bar in bars %}
-<rect class="tone-{{ bar.tone }}" x="{{ bar.x }}" y="{{ bar.y }}" width="{{ bar.width }}" height="{{ bar.height }}"/>
+<rect class="tone-{{ bar.tone }}"
+ x="{{ bar.x }}%" y="{{ bar.y }}%" width="{{ bar.width }}%" height="{{ bar.height }}%"/>
 {% endfor %}
 {% if limit %}
-<line class="limit" x1="{{ limit.at }}" x2="{{ limit.at }}" y1="{{ top - 6 }}" y2="{{ bottom }}"/>
-<text class="strong" x="{{ limit.text_x }}" y="{{ top + 3 }}" text-anchor="{{ limit.anchor }}">{{ limit.text }}</text>
+<line class="limit" x1="{{ limit.at }}%" x2="{{ limit.at }}%" y1="-6" y2="100%"/>
+<text class="strong"
+ x="{{ limit.at }}%" dx="{{ limit.dx }}" dy="3" text-anchor="{{ limit.anchor }}">{{ limit.text }}</text>
 {% endif %}"""
 
 
@@ -260,7 +269,7 @@ def histogram(title: str, groups: Sequence[Group], *, limit: tuple[str, float] |
     low, high = _aligned(*_inner_range(values, limit), limit, bins)
     counts = [_count(group.values, low, high, bins, limit) for group in groups]
     x_axis, y_axis = Axis(low, high), Axis(0, max(map(sum, zip(*counts, strict=True))) * 1.15)
-    inside = fragment(_BARS, _bars(groups, counts, y_axis) | {"limit": _limit(limit, x_axis)})
+    inside = fragment(_BARS, {"bars": _bars(groups, counts, y_axis), "limit": _limit(limit, x_axis)})
     beyond = sum(value < low or value > high for value in values)
     x_label = f"{beyond} beyond, in the outermost bars" if beyond else ""
     legend = [(f"{g.name} {len(g.values):,}", g.tone, "bar") for g in groups if g.values]
@@ -301,18 +310,18 @@ def _count(
     return counts
 
 
-def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], y: Axis) -> dict[str, object]:
+def _bars(groups: Sequence[Group], counts: Sequence[Sequence[int]], y: Axis) -> list[dict[str, object]]:
     bins, up = len(counts[0]), _up(y)
-    width = (WIDTH_PX - LEFT_PX - RIGHT_PX) / bins
-    below, bars = [0] * bins, []
+    width = 100 / bins
+    below, bars = [0] * bins, list[dict[str, object]]()
     for group, row in zip(groups, counts, strict=True):
         for place, count in enumerate(row):
             if count:
                 top, base = up(below[place] + count), up(below[place])
-                bars.append({"tone": group.tone, "x": round(LEFT_PX + place * width + 0.7, 1), "y": top,
-                             "width": round(width - 1.4, 1), "height": round(base - top, 1)})  # fmt: skip
+                bars.append({"tone": group.tone, "x": round(place * width + 0.15, 2), "y": top,
+                             "width": round(width - 0.3, 2), "height": round(base - top, 2)})  # fmt: skip
                 below[place] += count
-    return {"bars": bars, "top": TOP_PX, "bottom": HEIGHT_PX - BOTTOM_PX}
+    return bars
 
 
 def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object] | None:
@@ -320,8 +329,7 @@ def _limit(limit: tuple[str, float] | None, x: Axis) -> dict[str, object] | None
     if limit is None:
         return None
     side, value = limit
-    at, right = _across(x)(value), WIDTH_PX - RIGHT_PX
-    begin, end = (LEFT_PX, at) if side.startswith("<") else (at, right)
-    in_left_half = at < WIDTH_PX / 2
-    label = {"text_x": at + (5 if in_left_half else -5), "anchor": "start" if in_left_half else "end"}
+    at = _across(x)(value)
+    begin, end = (0, at) if side.startswith("<") else (at, 100)
+    label = {"dx": 5, "anchor": "start"} if at < 50 else {"dx": -5, "anchor": "end"}
     return {"at": at, "from": begin, "width": max(end - begin, 0), "text": f"dropped {side} {figure(value)}", **label}

@@ -3,6 +3,7 @@
 """Writes one page about several runs: how each ended, in what recipes differ, and their curves over each other."""
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from nemo_vfm.report.sections.curves import RANKING, columns, spreads
 MAX_RUNS = 16  # lines of a chart
 MAX_COLUMNS = 6  # of the table; further settings are folded below it
 NUM_OPEN = 6
+MAX_OWN_LEGEND = 4  # runs; of more, one legend stands above all charts
 _RAMP = 8  # tones n0 to n7
 #: Metrics with a title of their own, in the order of their charts.
 _TITLES = {"val_loss": "Validation loss", "loss": "Loss", "val_perplexity": "Perplexity of held-out text", **RANKING,
@@ -31,24 +33,24 @@ _TITLES = {"val_loss": "Validation loss", "loss": "Loss", "val_perplexity": "Per
 _TABLE = """
 <div class="scroll"><table class="compared">
 <thead><tr><th scope="col">run</th>
-{% for name in columns %}
-<th scope="col">{{ name }}</th>
-{% endfor %}
 <th scope="col">state</th>
 {% for name in figures %}
 <th scope="col" class="n">{{ name }}</th>
+{% endfor %}
+{% for name in columns %}
+<th scope="col">{{ name }}</th>
 {% endfor %}
 </tr></thead>
 <tbody>
 {% for run in runs %}
 <tr><th scope="row"><span class="key tone-{{ run.tone }}">
 {%- if run.link %}<a href="{{ run.link }}">{{ run.name }}</a>{% else %}{{ run.name }}{% endif %}</span></th>
-{% for value in run.settings %}
-<td>{{ value }}</td>
-{% endfor %}
 <td>{{ run.state }}</td>
 {% for value in run.figures %}
 <td class="n">{{ value }}</td>
+{% endfor %}
+{% for value in run.settings %}
+<td>{{ value }}</td>
 {% endfor %}
 </tr>
 {% endfor %}
@@ -63,6 +65,10 @@ _MORE = """
 {% endfor %}
 </tbody></table></div>
 """
+_LEGEND = """
+<p class="legend shared">{% for name, tone in keys %}<span class="key tone-{{ tone }}">{{ name }}</span>
+{% endfor %}</p>
+{{ charts }}"""
 
 Curves = dict[tuple[str, str], list[Point]]
 
@@ -74,7 +80,7 @@ class Compared:
     Args:
         name: how the user calls it.
         state: how it ended.
-        settings: by key, the values of its recipe that others have otherwise.
+        settings: by key, the values of its recipe that others have otherwise; empty where it has none.
         figures: what it measured in the end.
     """
 
@@ -131,13 +137,17 @@ def _link(path: Path, run: Compared) -> str:
 
 
 def _settings(runs: Sequence[Compared]) -> list[str]:
-    return list(dict.fromkeys(key for run in runs for key in run.settings))
+    """Those that most runs have first: of recipes that have little in common, what can be compared."""
+    count = Counter(key for run in runs for key, value in run.settings.items() if value)
+    return sorted(count, key=lambda key: -count[key])
 
 
 def _figures(runs: Sequence[Compared]) -> list[str]:
-    """Up to four that any run has, losses first."""
-    names = list(dict.fromkeys(name for run in runs for name in run.figures))
-    return sorted(names, key=lambda name: name.split("/")[-1] not in ("val_loss", "loss"))[:4]
+    """Up to four that any run has, losses first; another that no two runs have otherwise tells nothing."""
+    names = dict.fromkeys(name for run in runs for name in run.figures)
+    losses = [name for name in names if name.split("/")[-1] in ("val_loss", "loss")]
+    differing = [name for name in names if len({run.figures[name] for run in runs if name in run.figures}) > 1]
+    return list(dict.fromkeys(losses + differing))[:4]
 
 
 def _differences(runs: Sequence[Compared]) -> Iterator[Section]:
@@ -151,10 +161,17 @@ def _curves(runs: Sequence[Compared], tones: Sequence[str]) -> Iterator[Section]
     """A chart for each metric that a run logged, with a line for each run that did."""
     drawn = [(run, tone, _logged(run)) for run, tone in list(zip(runs, tones, strict=True))[:MAX_RUNS]]
     keys = sorted({key for _, _, curves in drawn for key in curves}, key=_place)
-    charts = [_chart(key, [(run.name, tone, curves.get(key, [])) for run, tone, curves in drawn]) for key in keys]
+    shared = len(drawn) > MAX_OWN_LEGEND
+    charts = [
+        _chart(key, [(run.name, tone, curves.get(key, [])) for run, tone, curves in drawn], with_legend=not shared)
+        for key in keys
+    ]
     if charts:
+        body = grid(charts, NUM_OPEN)
+        if shared:
+            body = fragment(_LEGEND, {"keys": [(run.name, tone) for run, tone, _ in drawn], "charts": body})
         left = f" The first {MAX_RUNS} of {len(runs)} runs are drawn." if len(runs) > MAX_RUNS else ""
-        yield Section("Curves", grid(charts, NUM_OPEN), f"The loss of each batch is smoothed over steps.{left}")
+        yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
 
 
 def _logged(run: Compared) -> Curves:
@@ -173,7 +190,7 @@ def _place(key: tuple[str, str]) -> tuple[int, str, str]:
     return (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name, step)
 
 
-def _chart(key: tuple[str, str], runs: Sequence[tuple[str, str, Sequence[Point]]]) -> Markup:
+def _chart(key: tuple[str, str], runs: Sequence[tuple[str, str, Sequence[Point]]], *, with_legend: bool) -> Markup:
     step, name = key
     title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step})" if step else "")
     smoothed = name in ("loss", "grad_norm")
@@ -182,4 +199,5 @@ def _chart(key: tuple[str, str], runs: Sequence[tuple[str, str, Sequence[Point]]
         for who, tone, points in runs
         if points
     ]
-    return line_chart(title, lines, x_label="step", log_y=spreads([point for line in lines for point in line.points]))
+    log_y = spreads([point for line in lines for point in line.points])
+    return line_chart(title, lines, x_label="step", log_y=log_y, with_legend=with_legend)

@@ -73,7 +73,7 @@ def span(seconds: float | None) -> str:
 
 def words(name: str) -> str:
     """A key as a reader would write it: `colour_accuracy` becomes `colour accuracy`, `duration_s` `duration (s)`."""
-    return re.sub(r"(?<!_per)_(s|px|fps|gb)$", r" (\1)", name).replace("_", " ").strip()
+    return re.sub(r"(?<!_per)_(s|px|fps|gb|db|deg)$", r" (\1)", name).replace("_", " ").strip()
 
 
 def plain(value: Any) -> str:

@@ -49,6 +49,11 @@ class Seen(HTMLParser):
     def all(self, tag: str) -> list[dict[str, str]]:
         return [attributes for name, attributes in self.tags if name == tag]
 
+    @property
+    def charts(self) -> list[dict[str, str]]:
+        """The outer `svg` of each: one within it only stretches its paths."""
+        return [svg for svg in self.all("svg") if "viewbox" not in svg]
+
     def finish(self) -> "Seen":
         self.close()
         assert not self._open, f"never closed: {self._open}"

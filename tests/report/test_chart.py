@@ -32,7 +32,7 @@ def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
     (x0, y0), (x1, y1), (x2, y2) = [
         tuple(map(float, p.split())) for p in re.search(r'd="M([^"]+)"', html)[1].split("L")
     ]  # type: ignore[index]
-    assert (x0, x2) == (chart.LEFT_PX, chart.WIDTH_PX - chart.RIGHT_PX)
+    assert (x0, x2) == (0, 100)
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1) and y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
     assert y2 < y0, "up is more"
 
@@ -40,6 +40,22 @@ def test_a_straight_line_is_drawn_straight_from_corner_to_corner():
 def test_the_number_at_the_right_end_ends_there_so_that_a_phone_cuts_nothing_off():
     html = line_chart("x", [Line("", [(0, 0), (2000, 1)])], x_label="step")
     assert re.search(r'text-anchor="end">2,000<', html) and re.search(r'text-anchor="middle">1,000<', html)
+
+
+def test_a_chart_has_the_width_that_the_page_gives_it_while_its_text_keeps_its_size():
+    for html in (line_chart("x", [Line("", [(0, 1), (9, 2)], style="dots")], x_label="step"),
+                 histogram("x", [Group("kept", [1.0, 2.0], "kept")], limit=("<", 1.5))):  # fmt: skip
+        paths = re.search(r"<svg viewBox.*?</svg>", html, re.DOTALL)
+        stretched = paths[0] if paths else ""
+        assert "<text" not in stretched and "<circle" not in stretched, "stretched, they would be distorted"
+        rest = html.replace(stretched, "")
+        placed = re.findall(r' (?:x|x1|x2|cx|width)="([^"]+)"', rest)
+        assert placed and all(place.endswith("%") for place in placed) and "viewBox" not in rest
+
+
+def test_a_tick_on_an_axis_of_steps_is_a_whole_step():
+    html = line_chart("x", [Line("", [(1, 0.2), (2, 0.1)])], x_label="step")
+    assert re.findall(r'dy="17"[^>]*>([^<]+)<', html) == ["1", "2"]
 
 
 def test_a_logarithmic_axis_places_the_geometric_mean_in_the_middle():
@@ -55,7 +71,7 @@ def test_any_finite_values_make_a_chart_inside_its_frame(values: list[float], lo
     for path in re.findall(r'd="M([^"]+)"', html):
         for point in path.split("L"):
             x, y = map(float, point.split())
-            assert 0 <= x <= chart.WIDTH_PX and 0 <= y <= chart.HEIGHT_PX
+            assert 0 <= x <= 100 and 0 <= y <= 100
     assert "nan" not in html and "inf" not in html.replace("info", "")
 
 
@@ -85,10 +101,10 @@ def test_what_is_counted_has_whole_numbers_beside_it():
 
 def test_the_side_that_a_rule_drops_is_the_one_shaded():
     group = [Group("kept", [float(i) for i in range(100)], "kept")]
-    left = re.search(r'class="gone" x="([\d.]+)" width="([\d.]+)"', histogram("t", group, limit=("<", 20)))
-    right = re.search(r'class="gone" x="([\d.]+)" width="([\d.]+)"', histogram("t", group, limit=(">", 20)))
+    left = re.search(r'class="gone" x="([\d.]+)%" width="([\d.]+)%"', histogram("t", group, limit=("<", 20)))
+    right = re.search(r'class="gone" x="([\d.]+)%" width="([\d.]+)%"', histogram("t", group, limit=(">", 20)))
     assert left and right
-    assert float(left[1]) == chart.LEFT_PX and float(left[2]) < float(right[2])
+    assert float(left[1]) == 0 and float(left[2]) < float(right[2])
 
 
 def test_thinning_keeps_the_ends_and_every_peak():

@@ -3,6 +3,7 @@
 """Tests that a page of several runs shows what differs, who is best and each curve in its run's colour."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -40,10 +41,33 @@ def test_each_metric_has_one_chart_with_a_line_for_each_run_that_logged_it(tmp_p
     runs = [trained(tmp_path / f"r{n}", 0.1, [3.0, 2.0, n]) for n in (1, 2)]
     runs.append(trained(tmp_path / "silent", 0.2, []))
     seen = read_page(page(tmp_path, *runs)).finish()
-    titles = [alt for svg in seen.all("svg") if (alt := svg["aria-label"])]
+    titles = [alt for svg in seen.charts if (alt := svg["aria-label"])]
     assert [alt.partition(" over")[0] for alt in titles] == ["Validation loss", "Loss"]
     assert titles[0] == "Validation loss over step: r1 from 1.5 to 0.5; r2 from 1.5 to 1"
     assert [path["class"] for path in seen.all("path")] == ["line tone-a", "line tone-b"] * 2
+
+
+def test_a_metric_that_was_logged_once_is_a_dot_for_each_run(tmp_path):
+    runs = [trained(tmp_path / f"r{n}", 0.1, [float(n)]) for n in (1, 2)]
+    seen = read_page(page(tmp_path, *runs)).finish()
+    assert [dot["class"] for dot in seen.all("circle")] == ["tone-a", "tone-b"] * 2
+
+
+def test_many_runs_have_one_legend_above_all_charts(tmp_path):
+    for count, legends in ((4, 2), (5, 1)):
+        runs = [trained(tmp_path / f"{count}" / f"r{n}", n, [3.0, 2.0]) for n in range(count)]
+        html = page(tmp_path, *runs)
+        assert (
+            html.count('class="legend') == legends and html.partition("Curves</h2>")[2].count(">r3</span>") == legends
+        )
+
+
+def test_results_stand_before_settings_and_what_most_runs_have_before_what_few_do(tmp_path):
+    runs = [trained(tmp_path / f"r{n}", 10.0**-n, [3.0], val_loss=1.0 + n, rows=7) for n in (1, 2, 3)]
+    (runs[0] / "recipe.yaml").write_text("_target_: a.Train\nalone: 5\noptimizer: {lr: 3}\n")
+    (table, *_) = re.findall(r"<thead>.*?</thead>", page(tmp_path, *runs), re.DOTALL)
+    names = re.findall(r"<th[^>]*>([^<]+)<", table)
+    assert names[:4] == ["run", "state", "val loss", "optimizer.lr"] and "alone" in names and "rows" not in names
 
 
 def test_a_step_of_a_workflow_stands_beside_a_lone_training(tmp_path):
@@ -51,7 +75,7 @@ def test_a_step_of_a_workflow_stands_beside_a_lone_training(tmp_path):
     trained(tmp_path / "flow" / "train", 0.1, [3.0, 1.0])
     (tmp_path / "flow" / "recipe.yaml").write_text("_target_: a.Flow\n")
     seen = read_page(page(tmp_path, lone, tmp_path / "flow")).finish()
-    assert [len(svg["aria-label"].split(";")) for svg in seen.all("svg")] == [2, 2], "both lines are in one chart"
+    assert [len(svg["aria-label"].split(";")) for svg in seen.charts] == [2, 2], "both lines are in one chart"
 
 
 def test_more_runs_than_colours_are_drawn_on_a_ramp_and_those_left_out_are_said(tmp_path):

@@ -181,6 +181,27 @@ def test_clips_that_were_encoded_or_not_are_counted_by_reason_on_one_scale(tmp_p
     assert "clips 9" in said and "made of" not in said
 
 
+def test_a_text_made_of_a_clips_numbers_is_called_a_stand_in_wherever_it_is_shown(tmp_path):
+    rows = [{"clip_id": f"{place:032x}", "decision": "kept", "source": f"{place}.mp4", "caption": f"text {place}",
+             "caption_by": "description" if place % 2 else "vlm"} for place in range(8)]  # fmt: skip
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "scores.parquet")
+    sheets = shown(contact_sheet, tmp_path, "rules.json", {})
+    beside = shown(captions, tmp_path, "captions.json", {"by": {"description": 4, "vlm": 4}})
+    pictures, mark, listed = sheets.partition("<details")
+    for said, places in ((text(pictures), 6), (text(mark + listed), 8), (text(beside), 8)):
+        found = re.findall(r"(stand-in for a caption: )?text (\d)", said)
+        assert len(found) == places and all(bool(told) == bool(int(place) % 2) for told, place in found)
+    assert "stand-ins made of numbers 4" in text(beside) and "by vlm 4" in text(beside)
+
+
+def test_the_text_of_a_dropped_clip_is_a_stand_in_where_nobody_wrote_captions(tmp_path):
+    row = {"clip_id": "0" * 32, "decision": "dropped", "rule": "slow", "source": "a.mp4", "caption": "text"}
+    parquet.write_table(pa.Table.from_pylist([row]), tmp_path / "scores.parquet")
+    for by, told in (({"description": 3, "nobody": 1}, True), ({"description": 3, "table": 1}, False), ({}, False)):
+        said = shown(contact_sheet, tmp_path, "captions.json", {"by": by})
+        assert ("stand-in for a caption: text" in text(f"{said}")) == told, by
+
+
 def test_each_picture_stands_with_the_words_of_its_own_clip_and_a_duplicate_behind_its_keeper(tmp_path):
     """A clip's caption, source and score are numbered as the clip is."""
     decided = [("kept", None, None)] * 3 + [("dropped", "slow", None)] * 2 + [("dropped", "alike", f"{1:032x}")] * 2

@@ -40,16 +40,16 @@ def test_a_figure_stands_with_half_of_its_interval_where_it_has_one(tmp_path: Pa
 def test_a_table_has_a_curve_and_the_rows_that_hold_half_of_its_lookups(tmp_path: Path):
     rows = profiled(tmp_path, 0.5)["tables"]["item"]["icdf"]["value"]
     _, page = shown(tmp_path)
-    assert len(page.all("svg")) == 2 and "item, 97 rows" in page.text
+    assert len(page.charts) == 2 and "item, 97 rows" in page.text
     assert f" {rows[50]} {rows[90]} {rows[99]} " in page.text
-    alts = [svg["aria-label"] for svg in page.all("svg")]
+    alts = [svg["aria-label"] for svg in page.charts]
     assert any(f"rows that hold this share from {rows[1]} to {rows[100]}" in alt for alt in alts)
 
 
 def test_a_damaged_profile_is_shown_as_far_as_it_goes(tmp_path: Path):
     (tmp_path / "profile.json").write_text(json.dumps({"features": {"<b>": None}, "tables": {"item": {"icdf": 3}}}))
     section, page = shown(tmp_path)
-    assert "<b> – – – – – –" in page.text and not page.all("svg")
+    assert "<b> – – – – – –" in page.text and not page.charts
     assert section.cards[0].value == "–"
     (tmp_path / "profile.json").write_text("{}")
     assert shown(tmp_path)[0] is None

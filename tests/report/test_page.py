@@ -121,7 +121,7 @@ def test_pictures_and_videos_are_inside_the_page_and_described(finished: Path, p
     assert len(videos) == 32 and all({"autoplay", "muted", "loop", "playsinline"} <= v.keys() for v in videos)
     assert all(v["aria-label"].strip() for v in videos)
     assert seen.all("img") and all(i["alt"].strip() for i in seen.all("img"))
-    assert all(svg["aria-label"] and svg["role"] == "img" for svg in seen.all("svg"))
+    assert all(svg["aria-label"] and svg["role"] == "img" for svg in seen.charts)
 
 
 def test_trained_stands_beside_untrained_with_what_was_measured(finished: Path, page: Reader):

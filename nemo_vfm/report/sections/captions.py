@@ -14,6 +14,7 @@ from nemo_vfm.report.section import Section, fragment
 ORDER = 32
 BUDGET_MB = 2.0
 MAX_CLIPS, MAX_FAILURES, MAX_SHARDS = 10, 8, 8
+_DESCRIPTION = "description"  # the `caption_by` of a sentence that was made of the clip's numbers
 _FRAMES_BYTES = 20_000  # of a strip of four frames, about; kept free for each clip whose video does not fit
 
 _BODY = """
@@ -35,7 +36,9 @@ _BODY = """
 <div class="pairs">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip") }}
-<figcaption><span class="caption">{{ c.caption }}</span><span class="source">{{ c.source }}</span></figcaption></figure>
+<figcaption><span class="caption">
+{%- if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
+<span class="source">{{ c.source }}</span></figcaption></figure>
 {% endfor %}
 </div>
 """
@@ -46,14 +49,28 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     for step, values in run.each("captions.json"):
         by = mapping(values.get("by"))
         if by:
-            clips = _clips(run, step, media)
+            clips = _clips(run, step, by, media)
             body = fragment(_BODY, {"facts": _facts(values, by), "failures": _failures(values), "clips": clips})
             lead = "Read a few: a wrong caption is worse than none."
             yield Section("Captions", body, lead, step.name, folded=True)
 
 
+def stand_in(row: Mapping[str, Any], by: Mapping[str, Any]) -> str:
+    """What to say before a row's text where it is no caption but made of the clip's numbers; else nothing.
+
+    Args:
+        by: how many texts each captioner wrote; a dropped clip's row does not tell whose its text is.
+    """
+    no_captions = _DESCRIPTION in by and set(by) <= {_DESCRIPTION, "nobody"}
+    who = row.get("caption_by") or (_DESCRIPTION if no_captions else "")
+    return "stand-in for a caption:" if row.get("caption") and who == _DESCRIPTION else ""
+
+
 def _facts(values: Mapping[str, Any], by: Mapping[str, Any]) -> list[tuple[str, str]]:
-    facts = [(f"by {clean(str(who), 40)}", exact(number(count) or 0)) for who, count in by.items()]
+    facts = [
+        ("stand-ins made of numbers" if who == _DESCRIPTION else f"by {clean(str(who), 40)}", exact(number(count) or 0))
+        for who, count in by.items()
+    ]
     tokens = [
         (name, number(values.get(key))) for key, name in (("tokens_in", "tokens in"), ("tokens_out", "tokens out"))
     ]
@@ -70,7 +87,7 @@ def _failures(values: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     return [(who, why, exact(count)) for count, who, why in sorted(found, reverse=True)[:MAX_FAILURES]]
 
 
-def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
+def _clips(run: RunFolder, step: Step, by: Mapping[str, Any], media: Media) -> list[dict[str, Any]]:
     """Kept clips with a caption, spread over the table, each as its video or as frames of it."""
     if not (step.folder / "scores.parquet").is_file():
         return []
@@ -81,7 +98,8 @@ def _clips(run: RunFolder, step: Step, media: Media) -> list[dict[str, Any]]:
     return [
         {
             "medium": _medium(media, step, str(row.get("clip_id")), videos), "alt": "the clip",
-            "caption": clean(str(row["caption"]), 600), "source": clean(str(row.get("source")), 80),
+            "caption": clean(str(row["caption"]), 600), "stand_in": stand_in(row, by),
+            "source": clean(str(row.get("source")), 80),
         }
         for row in values[::stride][:MAX_CLIPS]
     ]  # fmt: skip

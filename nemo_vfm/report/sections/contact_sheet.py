@@ -10,6 +10,7 @@ from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, listing, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
+from nemo_vfm.report.sections.captions import stand_in
 
 ORDER = 30
 BUDGET_MB = 3.0
@@ -25,7 +26,7 @@ _SHEETS = """
 <span class="fact tone-{{ c.tone }}">{{ c.fact }}</span>
 {% endif %}
 {% if c.caption %}
-<span class="caption">{{ c.caption }}</span>
+<span class="caption">{% if c.stand_in %}<span class="quiet">{{ c.stand_in }}</span> {% endif %}{{ c.caption }}</span>
 {% endif %}
 <span class="source">{{ c.source }}{% if c.id %} · {{ c.id }}{% endif %}</span>
 </figcaption></figure>
@@ -43,12 +44,13 @@ _SHEETS = """
 {% endif %}
 {% if listed %}
 <details><summary>All kept clips <span class="count">{{ listed_count }}</span></summary>
-<div class="scroll"><table>
+<div class="scroll"><table class="listed">
 <thead><tr><th scope="col">clip</th><th scope="col">source</th><th scope="col">caption</th></tr></thead>
 <tbody>
 {% for row in listed %}
 <tr><td class="file">{% if row.link %}<a href="{{ row.link }}">{{ row.id }}</a>{% else %}{{ row.id }}{% endif %}</td>
-<td>{{ row.source }}</td><td>{{ row.caption }}</td></tr>
+<td>{{ row.source }}</td>
+<td>{% if row.stand_in %}<span class="quiet">{{ row.stand_in }}</span> {% endif %}{{ row.caption }}</td></tr>
 {% endfor %}
 </tbody></table></div></details>
 {% endif %}
@@ -75,7 +77,7 @@ _SHEETS = """
 {% endfor %}
 {% if failed %}
 <details><summary>Failed <span class="count">{{ failed_count }}</span></summary>
-<div class="scroll"><table>
+<div class="scroll"><table class="listed">
 <thead><tr><th scope="col">source</th><th scope="col">what happened</th></tr></thead>
 <tbody>
 {% for row in failed %}
@@ -92,24 +94,23 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         rows = run.read_rows(step.folder / "scores.parquet")
         if rows:
             nearest = mapping(run.read_json(step.folder / "nearest_pairs.json"))
-            yield _section(step, rows, run.rules(step), nearest, media)
+            by = mapping(mapping(run.read_json(step.folder / "captions.json")).get("by"))
+            yield _section(step, rows, _Look(step, run.rules(step), by, media), nearest)
 
 
 def _section(
     step: Step,
     rows: list[Row],
-    rules: Mapping[str, Mapping[str, Any]],
+    look: "_Look",
     nearest: Mapping[str, Any],
-    media: Media,
 ) -> Section:
-    look = _Look(step, rules, media)
     kept = [row for row in rows if row.get("decision") == "kept"]
     dropped = [row for row in rows if row.get("decision") == "dropped"]
     failed = [row for row in rows if row.get("decision") == "failed"]
     twins = _twins(rows, dropped)
     paired = {id(row) for _, row in twins}
     sheets = []
-    for rule in dict.fromkeys([*rules, *(str(row.get("rule")) for row in dropped)]):
+    for rule in dict.fromkeys([*look.rules, *(str(row.get("rule")) for row in dropped)]):
         if group := [row for row in dropped if str(row.get("rule")) == rule and id(row) not in paired]:
             sheets.append(look.sheet(f"Dropped: {words(clean(rule, 80))}", group, MAX_A_RULE))
     values = {
@@ -134,8 +135,8 @@ def _section(
 class _Look:
     """Turns rows into what the template shows."""
 
-    def __init__(self, step: Step, rules: Mapping[str, Mapping[str, Any]], media: Media) -> None:
-        self._step, self._rules, self._media = step, rules, media
+    def __init__(self, step: Step, rules: Mapping[str, Mapping[str, Any]], by: Mapping[str, Any], media: Media) -> None:
+        self._step, self.rules, self._by, self._media = step, rules, by, media
 
     def sheet(self, title: str, rows: Sequence[dict[str, Any]], at_most: int) -> dict[str, Any]:
         clips = [self.clip(row) for row in spread(rows, at_most)]
@@ -146,7 +147,7 @@ class _Look:
         picture = self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))
         link = f"./{quote(self._step.name or '.')}/thumbnails/{picture.name}" if picture.is_file() else ""
         return {"id": clean(str(row.get("clip_id") or ""), 100)[:8], "link": link, "source": _source(row),
-                "caption": clean(str(row.get("caption") or ""), 160)}  # fmt: skip
+                "caption": clean(str(row.get("caption") or ""), 160), "stand_in": stand_in(row, self._by)}  # fmt: skip
 
     def clip(self, row: Mapping[str, Any], fact: str = "") -> dict[str, Any]:
         caption = clean(str(row.get("caption") or ""), 160)
@@ -154,6 +155,7 @@ class _Look:
             "medium": self._media.embed(self._step.folder / "thumbnails" / _file_name(row.get("clip_id"))),
             "alt": f"{'Four frames' if _lasts(row) else 'Image'}: {caption or clean(str(row.get('source')), 80)}",
             "caption": caption,
+            "stand_in": stand_in(row, self._by),
             "fact": fact or self._reason(row),
             "tone": "kept" if row.get("decision") == "kept" else "dropped",
             "source": _source(row),
@@ -177,7 +179,7 @@ class _Look:
 
     def _reason(self, row: Mapping[str, Any]) -> str:
         """The score that decided, against its threshold."""
-        rule = self._rules.get(str(row.get("rule")), {})
+        rule = self.rules.get(str(row.get("rule")), {})
         score = str(rule.get("score"))
         value, limit = number(row.get(score)), number(rule.get("threshold"))
         if value is None or limit is None:

@@ -25,7 +25,8 @@ _STRIP = """
 <figure>{{ medium(item.medium, alt ~ " " ~ item.step) }}<figcaption>{{ label }} {{ item.step }}</figcaption></figure>
 {% endfor %}</div>
 {% if prompts %}
-<p class="aside">From the top left, row by row: {% for one in prompts %}<q>{{ one }}</q>{{ "" if loop.last else ", " }}
+<p class="aside">{{ "From the top left, row by row" if prompts | length > 1 else "Prompt" }}:
+{% for one in prompts %}<q>{{ one }}</q>{{ "" if loop.last else ", " }}
 {%- endfor %}</p>
 {% endif %}"""
 _STRIPS = """

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from nemo_vfm.report.media import Media
-from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number
+from nemo_vfm.report.plain_text import clean, exact, figure, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
 from nemo_vfm.report.section import Section, fragment
 
@@ -15,7 +15,7 @@ BUDGET_MB = 3.0
 MAX_CLIPS = 12
 
 _SHEET = """
-<div class="{{ "pairs" if kind == "clips" else "previews" }}" style="--columns: 1">
+<div class="{{ "pairs" if kind == "clips" else "previews stacked" }}">
 {% for c in clips %}
 <figure class="clip wide">{{ medium(c.medium, c.alt, "strip" if kind == "clips" else "") }}
 <figcaption><span class="fact tone-kept">{{ c.what }}</span>
@@ -51,6 +51,6 @@ def _clip(step: Step, key: str, fact: Mapping[str, Any], media: Media) -> dict[s
     numbers = {str(name): number(value) for name, value in mapping(fact.get("facts")).items()}
     return {
         "medium": media.embed(step.folder / "restored" / f"{key}.jpg"), "alt": f"before and after {what}", "what": what,
-        "facts": ", ".join(f"{clean(name, 40)} {figure(n)}" for name, n in numbers.items() if n is not None),
+        "facts": ", ".join(f"{words(clean(name, 40))} {figure(n)}" for name, n in numbers.items() if n is not None),
         "source": clean(str(fact.get("source")), 80),
     }  # fmt: skip
