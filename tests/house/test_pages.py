@@ -48,7 +48,7 @@ def words_of(text: str) -> list[str]:
     for count in range(1, 8):  # a quoted word may go on
         line = "\n".join(lines[:count]).partition("`")[0]
         with suppress(ValueError):
-            words = shlex.split(line, comments=True)
+            words = [word.rstrip(",;") for word in shlex.split(line, comments=True)]  # of a sentence, or of YAML
             end = next((n for n, one in enumerate(words) if n and not _belongs(one, words[n - 1])), None)
             return words[:end]
     return []

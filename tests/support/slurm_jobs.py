@@ -138,7 +138,7 @@ def _sweep() -> SlurmJob:
 def _with_setup() -> SlurmJob:
     """In an image without nemo_vfm."""
     job, wanted = _training("dgx_h100"), ("av<19,>=14", "torch<2.14,>=2.11")
-    image = Pyxis(image="nvcr.io#nvidia/pytorch:26.06-py3", setup="pip")
+    image = Pyxis(image="registry.example.org#nvidia/pytorch:26.06-py3", setup="pip")
     python = environment_folder(job.folder, image.image, wanted) / "bin/python"
     return replace(job, command=(str(python), "-P", "-m", "nemo_vfm"), setup=wanted,
                    cluster=replace(job.cluster, container=image))  # fmt: skip

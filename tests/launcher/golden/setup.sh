@@ -174,7 +174,7 @@ if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
 SETUP
 if ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
-    '--container-image=nvcr.io#nvidia/pytorch:26.06-py3' \
+    '--container-image=registry.example.org#nvidia/pytorch:26.06-py3' \
     --container-mounts=/lustre/video:/lustre/video \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
@@ -215,7 +215,7 @@ else
     status=70
   else
     srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block --mpi=pmix \
-        '--container-image=nvcr.io#nvidia/pytorch:26.06-py3' \
+        '--container-image=registry.example.org#nvidia/pytorch:26.06-py3' \
         --container-mounts=/lustre/video:/lustre/video \
         --container-workdir=/lustre/video \
         --no-container-mount-home \
