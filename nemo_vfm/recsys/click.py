@@ -30,7 +30,8 @@ class Click:
     any observed label counts for nothing in the mean.
 
     Args:
-        labels: the labels of the batch to learn, in the order of the model's logits, and the weight of each one's loss.
+        labels: the labels of the batch to learn, in the order of the model's logits, and the weight of each one's loss;
+            of a list, all weights are 1.
         score_step: logits are rounded to multiples of this to measure the AUC of held-out samples, so that memory stays
             the same however many there are; validation.json says what it can have changed. None keeps every score.
 
@@ -38,12 +39,13 @@ class Click:
         ValueError: there is no label, a weight is not above zero, or the step is not.
     """
 
-    def __init__(self, *, labels: Mapping[str, float], score_step: float | None = 0.001) -> None:
-        if not labels or not all(0 < weight < math.inf for weight in labels.values()):
-            raise ValueError(f"labels must name at least one label, each with a weight above zero, got {dict(labels)}")
+    def __init__(self, *, labels: Mapping[str, float] | Sequence[str], score_step: float | None = 0.001) -> None:
+        weights = dict(labels) if isinstance(labels, Mapping) else dict.fromkeys(labels, 1.0)
+        if not weights or not all(0 < weight < math.inf for weight in weights.values()):
+            raise ValueError(f"labels must name at least one label, each with a weight above zero, got {weights}")
         if score_step is not None and not 0 < score_step <= 1:
             raise ValueError(f"score_step must be above 0 and at most 1, or null to keep every score, got {score_step}")
-        self.labels, self.score_step = dict(labels), score_step
+        self.labels, self.score_step = weights, score_step
 
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """The batch as it is: `model(batch=batch)`; nothing is drawn.

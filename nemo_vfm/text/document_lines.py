@@ -33,11 +33,17 @@ class Line:
         where: how many lines or rows of the span there were up to it, or its key in a tar.
         text: of the document; None where it has none.
         fault: why it could not be read; None where it could.
+        columns: of an object that lacks the column of the text, those that it has.
     """
 
     where: int | str
     text: str | None = None
     fault: str | None = None
+    columns: tuple[str, ...] = ()
+
+    def told(self) -> str:
+        """The fault, and the columns that there are instead."""
+        return f"{self.fault}" + (f"; it has {', '.join(self.columns[:20])}" if self.columns else "")
 
 
 def lines(folder: Path, span: Span, *, column: str, max_bytes: int) -> Iterator[Line]:
@@ -127,7 +133,9 @@ def _of_json(where: int | str, data: bytes, column: str) -> Line:
         return Line(where, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON")
     if not isinstance(row, dict):
         return Line(where, fault="no JSON object")
-    return _checked(where, row[column], column) if column in row else Line(where, fault=f"without {column!r}")
+    if column not in row:
+        return Line(where, fault=f"without {column!r}", columns=tuple(row))
+    return _checked(where, row[column], column)
 
 
 def _checked(where: int | str, text: Json, column: str) -> Line:

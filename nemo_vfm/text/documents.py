@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from nemo_vfm.core.errors import DataError
+from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.text.document_lines import lines
@@ -41,7 +41,7 @@ class Documents:
             skipped: how many had none, or could not be read, is added here, by reason.
 
         Raises:
-            UserError: there are none, a file has no such column, or it changes meanwhile.
+            UserError: there are none, a file or many documents in a row have no such column, or it changes meanwhile.
             DataError: many documents in a row are bad, or a Parquet file cannot be read.
         """
         folder, files = files_of(self.path)
@@ -61,8 +61,10 @@ class Documents:
                 bad += 1
                 skipped[line.fault] += 1
                 if bad == _MAX_BAD_IN_A_ROW:
-                    raise DataError(f"{bad} documents in a row up to number {line.where} of {folder / span.file} are "
-                                    f"bad: {line.fault}")  # fmt: skip
+                    said = f"{bad} documents in a row up to number {line.where} of {folder / span.file} are bad: "
+                    if line.columns:
+                        raise UserError(f"{said}{line.told()}. Set `column` of documents to the one with the text")
+                    raise DataError(f"{said}{line.fault}")
             elif line.text is not None and line.text.strip():
                 bad = 0
                 yield line.text

@@ -127,7 +127,7 @@ def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]
             if in_a_row >= settings.max_bad_in_a_row:
                 raise UserError(
                     f"{in_a_row} documents in a row cannot be read; of the last, in {settings.folder / span.file}: "
-                    f"{line.fault}. Is column={settings.column} correct?"
+                    f"{line.told()}. Is column={settings.column} correct?"
                 )
             if line.fault:
                 _fail(record, number, line)

@@ -13,7 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.storage.files import write_json
-from nemo_vfm.core.storage.folder_walk import files_below, is_taken, walk
+from nemo_vfm.core.storage.folder_walk import files_below, is_taken, say_passed_over, walk
 from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.make_shapes import videos_in
 from nemo_vfm.text.documents import Documents
@@ -99,3 +99,9 @@ def test_documents_and_rows_are_read_whatever_their_file_is_called(tmp_path, nam
     write_json(tmp_path / "state", documents.state())
     rows = list(RowFile(path=tmp_path).given_rows())
     assert len(rows) == 8 and all(row.where.encode() for row in rows)
+
+
+def test_a_folder_with_shards_among_what_is_passed_over_names_the_recipes_that_read_them(tmp_path, capsys):
+    for name, hint in (("a.gif", 0), ("a.tar", 1)):
+        say_passed_over(tmp_path, [PurePath(name)], ENDINGS)
+        assert " ".join(capsys.readouterr().err.split()).count("nemo-vfm run curation/encode shards=DIR") == hint

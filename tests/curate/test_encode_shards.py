@@ -104,10 +104,11 @@ def test_latents_are_the_codecs_of_the_clips_pixels_and_captions_are_not_swapped
 
 
 def test_a_clip_that_fits_no_bucket_is_counted_with_the_reason(clips, tmp_path):
-    encode(clips, tmp_path)
+    _, outcome = encode(clips, tmp_path)
     report = json.loads((tmp_path / "encode.json").read_text())
     assert (report["clips"], report["samples"], report["by_bucket"]) == (3, 2, {"wide": 2})
     assert report["unbinned"] == {"too short for every bucket": 1}
+    assert outcome.summary.endswith("of 3 clips; 1 gave none: 1 too short for every bucket")
 
 
 def test_a_long_clip_gives_several_windows(clips, tmp_path):

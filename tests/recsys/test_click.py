@@ -134,3 +134,15 @@ def test_held_out_scores_are_kept_or_rounded_as_the_step_says() -> None:
     assert [one.details["labels"]["click"].get("auc_error") for one in found.values()] == [None, 0.25]
     with pytest.raises(ValueError, match="score_step must be above 0"):
         Click(labels={"click": 1.0}, score_step=0.0)
+
+
+def test_a_list_of_labels_weighs_each_of_them_one() -> None:
+    assert Click(labels=["click", "like"]).labels == Click(labels={"click": 1.0, "like": 1.0}).labels
+    for labels in ([], {"click": 0.0}):
+        with pytest.raises(ValueError, match="at least one label"):
+            Click(labels=labels)
+
+
+def test_a_label_that_the_data_lacks_is_named_with_the_way_to_take_it_out() -> None:
+    with pytest.raises(UserError, match=r"no label 'click'; it has 'clicked'.*~task\.labels\.click"):
+        Click(labels={"clicked": 1.0, "click": 1.0}).prepare(batch(clicked=[1, 0]), seed=0, training=True)

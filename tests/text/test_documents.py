@@ -71,6 +71,12 @@ def test_many_bad_ones_in_a_row_stop(tmp_path: Path) -> None:
         read(tmp_path)
 
 
+def test_a_column_that_no_document_has_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": 1, "body": "x"}\n' * 16)
+    with pytest.raises(UserError, match=r"without 'text'; it has id, body\. Set `column`"):
+        read(tmp_path)
+
+
 def test_many_bad_ones_among_good_ones_stop_nothing(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes((rows(["good"]) + b"{\n" * 10) * 5)
     assert read(tmp_path) == (["good"] * 5, {"not JSON": 50})

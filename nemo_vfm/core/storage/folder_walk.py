@@ -37,7 +37,10 @@ def say_passed_over(root: object, names: Iterable[PurePath], known: frozenset[st
         del others[suffix]
     if others:
         kinds = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(8))
-        warn(f"{others.total():,} files in {root} are passed over: {kinds}; convert those that are videos or images")
+        said = f"{others.total():,} files in {root} are passed over: {kinds}; convert those that are videos or images"
+        if ".tar" in others:
+            said += "; clips in .tar: nemo-vfm run curation/encode shards=DIR, then diffusion/train_small"
+        warn(said)
 
 
 def walk(root: Path, wanted: Callable[[PurePath], bool]) -> Iterator[tuple[Path, str | None]]:
