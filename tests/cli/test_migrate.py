@@ -463,6 +463,7 @@ def test_a_migrated_recipe_tells_on_top_what_every_recipe_tells(name):
     assert "nemo-vfm run recipes/theirs.yaml" in head
 
 
+@pytest.mark.slow
 @settings(max_examples=80)
 @given(st.sampled_from(list(foreign.ALL.values())), st.integers(0, 3000), st.text(max_size=8), st.integers(0, 12))
 def test_whatever_a_file_holds_the_answer_is_a_recipe_or_a_sentence(text, place, inserted, removed):
@@ -809,6 +810,7 @@ def reasons() -> list[str]:
     return [one for one in texts if isinstance(one, str) and one not in docs and DENIES.search(one)]
 
 
+@pytest.mark.slow
 def test_every_reason_that_denies_an_ability_is_true_of_the_code():
     for reason in reasons():
         assert [words for words in LACKS if words in reason], f"no check stands behind: {reason}"

@@ -217,6 +217,7 @@ def test_an_ingredient_may_have_ingredients_of_its_own():
     assert complaint(ingredients("stages"), {"defaults": [{"motion": "m"}], "motion": {"side_px": 8}}) == ""
 
 
+@pytest.mark.slow
 def test_the_file_is_written_whole_and_of_the_users_own_classes_too(kitchen, capsys):
     kitchen.write("recipes/mine.yaml", "_target_: '@.Count'\nduration: 3 steps\n")
     assert main(["schema", "--out", "s/recipe.json", "--trust", PARTS]) == 0

@@ -52,6 +52,7 @@ def written(folder: Path) -> GPT:
     return load_gpt(folder)
 
 
+@pytest.mark.slow
 def test_a_network_of_a_folder_is_refused_where_nothing_brings_the_folders_weights(kitchen) -> None:
     written(kitchen.folder / "theirs")
     kitchen.write("train.yaml", RECIPE)

@@ -81,7 +81,7 @@ DOORS = {
     "rope": lambda fps: Rope(12, base_fps=fps),
     "dit": lambda fps: DiT(in_channels=4, text_dim=8, width=24, depth=1, heads=2, base_fps=fps),
     "preview": lambda fps: Preview(pipeline=None, prompts=["x"], every_steps=1, fps=fps, **SIZES),
-    "sample": lambda fps: Sample(model=None, checkpoint=None, pipeline=None, prompts=None, fps=fps, **SIZES),
+    "sample": lambda fps: Sample(model=None, checkpoint=None, pipeline=None, prompts=["x"], fps=fps, **SIZES),
     "shapes": lambda fps: MakeVideos(fps=fps),
     "reconstructions": lambda fps: CompareReconstructions(every_steps=1, fps=fps),
 }  # fmt: skip

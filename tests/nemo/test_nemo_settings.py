@@ -57,7 +57,7 @@ def test_a_duration_is_steps_or_epochs():
     assert length(Duration(10, "steps")) == {"trainer.max_steps": 10, "trainer.max_epochs": -1}
     assert length(Duration(2, "epochs")) == {"trainer.max_epochs": 2, "trainer.max_steps": -1}
     assert length(None) == {}
-    with pytest.raises(ValueError, match="so many steps or epochs long, got 3 h"):
+    with pytest.raises(ValueError, match="the length of a NeMo run is in steps or epochs, got 3 h"):
         length(Duration(3, "h"))
 
 

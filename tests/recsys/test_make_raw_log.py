@@ -76,5 +76,5 @@ def test_a_killed_run_keeps_whole_days_and_comes_to_the_same_bytes(tmp_path: Pat
 
 
 def test_a_feature_with_the_name_of_another_column_is_refused():
-    with pytest.raises(ValueError, match="click is a column of its own"):
+    with pytest.raises(ValueError, match="click is already a column of a raw log"):
         MakeRawLog(log=SessionLog(num_samples=9, features={"click": IdFeature(rows=5)}))

@@ -19,7 +19,7 @@ import torch
 from nemo_vfm.core import lease_registry, log
 from nemo_vfm.core.errors import CorruptCheckpoint, RunFolderError, UserError
 from nemo_vfm.core.storage.files import read_json, write_json
-from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_snapshot, tensor_file
 from nemo_vfm.parallel.checkpoint.retention import Keep
 from nemo_vfm.runtime import run_folder
@@ -261,9 +261,9 @@ class TestDisks:
         kitchen.write("r.yaml", "_target_: @.Fail\nhow: unexpected\nrun_dir: out\n")
         fail = parts.Fail.run
 
-        def filling(job: parts.Fail, run: Run) -> None:
+        def filling(job: parts.Fail, run: Run) -> Outcome:
             fill(disk)
-            fail(job, run)
+            return fail(job, run)
 
         def work() -> int:
             mount(disk, "64k")

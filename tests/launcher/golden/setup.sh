@@ -180,7 +180,7 @@ if ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
     --no-container-mount-home \
     --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
     python3 -s -P -c "$setup" \
-    /lustre/video/runs/dit/launch/environment-46ee54411cfc \
+    /lustre/video/runs/dit/launch/environment-e08197e2f205 \
     /lustre/video/runs/dit/launch/packages.txt \
     'av<19,>=14' \
     'torch<2.14,>=2.11'; then
@@ -220,7 +220,7 @@ else
         --container-workdir=/lustre/video \
         --no-container-mount-home \
         --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
-        /lustre/video/runs/dit/launch/environment-46ee54411cfc/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
+        /lustre/video/runs/dit/launch/environment-e08197e2f205/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
     status=$?
   fi
 fi

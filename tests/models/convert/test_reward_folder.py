@@ -104,8 +104,8 @@ def test_attributes_are_picked_by_place_and_weighed_by_name() -> None:
 
 @pytest.mark.parametrize(
     ("names", "weights", "said"),
-    [(["a", "a"], None, "each once"), (["_"], None, "at least one"), (["a:b"], None, "no name"),
-     ([""], None, "no name"), (["a,b"], None, "no name"), (["a"], {"b": 1.0}, "a weight for b"),
+    [(["a", "a"], None, "each once"), (["_"], None, "at least one"), (["a:b"], None, "not a name of an"),
+     ([""], None, "not a name of an"), (["a,b"], None, "not a name of an"), (["a"], {"b": 1.0}, "a weight for b"),
      (["a"], {"a": float("nan")}, "finite")],
     ids=str,
 )  # fmt: skip

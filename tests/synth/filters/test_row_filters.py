@@ -329,7 +329,7 @@ def test_a_guard_whose_own_template_asks_is_sent_the_conversation_with_the_chose
         (lambda: SimilarRows(encoder=HashedNgrams(), threshold=2), "a cosine from"),
         (lambda: TextLength(least=5, most=4), "not below it"),
         (lambda: TextLength(unit="lines"), "take words or characters"),
-        (lambda: KeptLanguages(languages=["xx"]), "'xx' is none of those"),
+        (lambda: KeptLanguages(languages=["xx"]), "'xx' is not one of the languages"),
         (lambda: KeptLanguages(languages=[]), "languages is empty"),
         (lambda: EvaluationOverlap(evaluations={}), "must name at least one"),
         (lambda: GuardedRows(drop=[]), "at least one category"),
