@@ -24,13 +24,13 @@ def test_few_films_give_every_figure_of_every_detector():
 
 
 @pytest.mark.slow
-def test_holes_are_cut_at_and_cost_no_other_cut():
-    films = list(corpus(101, 4))
-    made = [interrupted(one, ("hole",), seed) for seed, one in enumerate(films)]
-    assert sum(event.kind == "hole" for one in made for event in one.events) >= 8
-    figures = module_of("shots").on_files(films, ("hole",))
+def test_holes_and_new_sizes_are_cut_at_and_cost_no_other_cut():
+    films, kinds = list(corpus(101, 4)), ("hole", "resize")
+    made = [interrupted(one, kinds, seed) for seed, one in enumerate(films)]
+    assert all(sum(event.kind == kind for one in made for event in one.events) >= 4 for kind in kinds)
+    figures = module_of("shots").on_files(films, kinds)
     for name in ("adaptive", "union"):
-        assert figures[f"interrupted.{name}.hole_recall"] == 1
+        assert figures[f"interrupted.{name}.hole_recall"] == figures[f"interrupted.{name}.resize_recall"] == 1
         assert figures[f"interrupted.{name}.hard_f1"] >= figures[f"whole.{name}.hard_f1"]
 
 
