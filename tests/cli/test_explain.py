@@ -62,7 +62,7 @@ def test_there_are_components_for_every_kind_of_job():
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
     names = {name.rpartition(".")[2] for name in found().reached()}
-    assert not names & {"RunFolder", "Shot", "Address", "LocalFolder", "Mute"} and {"TensorBoard", "Sidecar"} <= names
+    assert not names & {"RunFolder", "Shot", "Address", "LocalFolder"} and {"TensorBoard", "Sidecar"} <= names
 
 
 def test_the_yaml_of_every_component_checks_in_every_slot_that_it_fits():

@@ -79,7 +79,7 @@ def test_a_tutorial_works_from_its_first_command_to_its_last_and_makes_what_it_s
     ]
     link_packages(wanted, extras)
     printed = Environment(folder, fresh.bin).run(EXTRAS.sub("", script), PYTHONPATH=str(extras))
-    assert "PROBLEM" not in printed
+    assert ("PROBLEM  " not in printed and "no PROBLEM was found" in printed) or "submit" not in script
     paths = promised(page)
     assert len(paths) > 1 and not [path for path in paths if not list(folder.glob(path))]
 

@@ -183,7 +183,7 @@ def test_a_project_begins_from_the_wheel(outside, elsewhere):
 
 
 def test_a_file_of_another_framework_is_migrated_from_the_wheel(outside):
-    assert outside["migrate"][0] == 0 and "checks" in outside["migrate"][1], outside["migrate"][1]
+    assert outside["migrate"][0] == 0 and "passes the check" in outside["migrate"][1], outside["migrate"][1]
 
 
 def test_a_recipe_runs_from_the_wheel(outside, elsewhere):

@@ -75,7 +75,7 @@ def days(tmp_path_factory: pytest.TempPathFactory) -> Days:
     folder = tmp_path_factory.mktemp("days")
     done = preloaded.run([sys.executable, "-m", "nemo_vfm", "run", RECIPE, *words(folder)])
     assert done.returncode == 0, done.stderr[-2000:]
-    return Days(folder, done.stderr)
+    return Days(folder, done.stdout + done.stderr)
 
 
 def test_day_2_begins_with_the_bits_of_old_rows_and_their_state_and_with_the_seeds_in_new_ones(days: Days):
