@@ -127,6 +127,12 @@ def smooth_both_ways(points: Sequence[Point], half_life: float) -> list[Point]:
     return [(x, (y + z) / 2) for (x, y), (_, z) in zip(forward, backward, strict=True)]
 
 
+def spreads(points: Sequence[Point]) -> bool:
+    """Whether a logarithmic axis shows more: all positive, and more than a factor of six apart."""
+    ys = [y for _, y in points if y > 0]
+    return len(ys) == len(points) and bool(ys) and max(ys) > 6 * min(ys)
+
+
 _GRID = """
 <div class="charts">{% for c in open %}{{ c }}{% endfor %}</div>
 {% if more %}

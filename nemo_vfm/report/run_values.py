@@ -3,7 +3,7 @@
 """Reads values from the files of a run folder; a file that cannot be read becomes a note, never an exception."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -11,10 +11,14 @@ from typing import Any, Self
 
 from nemo_vfm.core.storage.files import opened, read_bytes, real
 from nemo_vfm.core.types.job import LAUNCH, PARTS
-from nemo_vfm.report.plain_text import mapping
+from nemo_vfm.report.plain_text import mapping, number
 
 MAX_FILE_BYTES = 64 << 20
 MAX_ROWS = 200_000
+AXES = ("step", "time_s")
+#: Metrics of rankings, each with the title of its chart.
+RANKING = {"val_auc": "AUC of held-out samples", "val_normalised_entropy": "Normalised entropy of held-out samples",
+           "val_calibration": "Calibration of held-out samples"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,3 +182,18 @@ def _object(line: bytes) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("not an object")
     return value
+
+
+def columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[tuple[float, float]]], int]:
+    """The points of each key by rising step. A resumed run logs some steps twice: the later line counts."""
+    values: dict[str, dict[float, float]] = {}
+    not_finite = 0
+    for record in records:
+        if (step := number(record.get("step"))) is None:
+            continue
+        for key in record.keys() - set(AXES):
+            if (value := number(record[key])) is not None:
+                values.setdefault(str(key), {})[step] = value
+            elif isinstance(record[key], float):
+                not_finite += 1
+    return {key: sorted(points.items()) for key, points in values.items()}, not_finite

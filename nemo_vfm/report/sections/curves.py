@@ -10,10 +10,10 @@ from typing import Any
 from markupsafe import Markup
 
 from nemo_vfm.core.metric_names import not_finite_since, not_finite_text
-from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways
+from nemo_vfm.report.chart import Line, Point, line_chart, smooth_both_ways, spreads
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, figure, mapping, number, span, words
-from nemo_vfm.report.run_values import RunFolder, Step
+from nemo_vfm.report.run_values import RANKING, RunFolder, Step, columns
 from nemo_vfm.report.section import Card, Section, fragment
 
 ORDER = 3
@@ -21,10 +21,7 @@ BUDGET_MB = 0.0
 MAX_OTHERS = 8
 MAX_LINES = 10  # of one chart
 NOISE = "val_loss/noise_"  # the validation loss of a range of noise levels
-AXES = ("step", "time_s")
 KNOWN = ("loss", "val_loss", "val_perplexity", "lr", "samples_per_s", "tokens_per_s", "mfu", "grad_norm")
-RANKING = {"val_auc": "AUC of held-out samples", "val_normalised_entropy": "Normalised entropy of held-out samples",
-           "val_calibration": "Calibration of held-out samples"}  # fmt: skip
 NUM_TONES = 8
 _CHARTS = """
 <div class="charts">{% for chart in charts %}{{ chart }}{% endfor %}</div>
@@ -48,21 +45,6 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
         if by_step or lost:
             yield _section(step, by_step, _times(records), _what_mfu_is(run, step), lost)
             yield from _more(step, by_step, _times(records))
-
-
-def columns(records: Sequence[Mapping[str, Any]]) -> tuple[dict[str, list[Point]], int]:
-    """The points of each key by rising step. A resumed run logs some steps twice: the later line counts."""
-    values: dict[str, dict[float, float]] = {}
-    not_finite = 0
-    for record in records:
-        if (step := number(record.get("step"))) is None:
-            continue
-        for key in record.keys() - set(AXES):
-            if (value := number(record[key])) is not None:
-                values.setdefault(str(key), {})[step] = value
-            elif isinstance(record[key], float):
-                not_finite += 1
-    return {key: sorted(points.items()) for key, points in values.items()}, not_finite
 
 
 def _times(records: Sequence[Mapping[str, Any]]) -> dict[float, float]:
@@ -190,12 +172,6 @@ def _bin_place(key: str) -> tuple[float, str]:
 def _bin_name(key: str) -> str:
     found = re.fullmatch(NOISE + r"([\d.]+)-([\d.]+)", key)
     return f"{found[1]}–{found[2]}" if found else words(clean(key.removeprefix(NOISE), 40))
-
-
-def spreads(points: Sequence[Point]) -> bool:
-    """Whether a logarithmic axis shows more: all positive, and more than a factor of six apart."""
-    ys = [y for _, y in points if y > 0]
-    return len(ys) == len(points) and bool(ys) and max(ys) > 6 * min(ys)
 
 
 def _cards(values: Values, lost: Mapping[str, int]) -> tuple[Card, ...]:

@@ -8,27 +8,13 @@ from typing import Any
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, listing, mapping, number, words
 from nemo_vfm.report.run_values import RunFolder, Step
-from nemo_vfm.report.section import Card, Section, fragment
+from nemo_vfm.report.section import Card, Section
 from nemo_vfm.report.sections.samples import UNTRAINED
+from nemo_vfm.report.sections.texts import side_by_side
 
 ORDER = 2
 BUDGET_MB = 0.0
-NUM_OPEN, MAX_SHOWN, MAX_LETTERS, MAX_UNTRAINED = 3, 12, 900, 200  # nobody reads an untrained model's text
-
-_BODY = """
-{% macro shown(rows) %}
-<div class="texts">{% for row in rows %}
-<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for name, text, wrong in row.texts %}
-<figure><figcaption>{{ name }}</figcaption><blockquote>{{ text }}</blockquote>{% if wrong is not none %}
-<p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}{% else %}<span class="mark right">✓</span> agrees with
-itself{% endif %}</p>{% endif %}</figure>{% endfor %}
-</article>{% endfor %}
-</div>
-{% endmacro %}
-{{ shown(open) }}
-{% if more %}
-<details><summary>{{ more | length }} more</summary>{{ shown(more) }}</details>
-{% endif %}"""
+MAX_SHOWN, MAX_LETTERS, MAX_UNTRAINED = 12, 900, 200  # nobody reads an untrained model's text
 
 
 def sections(run: RunFolder, media: Media) -> Iterator[Section]:
@@ -48,7 +34,7 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
     names = ", ".join(step.name for step in steps if step.name)
     yield Section(
         "What was written",
-        fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]}),
+        side_by_side(rows),
         lead,
         names,
         _cards(judged),

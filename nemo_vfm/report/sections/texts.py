@@ -3,9 +3,11 @@
 """Shows a language model's texts at rising training steps, one row for each beginning."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from markupsafe import Markup
 
 from nemo_vfm.report.media import Media
 from nemo_vfm.report.plain_text import clean, listing, mapping
@@ -20,8 +22,10 @@ MAX_SHOWN, NUM_OPEN, MAX_PROMPTS, MAX_LETTERS = 3, 3, 12, 900
 _BODY = """
 {% macro shown(rows) %}
 <div class="texts">{% for row in rows %}
-<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for step, text in row.texts %}
-<figure><figcaption>step {{ step }}</figcaption><blockquote>{{ text }}</blockquote></figure>{% endfor %}
+<article class="prompt"><h3>{{ row.prompt or "(from nothing)" }}</h3>{% for name, text, wrong in row.texts %}
+<figure><figcaption>{{ name }}</figcaption><blockquote>{{ text }}</blockquote>{% if wrong is not none %}
+<p>{% if wrong %}<span class="mark wrong">✗</span> {{ wrong }}{% else %}<span class="mark right">✓</span> agrees with
+itself{% endif %}</p>{% endif %}</figure>{% endfor %}
 </article>{% endfor %}
 </div>
 {% endmacro %}
@@ -39,9 +43,14 @@ def sections(run: RunFolder, media: Media) -> Iterator[Section]:
             rows = _rows({f"{place:,}": _texts(run, found[place]) for place in places})
             if len(rows) > MAX_PROMPTS:
                 run.note(f"The first {MAX_PROMPTS} of {len(rows)} prompts are shown.")
-            body = fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:MAX_PROMPTS]})
+            body = side_by_side(rows[:MAX_PROMPTS])
             lead = "Continuations of the same prompts with the same random numbers, as training progressed."
             yield Section("What it writes", body, lead, step.name)
+
+
+def side_by_side(rows: Sequence[Mapping[str, Any]]) -> Markup:
+    """Prompts, each over its texts (name, text, what is wrong with it or None); those beyond the first are folded."""
+    return fragment(_BODY, {"open": rows[:NUM_OPEN], "more": rows[NUM_OPEN:]})
 
 
 def _files(step: Step) -> dict[int, Path]:
@@ -58,7 +67,7 @@ def _rows(by_step: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:
     """Each beginning with what every step made of it."""
     prompts = list(dict.fromkeys(one["prompt"] for texts in by_step.values() for one in texts))
     return [
-        {"prompt": prompt, "texts": [(step, one["text"]) for step, texts in by_step.items() for one in texts
-                                     if one["prompt"] == prompt]}
+        {"prompt": prompt, "texts": [(f"step {step}", one["text"], None) for step, texts in by_step.items()
+                                     for one in texts if one["prompt"] == prompt]}
         for prompt in prompts
     ]  # fmt: skip
