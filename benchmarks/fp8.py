@@ -68,9 +68,9 @@ def losses(seed: int, spec: Fp8 | None, steps: int) -> list[float]:
     engine, text = TorchEngine(), _text()
     model = partial(GPT, vocab=256, width=128, depth=3, heads=4, mlp_hidden=256)
     optimizer = partial(torch.optim.AdamW, lr=LEARNING_RATE)
-    engine.start(EngineInputs(model, NextToken(), optimizer, Precision("fp32", spec), seed))
+    engine = engine.start(EngineInputs(model, NextToken(), optimizer, Precision("fp32", spec), seed))
     random = torch.Generator().manual_seed(seed)
-    return [engine.step([_batch(text, step, random)], 1.0).loss for step in range(steps)]
+    return [engine.step([_batch(text, step, random)]).loss for step in range(steps)]
 
 
 def _text() -> Tensor:

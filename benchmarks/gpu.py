@@ -42,7 +42,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
 from nemo_vfm.parallel.fp8.fp8_product import is_native
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
 
 #: Dense bf16 TFLOP/s of data sheets, without sparsity; the first name that the device's contains counts.
 PEAKS = {"H200": 989.4, "H100 PCIe": 756.0, "H100": 989.4, "A100": 312.0, "L40S": 362.0, "B200": 2250.0}
@@ -261,7 +261,7 @@ def step(one: Side, device: torch.device) -> float:
         output = one.forward()
     output.float().square().mean().backward()
     one.optimizer.step()
-    close_step(one.model)  # of histories, where it has any
+    HistoryUpdater(one.model, None).apply()  # of histories, where it has any
     _settle(device)
     return time.perf_counter() - begin
 

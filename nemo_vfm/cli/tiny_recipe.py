@@ -34,13 +34,10 @@ def rehearsed(
         UserError: it has no training, or one that cannot be tried so.
     """
     from nemo_vfm.config import RecipeError
-    from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
     from nemo_vfm.parallel.verify.tiny_training import rehearsal_of
 
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
     _, job = _training(_built(small)[0], arguments.recipe)
-    if not isinstance(job.engine, MeshEngine):
-        raise UserError(f"{type(job.engine).__name__} has no layouts that can be tried; use engine=torch or megatron")
     try:
         ready, model = rehearsal_of(
             job.model, job.task, job.optimizer, seed=0, engine=job.engine, fp8=job.precision.fp8

@@ -25,6 +25,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
 from nemo_vfm.parallel.engine.engine import EngineInputs
 from nemo_vfm.parallel.engine.matmul_support import native_products
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -96,23 +97,23 @@ def measured_step(
         how: other arguments of the engine.
     """
     engine = TorchEngine(**(how or {}))  # type: ignore[arg-type]
-    batch = made_up(shapes, rows).to(devices.device())
+    batch, runners = made_up(shapes, rows).to(devices.device()), list[StepRunner]()
 
     def begin() -> None:
-        engine.start(EngineInputs(model, MadeUp(), optimizer, precision, 0, plan))
-        engine.step([batch], 1.0)
+        runners.append(engine.start(EngineInputs(model, MadeUp(), optimizer, precision, 0, plan)))
+        runners[0].step([batch])
 
     def go_on() -> None:
         for _ in range(2):
-            engine.step([batch], 1.0)
+            runners[0].step([batch])
 
     with native_products():
-        return Measured(most_allocated(begin, go_on), _standing(engine))
+        return Measured(most_allocated(begin, go_on), _standing(runners[0]))
 
 
-def _standing(engine: TorchEngine) -> int:
-    kept = [*engine.model.parameters(), *engine.model.buffers(), *engine.tensors()["optimizer"].values()]
-    gradients = [parameter.grad for parameter in engine.model.parameters() if parameter.grad is not None]
+def _standing(runner: StepRunner) -> int:
+    kept = [*runner.model.parameters(), *runner.model.buffers(), *runner.weights.state().values()]
+    gradients = [parameter.grad for parameter in runner.model.parameters() if parameter.grad is not None]
     return sum(local(tensor).nbytes for tensor in (*kept, *gradients))
 
 

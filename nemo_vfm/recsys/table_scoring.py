@@ -26,6 +26,7 @@ from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
 from nemo_vfm.parallel.engine.engine import EngineInputs, Params
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -114,18 +115,17 @@ class ScoreTable:
         self.data.start(seed=seed, first_batch=0)
         return self.data.held_out_batches()
 
-    def _engine(self, seed: int) -> tuple[TorchEngine, str]:
+    def _engine(self, seed: int) -> tuple[StepRunner, str]:
         """With the weights, and their hash. A training evaluates by the same engine, so the bits are the same."""
-        engine = TorchEngine()
         parts = EngineInputs(self.model, self.task, _unused, self.precision, seed, ParallelPlan())
-        model = engine.start(parts)
+        runner = TorchEngine().start(parts)
         with opened(self.checkpoint, joined()) as found:
             group = self.weights or ("ema" if "ema" in found.saved.groups else "model")
-            fill(model.state_dict(), weights_of(found.saved, group), joined())
+            fill(runner.model.state_dict(), weights_of(found.saved, group), joined())
             info(f"scores with the {group} weights of {found.name}")
-            return engine, found.saved.sha256[group]
+            return runner, found.saved.sha256[group]
 
-    def _score(self, folder: Path, engine: TorchEngine, batches: OrderedBatches) -> None:
+    def _score(self, folder: Path, runner: StepRunner, batches: OrderedBatches) -> None:
         """The parts of this rank that are not there."""
         import pyarrow.parquet as pq
 
@@ -139,20 +139,20 @@ class ScoreTable:
                 writer = None
                 with atomic_path(_part(folder, part)) as path:
                     for number in numbers:
-                        table = self._table(engine, batches[number], batches.dense)
+                        table = self._table(runner, batches[number], batches.dense)
                         writer = writer or pq.ParquetWriter(path, table.schema)
                         writer.write_table(table, row_group_size=max(1, len(table)))
                         line.advance(1)
                     assert writer is not None
                     writer.close()
 
-    def _table(self, engine: TorchEngine, batch: FeatureBatch, dense: Sequence[str]) -> "pa.Table":
+    def _table(self, runner: StepRunner, batch: FeatureBatch, dense: Sequence[str]) -> "pa.Table":
         """Of the samples whose ids are rows."""
         import pyarrow as pa
 
         unknown = {name: torch.full((len(batch),), torch.nan) for name in self.task.labels if name not in batch.labels}
         sound_M = batch.weight_B.nonzero().squeeze(1)
-        _, prepared = engine.evaluate(replace(batch, labels={**batch.labels, **unknown}))
+        _, prepared = runner.evaluate(replace(batch, labels={**batch.labels, **unknown}))
         found = self.task.columns(prepared)
         absent = {self.task.label_column(name) for name in unknown}
         found = {name: column.cpu()[sound_M] for name, column in found.items() if name not in absent}

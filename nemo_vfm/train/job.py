@@ -255,14 +255,15 @@ class Train:
 
     def _start(self, run: Run) -> TrainState:
         self._require_columns()
-        saved, engine = self._newest(run), copy.deepcopy(self.engine)
-        model = engine.start(
+        saved = self._newest(run)
+        runner = self.engine.start(
             EngineInputs(self.model, self.task, self.optimizer, self.precision, run.seed, self.parallel)
         )
+        model = runner.model
         started_from = self._warm(model, saved)
         if self.ema is not None:
             self.ema.start(model)
-        fit = TrainState(run, engine, model, self.task, self.data, self.schedule, self.ema, total_steps=None,
+        fit = TrainState(run, runner, self.task, self.data, self.schedule, self.ema, total_steps=None,
                   plan=self.parallel, origin=first_says(uuid4().hex), skip=self.skip,
                   stateful={name: one for name, one in self.callbacks.items() if isinstance(one, LightningCallback)},
                   )  # fmt: skip
@@ -277,6 +278,7 @@ class Train:
         self._start_data(fit, None if saved is None else saved.state)
         self._require_words(model)
         fit.total_steps, fit.limit_s = self._length(fit.data)
+        fit.set_lr()
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))

@@ -22,7 +22,7 @@ from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
-from nemo_vfm.train.lr_scheduler import EngineSchedule
+from nemo_vfm.train.lr_scheduler import ShownRates
 from nemo_vfm.train.train_state import TrainState
 
 
@@ -54,7 +54,9 @@ class TrainModule(LightningModule):
 
     def configure_optimizers(self) -> Any:
         """The engine's optimizer, which the engine alone steps, and its learning rates, which follow the steps."""
-        return [self.fit.engine.optimizer()], [{"scheduler": EngineSchedule(self.fit), "interval": "step"}]
+        return [self.fit.runner.weights.optimizer], [
+            {"scheduler": ShownRates(self.fit.runner.weights.optimizer), "interval": "step"}
+        ]
 
     def on_train_start(self) -> None:
         """Lightning would end at SIGTERM by an exception, in the middle of anything; the fit ends after its step."""
@@ -91,7 +93,7 @@ class TrainModule(LightningModule):
 
     def _measure(self, name: str, batch: Batch) -> None:
         with self.fit.ema.applied(self.model) if self.fit.ema else nullcontext():
-            losses_B, prepared = self.fit.engine.evaluate(batch)
+            losses_B, prepared = self.fit.runner.evaluate(batch)
         weight = float(prepared.weight_B.sum())
         mean = float((losses_B * prepared.weight_B).sum()) / max(weight, 1e-12)
         # Lightning's mean is by batch_size, which need not be a whole number.

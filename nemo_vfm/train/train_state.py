@@ -21,7 +21,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
-from nemo_vfm.parallel.engine.engine import Engine, StepResult
+from nemo_vfm.parallel.engine.engine import StepResult
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.consensus import greatest
 from nemo_vfm.train.data_position import Reading
@@ -65,8 +66,7 @@ class TrainState:
     """
 
     run: Run
-    engine: Engine
-    model: nn.Module
+    runner: StepRunner
     task: Task
     data: TrainingData
     schedule: Schedule
@@ -99,9 +99,9 @@ class TrainState:
         if self.skip.has(self.step + 1):
             self._pass_over()
             return
-        factor = self.schedule.factor(self.step, self.total_steps)
-        self.result = self.engine.step([self.skip.left(batch)], factor)
+        self.result = self.runner.step([self.skip.left(batch)])
         self.step += 1
+        self.set_lr()
         if self.ema is not None:
             self.ema.update(self.model, self.step)
         self._agree()
@@ -111,14 +111,25 @@ class TrainState:
         """Count a step, and nothing else; its metrics are gaps in the curves."""
         self.result = StepResult(math.nan, math.nan, math.nan, 0)
         self.step += 1
+        self.set_lr()
         self._agree()
         self.metrics = {"skipped": 1.0}
+
+    def set_lr(self) -> None:
+        """Set the learning rates of the coming step; after the last step there are none."""
+        if not self.finished:
+            self.runner.set_lr(self.schedule.factor(self.step, self.total_steps))
 
     def _agree(self) -> None:
         """Synchronise elapsed time and stop requests across ranks."""
         elapsed_s, wished = time.monotonic() - self._clock, float(self.end_wished)
         self.elapsed_s, self.stop, early = greatest(elapsed_s, preemption.urgency(), wished)
         self.ended_early = early > 0
+
+    @property
+    def model(self) -> nn.Module:
+        """This rank's part of what is trained."""
+        return self.runner.model
 
     @property
     def preempted(self) -> bool:
@@ -150,7 +161,7 @@ class TrainState:
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """All tensors a checkpoint needs."""
         averages = {} if self.ema is None else {"ema": self.ema.weights}
-        return self.engine.tensors() | averages
+        return self.runner.tensors() | averages
 
     def state(self) -> Json:
         """All else a checkpoint needs. Batches and noise need only the step, unless the recipe's data changes."""
@@ -175,7 +186,7 @@ class TrainState:
                 f"The checkpoint of step {saved.step} does not hold a training's state"
                 + (f": it lacks {', '.join(sorted(lacking))}." if lacking else ".")
             )
-        self.engine.load(saved.groups)
+        self.runner.load(saved.groups)
         if self.ema is not None:
             self.ema.load(saved.groups["ema"])
         self.step, self.elapsed_s = saved.step, float(saved.state.get("elapsed_s", 0))

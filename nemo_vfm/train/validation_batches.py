@@ -27,9 +27,9 @@ def evaluated(
         count, last = 0, None
         for count, last in enumerate(fit.data.val_dataloader() if batches is None else batches, 1):
             if (count - 1) % fit.plan.data == fit.data_rank:
-                yield count - 1, *fit.engine.evaluate(last)
+                yield count - 1, *fit.runner.evaluate(last)
         if last is not None and 0 < count % fit.plan.data <= fit.data_rank:
-            fit.engine.evaluate(last)  # for nothing but the others
+            fit.runner.evaluate(last)  # for nothing but the others
 
 
 def speaks_for_slice(fit: TrainState) -> bool:

@@ -180,8 +180,8 @@ def test_a_migrated_recipe_takes_a_step_from_pixels_and_captions(kitchen, name):
     batch = VideoBatch(
         0, ("a", "b"), torch.ones(2), ("a red ball", "a blue box"), torch.full((2,), 8.0), video_BCTHW=video
     )
-    job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
-    assert math.isfinite(job.engine.step([batch], lr_factor=1.0).loss)
+    runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
+    assert math.isfinite(runner.step([batch]).loss)
 
 
 def test_dfm_keeps_its_numbers(kitchen):
@@ -552,10 +552,10 @@ def latent_batch(index: int) -> VideoBatch:
 
 def trained_here(job: object, batches: list) -> tuple[list[float], torch.nn.Module]:
     """The loss of each step, and the adapters' first matrices."""
-    model = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
-    job.start_from.load_into(model)
-    first = {name: one.detach().clone() for name, one in model.named_parameters() if name.endswith("_a")}
-    return [job.engine.step([batch], lr_factor=1.0).loss for batch in batches], first
+    runner = job.engine.start(EngineInputs(job.model, job.task, job.optimizer, Precision("fp32"), 0))
+    job.start_from.load_into(runner.model)
+    first = {name: one.detach().clone() for name, one in runner.model.named_parameters() if name.endswith("_a")}
+    return [runner.step([batch]).loss for batch in batches], first
 
 
 def steps_by_hand(model: torch.nn.Module, loss_of: object, count: int) -> list[float]:

@@ -138,7 +138,7 @@ class Weighing(Doubling):
 def steps(rank: int, degrees: dict[str, Any]) -> list[float]:
     plan = ParallelPlan(**degrees)
     engine = started(plan, partial(tiny, uncertainty=True), task=Weighing())
-    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
+    results = [engine.step([own(plan, rank, index)]) for index in range(2)]
     return [number for result in results for number in (result.loss, result.grad_norm)]
 
 

@@ -14,7 +14,7 @@ import torch
 from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.parallel.apply.apply_parallelism import compile_blocks
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import LONG, Doubling, own, space_time, started, tiny
@@ -46,7 +46,7 @@ def compared(
         for compile in (False, True):
             plan = ParallelPlan(**degrees)
             engine = started(plan, model, task=Doubling(latents), fp8=fp8, compile=compile, precision=precision)
-            results = [engine.step([own(plan, rank, index)], 1.0) for index in range(2)]
+            results = [engine.step([own(plan, rank, index)]) for index in range(2)]
             found["compiled" if compile else "eager"] = [x for r in results for x in (r.loss, r.grad_norm)]
         return {**found, "graphs": counters["stats"]["unique_graphs"], "breaks": list(counters["graph_break"])}
     finally:
@@ -114,7 +114,7 @@ def test_gradients_of_one_long_sample_are_right_on_a_gpu(fp8: Fp8 | None) -> Non
             with torch.autocast("cuda", torch.bfloat16):
                 output = model(**inputs)
             output.float().square().mean().backward()
-            close_step(model)
+            HistoryUpdater(model, None).apply()
         return {name: p.grad.float() for name, p in model.named_parameters() if p.grad is not None}
 
     eager, compiled = gradients(False), gradients(True)

@@ -44,7 +44,7 @@ def started(name: str, method: Any, *, rank: int = 4) -> tuple[TorchEngine, Any]
     engine = TorchEngine()
     model = AdaptedModel(partial(awake, build), LowRankAdapter(targets=targets, method=method))
     optimizer = partial(torch.optim.AdamW, lr=1e-2)
-    engine.start(EngineInputs(model, MadeUp(), optimizer, Precision("bf16"), 0, ParallelPlan()))
+    engine = engine.start(EngineInputs(model, MadeUp(), optimizer, Precision("bf16"), 0, ParallelPlan()))
     begin(engine.model)
     return engine, made_up(shapes, 2)
 
@@ -52,7 +52,7 @@ def started(name: str, method: Any, *, rank: int = 4) -> tuple[TorchEngine, Any]
 def learned(name: str) -> tuple[list[float], dict[str, torch.Tensor]]:
     """Losses and gradient norms of three steps, and the adapters after them."""
     engine, batch = started(name, "lora")
-    steps = [engine.step([batch], 1.0) for _ in range(3)]
+    steps = [engine.step([batch]) for _ in range(3)]
     return [n for one in steps for n in (one.loss, one.grad_norm)], engine.tensors()["model"]
 
 
@@ -78,7 +78,7 @@ def test_linears_are_bf16_and_all_that_learns_or_is_no_linear_is_fp32(name: str,
 
 def test_a_checkpoint_has_adapters_alone_and_fits_no_others() -> None:
     engine, batch = started("gpt", "lora")
-    engine.step([batch], 1.0)
+    engine.step([batch])
     saved = engine.tensors()
     assert saved["model"] and all(map(is_adapter, saved["model"]))
     again, _ = started("gpt", "lora")

@@ -79,10 +79,10 @@ def steps(rank: int, degrees: dict[str, Any], model: dict[str, Any], packed: boo
     plan, engine = ParallelPlan(**degrees), TorchEngine()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **model)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(EngineInputs(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
-    results = [engine.step([own(plan, rank, 0)], 1.0)]
+    engine = engine.start(EngineInputs(made, Following(packed), optimizer, Precision("fp32"), 3, plan))
+    results = [engine.step([own(plan, rank, 0)])]
     grads = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
-    results.append(engine.step([own(plan, rank, 1)], 1.0))
+    results.append(engine.step([own(plan, rank, 1)]))
     return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results], "gradients": grads}
 
 
@@ -181,10 +181,10 @@ def gone_on(rank: int, degrees: dict[str, Any], folder: Path, index: int) -> tup
     plan, engine, ranks = ParallelPlan(**degrees), TorchEngine(), joined()
     made = partial(Awake, vocab=WORDS, width=48, depth=4, heads=8, mlp_hidden=64, **SINGLE)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))
+    engine = engine.start(EngineInputs(made, Following(False), optimizer, Precision("fp32"), 3, plan))
     if index:
         engine.load(checkpoint.newest(folder, ranks).groups)  # type: ignore[union-attr]
-    loss = engine.step([own(plan, rank, index)], 1.0).loss
+    loss = engine.step([own(plan, rank, index)]).loss
     checkpoint.save(folder, index + 1, engine.tensors(), {"step": index + 1}, ranks=ranks)
     saved = checkpoint.newest(folder, ranks)
     assert saved is not None

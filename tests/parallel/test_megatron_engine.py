@@ -74,15 +74,14 @@ def started(engine: Any, plan: ParallelPlan, model: Any, task: Any) -> Any:
     """The engine, ready for steps."""
     # Adam's first step is g / |g|: with an eps of 1e-8, rounding decides where g is nearly 0 (1.2e-5 on an AMD EPYC).
     optimizer = partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, eps=1e-5)
-    engine.start(EngineInputs(model, task, optimizer, Precision("fp32"), 3, plan))
-    return engine
+    return engine.start(EngineInputs(model, task, optimizer, Precision("fp32"), 3, plan))
 
 
 def trained(engine: Any, rank: int, degrees: dict[str, Any], model: Any, task: Any) -> dict[str, Any]:
     """What a few steps say."""
     plan = ParallelPlan(**degrees)
-    started(engine, plan, model, task)
-    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(STEPS)]
+    engine = started(engine, plan, model, task)
+    results = [engine.step([own(plan, rank, index)]) for index in range(STEPS)]
     return {"loss": [r.loss for r in results], "norm": [r.grad_norm for r in results]}
 
 
@@ -124,9 +123,9 @@ def weights(rank: int, kind: type, degrees: dict[str, Any], groups: Any = None) 
     with megatron_on_cpu() if kind is MegatronEngine else nullcontext():
         optimizer = partial(grouped_optimizer, lr=1e-3, weight_decay=20.0, eps=1e-5, groups=groups)
         plan, engine = ParallelPlan(**degrees), kind()
-        engine.start(EngineInputs(*MODELS["dit"], optimizer, Precision("fp32"), 3, plan))
+        engine = engine.start(EngineInputs(*MODELS["dit"], optimizer, Precision("fp32"), 3, plan))
         for index in range(STEPS):
-            engine.step([own(plan, rank, index)], 1.0)
+            engine.step([own(plan, rank, index)])
         return {name: whole(tensor).clone() for name, tensor in engine.tensors()["model"].items()}
 
 
@@ -146,8 +145,8 @@ def first_gradients(rank: int, degrees: dict[str, Any]) -> dict[str, float]:
     """The norm of each parameter's gradient in the first step, of all its parts."""
     plan = ParallelPlan(**degrees)
     engine = started(MegatronEngine(clip_norm=None), plan, *MODELS["dit"])
-    engine.step([own(plan, rank, 0)], 1.0)
-    return {name: float(whole(grad).norm()) for name, grad in engine.gradients().items()}
+    engine.step([own(plan, rank, 0)])
+    return {name: float(whole(grad).norm()) for name, grad in engine.weights.gradients().items()}
 
 
 def with_and_without_sums(rank: int, degrees: dict[str, Any]) -> tuple[dict[str, float], dict[str, float]]:
@@ -228,7 +227,7 @@ def gone_on(rank: int, kind: str, degrees: dict[str, Any], folder: Path, first: 
             saved = checkpoint.newest(folder, ranks)
             assert saved is not None
             engine.load(saved.groups)
-        losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(first, last)]
+        losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, last)]
         checkpoint.save(folder, last, engine.tensors(), {"step": last}, ranks=ranks)
         return losses
 
@@ -247,7 +246,7 @@ def kept_and_read(rank: int, degrees: dict[str, Any], folder: Path) -> tuple[flo
         patch.setattr(SavedTensors, "read", counted)
         plan, ranks = ParallelPlan(**degrees), joined()
         engine = started(MegatronEngine(), plan, *MODELS["gpt"])
-        engine.step([own(plan, rank, 0)], 1.0)
+        engine.step([own(plan, rank, 0)])
         groups = engine.tensors()
         checkpoint.save(folder, 1, groups, {"step": 1}, ranks=ranks)
         saved = checkpoint.newest(folder, ranks)
@@ -267,7 +266,7 @@ def test_a_save_holds_and_a_load_reads_no_more_state_than_a_rank_updates(tmp_pat
 def steady(rank: int, count: int) -> list[float]:
     """One engine on one device without a break."""
     engine = started(TorchEngine(), ParallelPlan(), *MODELS["gpt"])
-    return [engine.step([own(ParallelPlan(), 0, index)], 1.0).loss for index in range(count)]
+    return [engine.step([own(ParallelPlan(), 0, index)]).loss for index in range(count)]
 
 
 def test_a_run_goes_from_torch_to_megatron_and_back_and_keeps_its_losses(tmp_path: Path) -> None:

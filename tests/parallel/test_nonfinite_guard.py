@@ -55,14 +55,14 @@ def poisoned(rank: int, degrees: dict[str, Any], action: Literal["stop", "skip"]
     """Three steps, of which the second has a sample without a number; weights before and after it."""
     plan = ParallelPlan(**degrees)
     engine = started(plan, nonfinite=NonFinite(action=action))
-    engine.step([own(plan, rank, 0)], 1.0)
+    engine.step([own(plan, rank, 0)])
     before = {name: whole(tensor).clone() for name, tensor in engine.model.state_dict().items()}
     bad: Batch = own(plan, rank, 1)
     if f"1-{'x' * (SAMPLES - 1)}" in bad.keys:
         bad.weight_B[-1] = math.nan
-    result = engine.step([bad], 1.0)
+    result = engine.step([bad])
     after = {name: whole(tensor).clone() for name, tensor in engine.model.state_dict().items()}
-    last = engine.step([own(plan, rank, 2)], 1.0)
+    last = engine.step([own(plan, rank, 2)])
     same = all(torch.equal(before[name], after[name]) for name in before)
     return {"same": same, "lr": result.lr, "loss": result.loss, "last": last.loss}
 

@@ -33,7 +33,7 @@ def kept(rank: int, degrees: dict[str, Any]) -> dict[str, int]:
     """Bytes on this rank after a step."""
     plan = ParallelPlan(**degrees)
     engine = started(plan, cosmos, adam)
-    engine.step([own(plan, rank, 0)], 1.0)
+    engine.step([own(plan, rank, 0)])
     parameters = list(engine.model.parameters())
     state = [local(t) for name, t in engine.tensors()["optimizer"].items() if local(t).dim() and "step" not in name]
     return {

@@ -106,7 +106,7 @@ def test_no_parameter_is_left_out_and_none_is_asleep(rehearsal: TinyTraining):
 
 def norms_of(rank: int, rehearsal: TinyTraining) -> dict[str, float]:
     engine = rehearsal.started(ParallelPlan())
-    engine.step([rehearsal.batch(0)], 1.0)
+    engine.step([rehearsal.batch(0)])
     return {name: float(one.grad.norm()) for name, one in engine.model.named_parameters() if one.grad is not None}
 
 

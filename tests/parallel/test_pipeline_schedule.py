@@ -68,7 +68,7 @@ def steps(rank: int, degrees: dict[str, Any], how: dict[str, Any] | None = None)
     """Two steps of two batches each, the first one's gradients, a validation, and what a caller of the model gets."""
     plan = ParallelPlan(**degrees)
     engine = started(plan, **(how or {}))
-    results = [engine.step([own(plan, rank, index), own(plan, rank, index + 2)], 1.0) for index in range(2)]
+    results = [engine.step([own(plan, rank, index), own(plan, rank, index + 2)]) for index in range(2)]
     found = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     held = sum(gradients.local(parameter).numel() for parameter in engine.model.parameters())
     losses, prepared = engine.evaluate(batch(99, 0, SAMPLES - 1))
@@ -140,8 +140,8 @@ def once(rank: int, degrees: dict[str, Any], task: Any = Doubling, count: int = 
     """The loss of a few steps, and the last one's gradients before clipping."""
     plan, engine = ParallelPlan(**degrees), TorchEngine(clip_norm=None)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(EngineInputs(tiny, task(), optimizer, Precision(compute), 3, plan))
-    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
+    engine = engine.start(EngineInputs(tiny, task(), optimizer, Precision(compute), 3, plan))
+    results = [engine.step([own(plan, rank, index)]) for index in range(count)]
     found = {name: whole(parameter.grad).clone() for name, parameter in engine.model.named_parameters()}
     return {"loss": [result.loss for result in results], "gradients": found}
 
@@ -252,7 +252,7 @@ def test_a_model_that_cannot_be_cut_says_why(model: Callable[[], nn.Module], wor
 def refused(rank: int, degrees: dict[str, Any], depth: int, last: int, how: dict[str, Any]) -> str:
     try:
         engine = started(ParallelPlan(**degrees), partial(tiny, depth=depth), **how)
-        engine.step([batch(0, 0, last)], 1.0)
+        engine.step([batch(0, 0, last)])
     except (UserError, ValueError) as error:
         return str(error)
     return "nothing was refused"

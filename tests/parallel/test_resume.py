@@ -31,7 +31,7 @@ def part(
     assert (saved.step if saved else 0) == first
     if saved is not None:
         engine.load(saved.groups)
-    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(first, last)]
+    results = [engine.step([own(plan, rank, index)]) for index in range(first, last)]
     checkpoint.save(folder, last, engine.tensors(), {"step": last}, ranks=ranks)
     return [(result.loss, result.grad_norm) for result in results]
 
@@ -80,7 +80,7 @@ def forgetful(rank: int, degrees: dict[str, Any], folder: Path) -> list[float]:
     engine, saved = started(plan), checkpoint.newest(folder, joined())
     assert saved is not None
     engine.load({**saved.groups, "optimizer": {}})
-    return [engine.step([own(plan, rank, index)], 1.0).loss for index in range(3, 6)]
+    return [engine.step([own(plan, rank, index)]).loss for index in range(3, 6)]
 
 
 def bytes_read(rank: int, degrees: dict[str, Any], folder: Path) -> int:
@@ -122,5 +122,5 @@ def test_weights_that_are_put_into_the_model_reach_those_on_the_host():
         with torch.no_grad():
             for parameter in engine.model.parameters():
                 parameter.mul_(1.5)  # as a warm start does, after the engine's start
-        losses.append([engine.step([own(plan, 0, index)], 1.0).loss for index in range(2)])
+        losses.append([engine.step([own(plan, 0, index)]).loss for index in range(2)])
     assert losses[1] == pytest.approx(losses[0], rel=1e-6)

@@ -111,10 +111,10 @@ def test_pretrained_video_models_with_given_frames_have_one_devices_gradients(
 def rounded(rank: int) -> dict[str, float]:
     """The share of each parameter's gradient here that is a bf16 number; all weights are 1, so factors are exact."""
     engine, plan = TorchEngine(clip_norm=None), ParallelPlan(shard=2)
-    engine.start(EngineInputs(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
+    engine = engine.start(EngineInputs(tiny, Doubling(), partial(torch.optim.SGD, lr=0.0), Precision("bf16"), 3, plan))
     mine = own(plan, rank, 0)
     mine.weight_B[:] = 1.0
-    engine.step([mine], 1.0)
+    engine.step([mine])
     gradients_ = {name: one.grad.to_local() for name, one in engine.model.named_parameters() if one.grad is not None}  # type: ignore[attr-defined]
     return {name: float((x == x.bfloat16()).float().mean()) for name, x in gradients_.items() if x.numel() > 256}
 
@@ -156,7 +156,7 @@ def test_a_sum_that_is_left_out_is_seen(degrees: dict[str, Any]):
 def alike(rank: int, degrees: dict[str, Any]) -> float:
     """The norm of a step in which every rank was given the first rank's samples."""
     plan = ParallelPlan(**degrees)
-    return started(plan).step([own(plan, 0, 0)], 1.0).grad_norm
+    return started(plan).step([own(plan, 0, 0)]).grad_norm
 
 
 @pytest.mark.parametrize("degrees", [{"shard": 2}, {"replicate": 2}], ids=str)
@@ -170,7 +170,7 @@ def refused(rank: int, degrees: dict[str, Any], changes: dict[str, Any]) -> str:
     plan = ParallelPlan(**degrees)
     try:
         engine = started(plan, partial(tiny, **changes.get("model", {})), changes.get("optimizer"))
-        engine.step([own(plan, rank, 0)], 1.0)
+        engine.step([own(plan, rank, 0)])
     except (UserError, ValueError) as error:
         return str(error)
     return "nothing was refused"
@@ -196,7 +196,7 @@ def with_a_bad_rank(rank: int) -> None:
     if rank == 1:
         mine.fps_B[:] = torch.nan
     try:
-        engine.step([mine], 1.0)
+        engine.step([mine])
     except UserError as error:
         after = [parameter.detach().to_local() for parameter in engine.model.parameters()]  # type: ignore[attr-defined]
         assert "is not finite at batch 0" in str(error)

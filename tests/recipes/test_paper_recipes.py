@@ -104,7 +104,7 @@ def trained(rank: int, name: str, degrees: dict[str, Any], shards: Path) -> list
     built.engine.start(EngineInputs(built.model, built.task, built.optimizer, built.precision, 1, plan))
     built.data.start(seed=1, first_batch=0, rank=plan.data_rank(rank), num_ranks=plan.data)
     batches = iter(built.data.train_dataloader())
-    results = [built.engine.step([next(batches)], 1.0) for _ in range(2)]
+    results = [built.engine.step([next(batches)]) for _ in range(2)]
     assert all(result.num_samples == 8 for result in results)
     return [number for result in results for number in (result.loss, result.grad_norm)]
 

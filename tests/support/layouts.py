@@ -21,6 +21,7 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.ranks import on_ranks
@@ -147,10 +148,10 @@ def batch(index: int, first: int, last: int) -> VideoBatch:
 def started(
     plan: ParallelPlan, model: Any = tiny, optimizer: Any = None, task: Doubling = Doubling(), fp8: Fp8 | None = None,
     precision: Any = "fp32", **how: Any,
-) -> TorchEngine:  # fmt: skip
+) -> StepRunner:  # fmt: skip
     """An engine on this rank."""
     engine = TorchEngine(**how)
-    engine.start(
+    engine = engine.start(
         EngineInputs(model, task, optimizer or partial(torch.optim.AdamW, lr=1e-3), Precision(precision, fp8), 3, plan)
     )
     return engine
@@ -173,7 +174,7 @@ def steps(
     """What this rank sees of a few steps, of the last one's gradients and of a validation."""
     plan = ParallelPlan(**degrees)
     engine = started(plan, model, task=task, **(how or {}))
-    results = [engine.step([own(plan, rank, index)], 1.0) for index in range(count)]
+    results = [engine.step([own(plan, rank, index)]) for index in range(count)]
     losses, _ = engine.evaluate(batch(99, 0, SAMPLES))
     return {
         "loss": [result.loss for result in results],

@@ -63,8 +63,8 @@ def step(
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
     made = partial(tiny, **(model := PLAIN if model is None else model))
     learned = task(mean=mean, objective=UncertaintyWeighted(objective=EDM()) if "uncertainty" in model else EDM())
-    engine.start(EngineInputs(made, learned, optimizer, Precision("fp32"), 3, plan))
-    result = engine.step([batch(mine, packed=packed)], 1.0)
+    engine = engine.start(EngineInputs(made, learned, optimizer, Precision("fp32"), 3, plan))
+    result = engine.step([batch(mine, packed=packed)])
     gradients = {name: whole(one.grad).clone() for name, one in engine.model.named_parameters() if one.grad is not None}
     return {"loss": result.loss, "norm": result.grad_norm, "samples": result.num_samples, "gradients": gradients}
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.sparse.feature_batch import FeatureBatch
@@ -78,15 +79,15 @@ def toy_batch(index: int, begin: int = 0, end: int = SAMPLES) -> FeatureBatch:
     return FeatureBatch(index, torch.arange(SAMPLES), weight, dense, labels, {"item": item}).rows(begin, end)
 
 
-def started(plan: ParallelPlan = ParallelPlan(), optimizer: RowOptimizer = RowSgd(LR), **engine: Any) -> TorchEngine:
+def started(plan: ParallelPlan = ParallelPlan(), optimizer: RowOptimizer = RowSgd(LR), **engine: Any) -> StepRunner:
     """An engine with the toy model; the dense weights learn by SGD, too."""
     found = TorchEngine(**engine)
     model = partial(ToyRecommender, optimizer)
-    found.start(EngineInputs(model, Squares(), partial(torch.optim.SGD, lr=LR), Precision("fp32"), 3, plan))
+    found = found.start(EngineInputs(model, Squares(), partial(torch.optim.SGD, lr=LR), Precision("fp32"), 3, plan))
     return found
 
 
-def weights(engine: TorchEngine) -> dict[str, Tensor]:
+def weights(engine: StepRunner) -> dict[str, Tensor]:
     """Whole ones."""
     state = engine.model.state_dict()
     return {name: one.full_tensor() if hasattr(one, "full_tensor") else one.clone() for name, one in state.items()}
@@ -97,7 +98,7 @@ def steps(rank: int, degrees: dict[str, Any], optimizer: RowOptimizer, engine: d
     plan = ParallelPlan(**degrees)
     made, share = started(plan, optimizer, **engine), SAMPLES // plan.data
     begin = plan.data_rank(rank) * share
-    results = [made.step([toy_batch(index, begin, begin + share)], 1.0) for index in range(3)]
+    results = [made.step([toy_batch(index, begin, begin + share)]) for index in range(3)]
     return {
         "loss": [one.loss for one in results],
         "norm": [one.grad_norm for one in results],

@@ -5,6 +5,7 @@
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.operand_stats import OperandSummary
 from nemo_vfm.parallel.fp8.use_fp8 import fp8_linears
@@ -51,11 +53,11 @@ def beyond(x: Tensor, step: int) -> Tensor:
     return x * (1.0 if step % 2 else 100.0)
 
 
-def tiny(rank: int, plan: ParallelPlan, spec: Fp8) -> TorchEngine:
+def tiny(rank: int, plan: ParallelPlan, spec: Fp8) -> StepRunner:
     engine = TorchEngine()
     model = partial(GPT, vocab=WORDS, width=64, depth=2, heads=4, mlp_hidden=128)
     optimizer = partial(torch.optim.AdamW, lr=1e-4)
-    engine.start(EngineInputs(model, Following(packed=False), optimizer, Precision("fp32", spec), 3, plan))
+    engine = engine.start(EngineInputs(model, Following(packed=False), optimizer, Precision("fp32", spec), 3, plan))
     return engine
 
 
@@ -63,7 +65,7 @@ def watched(rank: int, folder: Path, fault: Any, degrees: dict[str, Any], spec: 
     """What was said in 20 steps with a fault in the input of one linear, and which linears ended in bf16."""
     plan, said, nothing = ParallelPlan(**degrees), [], None
     engine = tiny(rank, plan, spec)
-    fit = TrainState(Run(folder), engine, engine.model, nothing, nothing, nothing, None, total_steps=None, plan=plan)  # type: ignore[arg-type]
+    fit = TrainState(Run(folder), engine, nothing, nothing, nothing, None, total_steps=None, plan=plan)  # type: ignore[arg-type]
     for name, linear in fp8_linears(engine.model):
         if name == SICK:
             _before(linear, lambda x: fault(x, fit.step))
@@ -72,7 +74,7 @@ def watched(rank: int, folder: Path, fault: Any, degrees: dict[str, Any], spec: 
         monitor = Fp8Monitor(every_steps=1, **how)
         monitor.on_start(fit)
         for index in range(STEPS):
-            fit.result = engine.step([own(plan, rank, index)], 1.0)
+            fit.result = engine.step([own(plan, rank, index)])
             fit.step += 1
             fit.metrics = {}
             monitor.on_step(fit)
@@ -147,7 +149,9 @@ def test_each_limit_is_the_one_that_was_given(tmp_path: Path, limit: str, value:
     mild = {"outlier": 100.0, "saturated": 0.1, "flushed": 0.9, "growth": 16.0}
     for given, names in ((value, True), (value * 1.05, False)):
         monitor = Fp8Monitor(**{**mild, limit: given})
-        monitor.on_start(TrainState(Run(tmp_path), nothing, model, nothing, nothing, nothing, None, total_steps=None))
+        monitor.on_start(
+            TrainState(Run(tmp_path), SimpleNamespace(model=model), nothing, nothing, nothing, None, total_steps=None)
+        )
         looks = [OperandSummary(amax, 40.0, 1, 2.0, 30.0, 100.0) for amax in (1.0, 2.0)]
         said = [text for look in looks for _, text in monitor._problems({"a": {"input": look}})]
         assert any(words in text for text in said) is names, said
@@ -157,5 +161,7 @@ def test_a_monitor_with_nothing_to_watch_says_so(tmp_path: Path, monkeypatch: py
     said: list[str] = []
     monkeypatch.setattr(fp8_monitor.log, "warn", said.append)
     model, nothing = GPT(vocab=8, width=16, depth=1, heads=2, mlp_hidden=16), None
-    Fp8Monitor().on_start(TrainState(Run(tmp_path), nothing, model, nothing, nothing, nothing, None, total_steps=None))  # type: ignore[arg-type]
+    Fp8Monitor().on_start(
+        TrainState(Run(tmp_path), SimpleNamespace(model=model), nothing, nothing, nothing, None, total_steps=None)
+    )  # type: ignore[arg-type]
     assert said == ["Fp8Monitor has nothing to watch: no linear is in FP8; set precision=fp8"]

@@ -47,7 +47,7 @@ def losses(name: str) -> list[float]:
     model, task = TRAININGS[name]
     training, _ = rehearsal_of(model, task(), partial(torch.optim.AdamW, lr=1e-3), seed=7)
     engine = training.started(ParallelPlan())
-    return [engine.step([training.batch(index % 4)], 1.0).loss for index in range(STEPS)]
+    return [engine.step([training.batch(index % 4)]).loss for index in range(STEPS)]
 
 
 @pytest.mark.parametrize("name", TRAININGS)

@@ -333,7 +333,7 @@ def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
         assert batch.latents_BCTHW is not None
         batch.latents_BCTHW[1] = bad
         batch.weight_B[1] = weight
-        engine.step([batch], 1.0)
+        engine.step([batch])
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
     assert torch.equal(step(0.0, 5.0), step(0.0, -5.0))

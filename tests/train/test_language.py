@@ -5,6 +5,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -85,7 +86,8 @@ def test_texts_are_previewed_when_due_of_the_averaged_weights_and_as_long_as_the
     model, nothing, end = GPT(vocab=257, width=16, depth=1, heads=2, mlp_hidden=16), None, Choice(temperature=0)
     ema = EMA()
     ema.start(model)
-    fit = TrainState(Run(tmp_path, seed=5), nothing, model, nothing, nothing, nothing, ema, total_steps=4)  # type: ignore[arg-type]
+    runner = SimpleNamespace(model=model)
+    fit = TrainState(Run(tmp_path, seed=5), runner, nothing, nothing, nothing, ema, total_steps=4)  # type: ignore[arg-type]
     with torch.no_grad():
         model.head.weight.zero_()
     common = {"tokenizer": ByteTokenizer(), "prompts": ["One ", "Two ", ""], "every_steps": 2}

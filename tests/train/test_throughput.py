@@ -6,6 +6,7 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -33,7 +34,9 @@ def steps(
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(clock))
     monkeypatch.setattr(throughput, "peak_flops", lambda: PeakFlops(1e6, "a test"))
     nothing: Any = None
-    fit = TrainState(Run(folder), nothing, MODEL, nothing, nothing, nothing, None, total_steps=None, plan=plan)
+    fit = TrainState(
+        Run(folder), SimpleNamespace(model=MODEL), nothing, nothing, nothing, None, total_steps=None, plan=plan
+    )
     callback = Throughput(**options)
     callback.on_start(fit)
     fit.result = StepResult(1.0, 1.0, 1.0, ROWS, [{"tokens_BS": (ROWS, LENGTH)}])

@@ -1,14 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares the engine, which turns a model, a task and micro-batches into one optimizer step.
+"""Declares the engine, which builds a model under a plan and gives what runs its optimizer steps.
 
-Schedule, reduction, clipping and update live here. Every engine has these methods, and gives the numbers of a single
-device.
+Every engine gives the numbers of a single device.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -16,16 +15,18 @@ from torch import Tensor, nn
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.seed import derive
-from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
-from nemo_vfm.core.types.task import ModelInputs, Task
+from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.apply_parallelism import Drawn
 from nemo_vfm.parallel.apply.local_shard import copy_own
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.plan.static_memory import Params as Params  # part of what an engine is given
+
+if TYPE_CHECKING:
+    from nemo_vfm.parallel.engine.step_runner import StepRunner
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -63,36 +64,16 @@ class EngineInputs:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Runs optimizer steps, on one device or on many."""
+    """Builds what trains a model, on one device or on many."""
 
-    def start(self, parts: EngineInputs) -> nn.Module:
-        """Build model and optimizer on the device(s); returns the model."""
-        ...
-
-    def step(self, microbatches: Sequence[Batch], lr_factor: float) -> StepResult:
-        """One optimizer step over a global batch, with every learning rate times `lr_factor`."""
-        ...
-
-    def optimizer(self) -> torch.optim.Optimizer:
-        """What updates this rank's parameters: to look at; `step` alone steps it."""
-        ...
-
-    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
-        """The loss of each sample, (B,), without gradients, and what it was measured on; `tags` has its scores, too."""
-        ...
-
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that a checkpoint needs, by group: model and optimizer."""
+    def start(self, parts: EngineInputs) -> "StepRunner":
+        """Build model and updaters on the device(s)."""
         ...
 
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:
         """What this engine would do with so many GPUs; asked before `start`, on any machine."""
-        ...
-
-    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The inverse of `tensors`."""
         ...
 
 

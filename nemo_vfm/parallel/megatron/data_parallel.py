@@ -52,10 +52,6 @@ class DataParallel:
         gradients.all_reduce([_main_grad(one) for one in self._repeated], self._groups.pp)
         self.wrapped.finish_grad_sync()
 
-    def scale(self, factor: float) -> None:
-        """Multiply every gradient."""
-        self.wrapped.scale_gradients(factor)
-
 
 def _ddp(plan: ParallelPlan) -> DistributedDataParallelConfig:
     shared = plan.shard * plan.context > 1

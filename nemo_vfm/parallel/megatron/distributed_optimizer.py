@@ -11,21 +11,24 @@ from nemo_vfm.core.optional import require
 require("megatron.core", purpose="engine=megatron")
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 import torch.distributed as dist
-from megatron.core.distributed import DistributedDataParallel
 from megatron.core.optimizer import OptimizerConfig, ParamKey, get_megatron_optimizer
 from megatron.core.optimizer.optimizer_config import ParamPredicate
 from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.transformer import TransformerConfig
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
+from nemo_vfm.parallel.engine.updater import keep_initial_lrs, scale_lrs
 from nemo_vfm.parallel.megatron.adam_arguments import AdamArguments, adam_arguments, own_numbers
+from nemo_vfm.parallel.megatron.data_parallel import DataParallel
+from nemo_vfm.parallel.megatron.parallel_layers import split_parameters
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
@@ -54,25 +57,28 @@ class _Shard:
         return self.start // self.row_size, -(-self.end // self.row_size)
 
 
-class MegatronOptimizer:
-    """The optimizer of one rank.
+class MegatronUpdater:
+    """Updates the parameters of one rank by Megatron-Core's DDP and optimizer; a `DenseUpdater`.
 
     Args:
-        wrapped: the model inside Megatron-Core's DDP.
+        model: this rank's part, split and cut.
         factory: the recipe's AdamW.
+        config: Megatron-Core's.
         groups: of processes.
         mesh: this rank among the others.
-        dims: of the parameters that tensor ranks split, which dimension.
     """
 
+    group = "optimizer"
+
     def __init__(
-        self, wrapped: DistributedDataParallel, factory: OptimizerFactory, groups: ProcessGroupCollection, mesh: Mesh,
-        dims: Mapping[str, int],
+        self, model: nn.Module, factory: OptimizerFactory, config: TransformerConfig, groups: ProcessGroupCollection,
+        mesh: Mesh,
     ) -> None:  # fmt: skip
-        self._mesh, self._dims, self._group = mesh, dims, groups.intra_dp_cp
+        self._data = DataParallel(model, config, groups, mesh)
+        wrapped = self._data.wrapped
+        self._mesh, self._dims, self._group = mesh, split_parameters(model), groups.intra_dp_cp
         self._is_shared = bool(wrapped.ddp_config.use_distributed_optimizer)
         arguments = adam_arguments(factory)
-        self._lr = arguments.lr
         self._chained = get_megatron_optimizer(
             _config(arguments, shared=self._is_shared), [wrapped], _overrides(factory, wrapped.module, arguments),
             use_gloo_process_groups=False, pg_collection=groups,
@@ -81,31 +87,40 @@ class MegatronOptimizer:
         if self._own.is_stub_optimizer:
             raise UserError("This rank has no weights that learn. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
-        self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        keep_initial_lrs(self.optimizer)
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]
         self._shards = [self._shard(name, parameter) for name, parameter in learning]
 
-    def zero_grad(self) -> None:
-        """Forget gradients. What is left in `grad` would be added to the buffer that it is a view of."""
+    def begin(self) -> None:
+        """See `Updater`. What is left in `grad` would be added to the buffer that it is a view of."""
         self._chained.zero_grad()
+        self._data.forget()
 
-    def norm(self) -> float:
-        """The global L2 norm of the gradients, which must be summed."""
+    def reduce(self) -> None:
+        """See `Updater`."""
+        self._data.finish()
+
+    def squared_norm(self) -> float:
+        """See `Updater`; Megatron-Core's norm is that of all ranks."""
         self._chained.prepare_grads()
-        return float(self._chained.get_grad_norm())
+        return float(self._chained.get_grad_norm()) ** 2 / self._mesh.plan.world
 
-    def step(self, clip_factor: float, lr_factor: float) -> float:
-        """Update, after `norm`; returns the learning rate."""
-        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
-            group["lr"] = base * lr_factor
-        if clip_factor != 1.0:
-            torch._foreach_mul_([p.grad for g in self.optimizer.param_groups for p in g["params"]], clip_factor)
+    def discard(self) -> None:
+        """See `Updater`; the next step drops the gradients."""
+
+    def set_lr(self, lr_factor: float) -> None:
+        """See `Updater`."""
+        scale_lrs(self.optimizer, lr_factor)
+
+    def apply(self, divisor: float, clip_factor: float) -> None:
+        """See `Updater`."""
+        grads = [p.grad for g in self.optimizer.param_groups for p in g["params"] if p.grad is not None]
+        torch._foreach_mul_(grads, clip_factor / divisor)
         self._chained.step_with_ready_grads()
-        return self._lr * lr_factor
 
     @torch.no_grad()
-    def tensors(self) -> dict[str, Tensor]:
-        """Its state as `parameter name/key`; every rank must call it."""
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's, as `parameter name/key`; every rank must call it."""
         steps = self._steps()
         found: dict[str, Tensor] = {}
         for shard, step in zip(self._shards, steps, strict=True):
@@ -163,14 +178,14 @@ class MegatronOptimizer:
             return part
         return DTensor.from_local(part, self._mesh.devices["tensor"], [Shard(dim)], run_check=False)
 
-    def load(self, tensors: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `tensors`; every rank must call it.
+    def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
+        """The inverse of `state`; every rank must call it.
 
         Raises:
             CorruptCheckpoint: state of a parameter that no rank has.
         """
         layout = {shard.name: self._laid_out(shard, shard.parameter.detach()) for shard in self._shards}
-        found = restored(tensors, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
+        found = restored(state, layout, ranks, {s.name: s.rows for s in self._shards if s.parameter.dim()})
         self.optimizer.state.clear()
         for shard in self._shards:
             if shard.main is not None and shard.name in found:
@@ -200,16 +215,18 @@ class MegatronOptimizer:
         run = self._own._get_model_param_range_map(parameter)["param"]
         return _Shard(name, parameter, main, run.start, run.end)
 
-    def gradients(self) -> Iterator[tuple[str, Tensor]]:
-        """The gradient of each parameter of the last step, as far as tensor ranks split it; every rank must call it."""
-        for shard in self._shards:
-            own: Tensor = shard.parameter.main_grad  # type: ignore[attr-defined]
-            if self._is_shared:
-                whole = torch.zeros_like(own).flatten()
-                whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
-                dist.all_reduce(whole, group=self._group)
-                own = whole.view_as(own)
-            yield shard.name, self._laid_out(shard, own.clone())
+    def gradients(self) -> dict[str, Tensor]:
+        """See `DenseUpdater`; as far as tensor ranks split them, as the update used them."""
+        return {shard.name: self._laid_out(shard, self._whole_gradient(shard)) for shard in self._shards}
+
+    def _whole_gradient(self, shard: _Shard) -> Tensor:
+        own: Tensor = shard.parameter.main_grad  # type: ignore[attr-defined]
+        if not self._is_shared:
+            return own.clone()
+        whole = torch.zeros_like(own).flatten()
+        whole[shard.start : shard.end] = own.flatten()[shard.start : shard.end]
+        dist.all_reduce(whole, group=self._group)
+        return whole.view_as(own)
 
 
 def _overrides(factory: OptimizerFactory, model: nn.Module, base: AdamArguments) -> dict[ParamKey, dict[str, float]]:

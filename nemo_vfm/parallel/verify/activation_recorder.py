@@ -74,14 +74,14 @@ def steps(rank: int, rehearsal: TinyTraining, degrees: Degrees, count: int) -> l
         UserError, ValueError: the model does not allow the plan.
     """
     plan, found = ParallelPlan(**degrees), []
-    engine = rehearsal.started(plan)
+    runner = rehearsal.started(plan)
     for index in range(count):
         step = Step()
-        with _listening(engine.model, step):
-            step.loss = engine.step([rehearsal.own(plan, rank, index)], 1.0).loss
-        step.gradients = {name: _kept(whole(one)) for name, one in engine.gradients().items()}
-        parts = engine.model.state_dict()
-        step.weights = {name: _kept(whole(parts[name])) for name, _ in engine.model.named_parameters()}
+        with _listening(runner.model, step):
+            step.loss = runner.step([rehearsal.own(plan, rank, index)]).loss
+        step.gradients = {name: _kept(whole(one)) for name, one in runner.weights.gradients().items()}
+        parts = runner.model.state_dict()
+        step.weights = {name: _kept(whole(parts[name])) for name, _ in runner.model.named_parameters()}
         found.append(step)
     return found
 

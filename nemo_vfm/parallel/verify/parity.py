@@ -18,7 +18,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.parallel.apply.local_shard import whole
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.plan.layout_cases import Layout
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
@@ -178,11 +178,11 @@ def _left_out() -> Iterator[None]:
         gradients.all_reduce = kept
 
 
-def _seen(engine: MeshEngine, batches: Sequence[Sequence[Batch]]) -> _Seen:
+def _seen(runner: StepRunner, batches: Sequence[Sequence[Batch]]) -> _Seen:
     """Take a step on each; one or more batches make a step."""
-    first = engine.step(batches[0], 1.0)
-    kept = {name: whole(one).clone() for name, one in engine.gradients().items()}
-    return _Seen([first.loss, *(engine.step(one, 1.0).loss for one in batches[1:])], first.grad_norm, kept)
+    first = runner.step(batches[0])
+    kept = {name: whole(one).clone() for name, one in runner.weights.gradients().items()}
+    return _Seen([first.loss, *(runner.step(one).loss for one in batches[1:])], first.grad_norm, kept)
 
 
 def _own(rehearsal: TinyTraining, layout: Layout, rank: int, steps: int = _STEPS) -> list[list[Batch]]:

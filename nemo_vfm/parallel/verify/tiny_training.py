@@ -26,8 +26,8 @@ from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.engine.engine import EngineInputs
-from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
+from nemo_vfm.parallel.engine.engine import Engine, EngineInputs
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
@@ -61,26 +61,26 @@ class TinyTraining:
     optimizer: OptimizerFactory
     seed: int = 0
     precision: Precision = field(default_factory=lambda: Precision("fp32"))
-    engine: MeshEngine = field(default_factory=TorchEngine)
+    engine: Engine = field(default_factory=TorchEngine)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     takes_packed: bool = False
     vocab: int = 0
     features: FeatureSizes | None = None
     name: str = field(default_factory=lambda: uuid4().hex)
 
-    def started(self, plan: ParallelPlan) -> MeshEngine:
-        """An engine on this rank, its model awake, its gradients never clipped.
+    def started(self, plan: ParallelPlan) -> StepRunner:
+        """The training on this rank, its model awake, its gradients never clipped.
 
         Raises:
             UserError: the model or the engine does not allow the plan.
         """
-        engine = copy.copy(self.engine)
-        engine.clip_norm = None
-        engine.start(EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan))
-        wake(engine.model, self.seed)
+        parts = EngineInputs(self.model, self.task, self.optimizer, self.precision, self.seed, plan)
+        runner = self.engine.start(parts)
+        runner.clip_norm = None
+        wake(runner.model, self.seed)
         if self.precision.fp8 is not None:
-            _in_float64(engine.model)
-        return engine
+            _in_float64(runner.model)
+        return runner
 
     @contextmanager
     def exact(self) -> Iterator[None]:
@@ -98,7 +98,7 @@ class TinyTraining:
 
     def by_torch(self) -> "TinyTraining":
         """The same by plain PyTorch, whose numbers on one device every engine must give."""
-        return replace(self, engine=TorchEngine(recompute=self.engine.recompute))
+        return replace(self, engine=TorchEngine(recompute=getattr(self.engine, "recompute", "none")))
 
     def batch(self, index: int, first: int = 0, last: int = SAMPLES, *, packed: bool = False) -> Batch:
         """Samples first..last of global batch `index`; packed ones are of two sizes in turns, or of two documents."""
@@ -175,7 +175,7 @@ def _documents(row: Batch) -> list[Batch]:
 
 def rehearsal_of(
     model: Factory[[], nn.Module], task: Task, optimizer: OptimizerFactory, *, seed: int,
-    engine: MeshEngine = TorchEngine(), fp8: Fp8 | None = None,
+    engine: Engine = TorchEngine(), fp8: Fp8 | None = None,
 ) -> tuple[TinyTraining, nn.Module]:  # fmt: skip
     """The parts made ready, and the model without memory, to ask it.
 

@@ -57,15 +57,12 @@ def unknown_until_begun(job: Job, step: str = "") -> Iterator[str]:
 
 
 def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
-    from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
-
     try:
         job.require_even()
     except PartRefused as error:
         yield error.address, str(error)
-    if isinstance(job.engine, MeshEngine):
-        for plan in dict.fromkeys([phase.plan for phase in job.phases] or [job.parallel]):
-            yield from ((("data", "buckets"), text) for text in _of(job, plan))
+    for plan in dict.fromkeys([phase.plan for phase in job.phases] or [job.parallel]):
+        yield from ((("data", "buckets"), text) for text in _of(job, plan))
 
 
 def _of(job: "Train", plan: "ParallelPlan") -> Iterator[str]:

@@ -8,7 +8,6 @@ from safetensors.torch import load, save
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.task import Contribution, HasValidationMetrics, ModelInputs
-from nemo_vfm.parallel.engine.mesh_engine import MeshEngine
 from nemo_vfm.parallel.ranks.consensus import everyone_sends
 from nemo_vfm.train.train_state import TrainState
 from nemo_vfm.train.validation_batches import speaks_for_slice
@@ -35,12 +34,12 @@ class StreamMetrics:
         """Ask for scores.
 
         Raises:
-            UserError: the task or the engine gives none.
+            UserError: the task gives none.
         """
         task = fit.task
-        if not isinstance(task, HasValidationMetrics) or not isinstance(fit.engine, MeshEngine):
+        if not isinstance(task, HasValidationMetrics):
             raise UserError(
-                f"{type(task).__name__} under {type(fit.engine).__name__} gives no scores of training samples; remove "
+                f"{type(task).__name__} gives no scores of training samples; remove "
                 "this callback, or use a task such as nemo_vfm.recsys.click.Click"
             )
 
@@ -48,7 +47,7 @@ class StreamMetrics:
             new = task.contribution(prepared)
             self._counted = new if self._counted is None else task.merged([self._counted, new])
 
-        fit.engine.on_scores, self._counted, self._begun = count, None, fit.step
+        fit.runner.on_scores, self._counted, self._begun = count, None, fit.step
 
     def on_step(self, fit: TrainState) -> None:
         """Measure where a window ends."""

@@ -121,9 +121,9 @@ def weights(rank: int, degrees: dict[str, Any], adapted: bool, groups: Any) -> d
     plan, engine = ParallelPlan(**degrees), TorchEngine()
     model = AdaptedModel(MODEL, LowRankAdapter(targets=TARGETS)) if adapted else MODEL
     optimizer = partial(grouped_optimizer, lr=1e-3, weight_decay=20.0, eps=1e-5, groups=groups)
-    engine.start(EngineInputs(model, Following(False), optimizer, Precision("fp32"), 3, plan))
+    engine = engine.start(EngineInputs(model, Following(False), optimizer, Precision("fp32"), 3, plan))
     for index in range(3):
-        engine.step([own(plan, rank, index)], 1.0)
+        engine.step([own(plan, rank, index)])
     return {name: whole(tensor).clone() for name, tensor in engine.tensors()["model"].items()}
 
 

@@ -15,8 +15,8 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine import mesh_engine
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8 import linear_products, operand_split, use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
@@ -42,10 +42,10 @@ DIT = (partial(doubled, Awake, in_channels=4, text_dim=16, width=64, depth=2, he
 GPT = (partial(doubled, AwakeGPT, vocab=96, width=256, depth=2, heads=4, mlp_hidden=512), Following(packed=False))
 
 
-def started(plan: ParallelPlan, spec: Fp8, model: Factory, task: Any, **how: Any) -> TorchEngine:
+def started(plan: ParallelPlan, spec: Fp8, model: Factory, task: Any, **how: Any) -> StepRunner:
     engine = TorchEngine(**how)
     optimizer = partial(torch.optim.AdamW, lr=1e-3)
-    engine.start(EngineInputs(model, task, optimizer, Precision("fp32", spec), 3, plan))
+    engine = engine.start(EngineInputs(model, task, optimizer, Precision("fp32", spec), 3, plan))
     return engine
 
 
@@ -62,7 +62,7 @@ def steps(rank: int, degrees: dict[str, Any], spec: Fp8, parts: Any, count: int 
     torch.set_default_dtype(torch.float64)
     try:
         engine = started(plan, spec, *parts, **how)
-        losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(count)]
+        losses = [engine.step([own(plan, rank, index)]).loss for index in range(count)]
     finally:
         linear_products.quantise = kept
         torch.set_default_dtype(usual)
@@ -192,7 +192,7 @@ def resumed(rank: int, degrees: dict[str, Any], folder: str, first: int, count: 
         engine = started(plan, spec, *DIT)
         if first:
             engine.load(checkpoint.newest(Path(folder), joined()).groups)
-        losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(first, first + count)]
+        losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + count)]
         checkpoint.save(Path(folder), first + count, engine.tensors(), {}, ranks=joined())
         return {"loss": losses, "fp8": {n: t.clone() for n, t in engine.tensors()["fp8"].items()}, "scales": []}
     finally:
@@ -222,7 +222,7 @@ def test_a_resume_in_the_same_layout_goes_on_bit_by_bit(tmp_path: Path, degrees:
 
 def test_a_resume_without_its_histories_says_so(monkeypatch: pytest.MonkeyPatch):
     said: list[str] = []
-    monkeypatch.setattr(mesh_engine.log, "warn", said.append)
+    monkeypatch.setattr(use_fp8.log, "warn", said.append)
     model = partial(Awake, in_channels=4, text_dim=16, width=64, depth=1, heads=4)
     engine = started(ParallelPlan(), spec_of("delayed"), model, Doubling())
     groups = engine.tensors()

@@ -21,7 +21,7 @@ from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, require_divisible, to_fp
 from nemo_vfm.parallel.fp8.fp8_product import emulated_product, native_product
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Quantised, dequantise, quantise
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, drop_step
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 EACH_RECIPE = pytest.mark.parametrize("recipe", RECIPES)
 GRANULARITY = {"current": "tensor", "rowwise": "row", "block": "1x128", "mxfp8": "mx"}
@@ -69,7 +69,7 @@ def test_it_is_near_the_linear_in_float32_and_no_nearer_than_fp8_can_be(recipe: 
     layer, x = linear(recipe), numbers(128, 256)
     for _ in range(2):  # delayed scaling knows nothing in its first step
         found = layer(x)
-        close_step(layer)
+        HistoryUpdater(layer, None).apply()
     exact = F.linear(x, layer.weight, layer.bias)
     error = (found - exact).norm() / exact.norm()
     assert 0.005 < error < 0.05
@@ -82,7 +82,7 @@ def test_delayed_scaling_uses_the_largest_amax_of_the_steps_before() -> None:
         x = torch.full((16, 256), size)
         layer(x).sum().backward()
         assert layer.history.amax[0, 0] == size, step
-        close_step(layer)
+        HistoryUpdater(layer, None).apply()
     # Of a step, its own amax and the two before; the first step had none.
     assert history == [1, 448, 112, 112, 112, 224]
     assert layer.history.factor[1] == torch.tensor(448.0) / layer.weight.detach().abs().max()
@@ -98,7 +98,7 @@ def test_a_recomputed_forward_pass_adds_no_entry_and_validation_none_at_all() ->
         checkpoint(again, y, use_reentrant=False).square().sum().backward()
         assert torch.equal(x.grad, y.grad)
         for layer in (plain, again):
-            close_step(layer)
+            HistoryUpdater(layer, None).apply()
     again.eval()
     again(numbers(32, 256) * 100)
     assert torch.equal(plain.history.amax, again.history.amax)
@@ -111,7 +111,7 @@ def test_a_resumed_training_goes_on_bit_by_bit() -> None:
     def step(layer: Fp8Linear, number: int) -> Tensor:
         layer.zero_grad()
         layer(numbers(32, 256, seed=number) * (1 + number)).square().mean().backward()
-        close_step(layer)
+        HistoryUpdater(layer, None).apply()
         return layer.weight.grad.clone()
 
     for number in range(3):
@@ -148,9 +148,9 @@ def test_a_factor_stays_where_an_amax_says_nothing(amax: float) -> None:
 def test_a_step_that_was_left_out_is_forgotten() -> None:
     layer = linear("delayed")
     layer(torch.full((16, 256), math.inf))
-    drop_step(layer)
+    HistoryUpdater(layer, None).discard()
     layer(torch.full((16, 256), 2.0))
-    close_step(layer)
+    HistoryUpdater(layer, None).apply()
     assert layer.history.factor[0] == 224
 
 

@@ -54,7 +54,9 @@ CASES: dict[int, list[tuple[str, str, dict[str, Any]]]] = {
 def started(engine: Any, plan: ParallelPlan, name: str, recipe: Any) -> Any:
     model, task = MODELS[name]
     optimizer = partial(torch.optim.AdamW, lr=1e-3, eps=1e-5)
-    engine.start(EngineInputs(model, task, optimizer, Precision("fp32", Fp8(recipe=recipe, history=4)), 3, plan))
+    engine = engine.start(
+        EngineInputs(model, task, optimizer, Precision("fp32", Fp8(recipe=recipe, history=4)), 3, plan)
+    )
     return engine
 
 
@@ -108,7 +110,7 @@ def trained(
             engine.load(checkpoint.newest(Path(folder), joined()).groups)
         with pytest.MonkeyPatch.context() as patch:
             without_float32(patch)
-            losses = [engine.step([own(plan, rank, index)], 1.0).loss for index in range(first, first + 3)]
+            losses = [engine.step([own(plan, rank, index)]).loss for index in range(first, first + 3)]
         tensors = engine.tensors()
         if folder:
             checkpoint.save(Path(folder), first + 3, tensors, {}, ranks=joined())

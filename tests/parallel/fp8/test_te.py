@@ -21,7 +21,7 @@ from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, to_fp8
 from nemo_vfm.parallel.fp8.linear_products import Operands
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, require_hardware
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, require_hardware
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support import stand_in_te
 
@@ -39,7 +39,7 @@ def trained(recipe: Recipe, kernels: str, call: Callable[..., Tensor] = lambda l
         with torch.autocast("cuda", torch.bfloat16):
             y = call(layer, x)
         (y.float() ** 2).mean().backward()  # type: ignore[no-untyped-call]
-        close_step(layer)
+        HistoryUpdater(layer, None).apply()
         assert x.grad is not None and layer.weight.grad is not None
         found |= {f"y {step}": y.detach(), f"dx {step}": x.grad, f"dw {step}": layer.weight.grad.clone()}
     return found | _history(layer) | {f"seen {role}": counts for role, counts in layer.stats.counts.items()}

@@ -12,7 +12,7 @@ from nemo_vfm.core.fp8 import Fp8, Recipe
 from nemo_vfm.parallel.fp8 import linear_products
 from nemo_vfm.parallel.fp8.fp8_linear import to_fp8
 from nemo_vfm.parallel.fp8.quantise import E4M3, E5M2, Granularity, Quantised, quantise, quantise_by
-from nemo_vfm.parallel.fp8.use_fp8 import close_step
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater
 
 pytest.importorskip("triton", reason="Triton comes with torch for CUDA; make torchrec installs it, too")
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -113,7 +113,7 @@ def test_a_linear_is_the_same_with_either(recipe: Recipe, monkeypatch: pytest.Mo
             with torch.autocast(DEVICE, torch.bfloat16):
                 y = layer(x)
             (y.float() ** 2).mean().backward()
-            close_step(layer)
+            HistoryUpdater(layer, None).apply()
             found += [y.detach(), x.grad, layer.weight.grad.clone()]
         return found
 

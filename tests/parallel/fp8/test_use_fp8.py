@@ -17,9 +17,10 @@ from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear
-from nemo_vfm.parallel.fp8.use_fp8 import close_step, use_fp8
+from nemo_vfm.parallel.fp8.use_fp8 import HistoryUpdater, use_fp8
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.layouts import Awake, Doubling, own
 
@@ -78,7 +79,7 @@ def losses(model: GPT, steps: int) -> list[float]:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        close_step(model)
+        HistoryUpdater(model, None).apply()
         found.append(loss.item())
     return found
 
@@ -106,24 +107,26 @@ def test_a_copy_of_a_model_in_fp8_computes_what_the_model_does() -> None:
     assert torch.equal(copy.deepcopy(model)(**given), model(**given))
 
 
-def started() -> TorchEngine:
+def started() -> StepRunner:
     engine, model = TorchEngine(), partial(Awake, in_channels=4, text_dim=16, width=64, depth=1, heads=4)
     precision = Precision("fp32", Fp8(recipe="delayed", history=4))
-    engine.start(EngineInputs(model, Doubling(), partial(torch.optim.AdamW, lr=1e-3), precision, 3, ParallelPlan()))
+    engine = engine.start(
+        EngineInputs(model, Doubling(), partial(torch.optim.AdamW, lr=1e-3), precision, 3, ParallelPlan())
+    )
     return engine
 
 
 def test_a_training_goes_on_with_the_histories_that_it_kept_and_only_with_them() -> None:
     engine = started()
     for index in range(2):
-        engine.step([own(ParallelPlan(), 0, index)], 1.0)
+        engine.step([own(ParallelPlan(), 0, index)])
     kept = {name: {key: tensor.clone() for key, tensor in group.items()} for name, group in engine.tensors().items()}
     assert all(tensor.any() for tensor in kept["fp8"].values()), "there is something to lose"
-    expected = engine.step([own(ParallelPlan(), 0, 2)], 1.0)
+    expected = engine.step([own(ParallelPlan(), 0, 2)])
     resumed, bare = started(), started()
     resumed.load(kept)
     bare.load({name: group for name, group in kept.items() if name != "fp8"})
-    assert resumed.step([own(ParallelPlan(), 0, 2)], 1.0) == expected != bare.step([own(ParallelPlan(), 0, 2)], 1.0)
+    assert resumed.step([own(ParallelPlan(), 0, 2)]) == expected != bare.step([own(ParallelPlan(), 0, 2)])
     again = resumed.tensors()["fp8"]
     assert all(torch.equal(tensor, again[name]) for name, tensor in engine.tensors()["fp8"].items())
 

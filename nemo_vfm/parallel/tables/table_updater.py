@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a step for the embedding tables of a model: exchanges gradients, measures their norm, updates rows.
+"""Updates the rows of a model's embedding tables.
 
 Every data rank holds all tables. Ranks exchange the ids and the gradients of the bags, and each updates the same rows
 with the same sums.
@@ -25,67 +25,74 @@ from nemo_vfm.sparse.tables.packed_gradients import PackedGradients
 Clip = Literal["all", "dense"]
 
 
-class TableUpdates:
-    """The tables of one rank's model, as the engine sees them; a model without tables has none, and nothing happens.
+class TableUpdater:
+    """Updates the embedding tables of one rank's model; an `Updater`. A model without tables has nothing to update.
 
     Args:
         model: with the tables on their device.
         mesh: of the ranks; None on one.
+        clip: whether the rows' gradients count in the norm that is clipped, and are scaled (all), or only those of the
+            other weights (dense).
     """
 
-    def __init__(self, model: nn.Module, mesh: Mesh | None) -> None:
-        self._tables, self._mesh = tables_of(model), mesh
+    group = "tables"
 
-    def forget(self) -> None:
-        """Drop gradients: before a step, and where it is refused."""
-        for tables in self._tables.values():
-            tables.forget()
+    def __init__(self, model: nn.Module, mesh: Mesh | None, clip: Clip) -> None:
+        self._tables, self._mesh, self._clip, self._lr_factor = tables_of(model), mesh, clip, 1.0
 
-    def exchange(self) -> None:
-        """Bring the gradients of all ranks to each; every rank must call it."""
+    def begin(self) -> None:
+        """See `Updater`."""
+        self.discard()
+
+    def reduce(self) -> None:
+        """See `Updater`: bring the gradients of all ranks to each."""
         for tables in self._tables.values() if self._mesh is not None else ():
             tables.exchange(self._gathered)
 
-    def norm_with(self, dense: float, weight: float, clip: Clip) -> float:
-        """The norm that gradients are clipped by, not finite where any gradient is not.
+    def squared_norm(self) -> float:
+        """See `Updater`; all ranks have the same gradients by now, so each counts its share."""
+        if self._clip == "dense":
+            return 0.0 if all(tables.has_finite_gradients() for tables in self._tables.values()) else math.nan
+        ranks = 1 if self._mesh is None else self._mesh.plan.world
+        return sum(float(tables.squared_norm(1.0)) for tables in self._tables.values()) / ranks
 
-        Args:
-            dense: norm of the mean gradients of the parameters.
-            weight: what the summed gradients of rows are divided by.
-            clip: whether the rows' gradients count.
-        """
-        if clip == "all":
-            squares = (float(tables.squared_norm(weight)) for tables in self._tables.values())
-            return math.hypot(dense, *map(math.sqrt, squares))
-        return dense if all(tables.has_finite_gradients() for tables in self._tables.values()) else math.nan
+    def set_lr(self, lr_factor: float) -> None:
+        """See `Updater`."""
+        self._lr_factor = lr_factor
 
-    def update(self, weight: float, clip_factor: float, lr_factor: float) -> None:
-        """Change each touched row once, by its summed gradient / weight * clip_factor."""
+    def apply(self, divisor: float, clip_factor: float) -> None:
+        """See `Updater`: each touched row changes once, however often it was looked up."""
+        factor = clip_factor if self._clip == "all" and clip_factor != 1.0 else None
         for tables in self._tables.values():
-            tables.update(weight, None if clip_factor == 1.0 else clip_factor, lr_factor)
+            tables.update(divisor, factor, self._lr_factor)
 
-    def tensors(self) -> dict[str, Tensor]:
-        """The optimizer's state; the rows are in the model's state."""
+    def discard(self) -> None:
+        """See `Updater`."""
+        for tables in self._tables.values():
+            tables.forget()
+
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's; the rows are in the model's state."""
         return {
             f"{module}.{name}": tensor
             for module, tables in self._tables.items()
             for name, tensor in tables.optimizer_state().items()
         }
 
-    def load(self, saved: Mapping[str, Tensor], ranks: Gather) -> None:
-        """The inverse of `tensors`, once the rows are in place; every rank must call it.
+    def load(self, state: Mapping[str, Tensor], ranks: Gather) -> None:
+        """The inverse of `state`, once the rows are in place; every rank must call it.
 
         Raises:
             CorruptCheckpoint: state of other tables or of another optimizer.
         """
-        own = self.tensors()
-        if own.keys() != saved.keys():
-            missing, unknown = sorted(own.keys() - saved.keys()), sorted(saved.keys() - own.keys())
+        own = self.state()
+        if own.keys() != state.keys():
+            missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
             raise CorruptCheckpoint(
                 f"The checkpoint has the state of other embedding tables, or of another optimizer for them: missing "
                 f"{missing[:4]}, unknown {unknown[:4]}."
             )
-        fill(own, saved, ranks)
+        fill(own, state, ranks)
         for module, tables in self._tables.items():
             tables.step = int(own[f"{module}.step"])
             tables.forget()

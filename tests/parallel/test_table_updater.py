@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import CorruptCheckpoint
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.megatron.megatron_engine import MegatronEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
-from nemo_vfm.parallel.tables.table_updates import TableUpdates
+from nemo_vfm.parallel.tables.table_updater import TableUpdater
 from nemo_vfm.sparse.tables.row_adam import RowAdam
 from nemo_vfm.sparse.tables.row_optimizer import RowSgd, RowWiseAdaGrad
 from tests.support.ranks import on_ranks
@@ -44,7 +45,7 @@ def by_torch(clip: str | None, most: float) -> tuple[dict[str, Tensor], list[flo
 def test_rows_and_weights_move_as_parameters_of_torch_do(clip: Any, microbatches: int) -> None:
     expected, norms = by_torch(clip, 0.3)
     engine = started(ParallelPlan(microbatches=microbatches), clip_norm=0.3, clip=clip)
-    results = [engine.step([toy_batch(index)], 1.0) for index in range(3)]
+    results = [engine.step([toy_batch(index)]) for index in range(3)]
     assert [one.grad_norm for one in results] == pytest.approx(norms, rel=1e-5)
     assert min(norms) > 0.3, "every step is clipped"
     for name, found in weights(engine).items():
@@ -56,9 +57,9 @@ def test_a_refused_step_leaves_rows_and_their_state_as_they_were(clip: Any) -> N
     engines = [started(optimizer=RowAdam(0.1), clip=clip, nonfinite=NonFinite(action="skip")) for _ in range(2)]
     bad = toy_batch(0)
     bad.dense_BF[2] = math.nan
-    assert engines[0].step([bad], 1.0).lr == 0
+    assert engines[0].step([bad]).lr == 0
     for engine in engines:
-        engine.step([toy_batch(1)], 1.0)
+        engine.step([toy_batch(1)])
     for group in ("model", "tables"):
         for name, tensor in engines[1].tensors()[group].items():
             assert torch.equal(engines[0].tensors()[group][name], tensor), name
@@ -76,25 +77,26 @@ def test_a_gradient_of_rows_that_is_no_number_refuses_the_step_where_only_the_ot
 
     engine.model.tables.lookup = overflowing  # type: ignore[union-attr, assignment]
     before = weights(engine)
-    assert math.isnan(engine.step([toy_batch(0)], 1.0).grad_norm)
+    assert math.isnan(engine.step([toy_batch(0)]).grad_norm)
     assert all(torch.equal(before[name], found) for name, found in weights(engine).items())
 
 
 def test_the_schedule_moves_the_learning_rate_of_rows() -> None:
     whole, half = started(optimizer=RowSgd(LR)), started(optimizer=RowSgd(LR / 2))
-    whole.step([toy_batch(0)], 0.5)
-    half.step([toy_batch(0)], 1.0)
+    whole.set_lr(0.5)
+    whole.step([toy_batch(0)])
+    half.step([toy_batch(0)])
     assert torch.equal(weights(whole)["tables.items.weight"], weights(half)["tables.items.weight"])
 
 
 def test_a_checkpoint_holds_rows_state_and_step() -> None:
     first = started(optimizer=RowAdam(0.1))
-    first.step([toy_batch(0)], 1.0)
+    first.step([toy_batch(0)])
     saved = {group: {name: one.clone() for name, one in tensors.items()} for group, tensors in first.tensors().items()}
     second = started(optimizer=RowAdam(0.1))
     second.load(saved)
     for engine in (first, second):
-        engine.step([toy_batch(1)], 1.0)
+        engine.step([toy_batch(1)])
     for group, tensors in first.tensors().items():
         assert all(torch.equal(tensor, second.tensors()[group][name]) for name, tensor in tensors.items())
     assert int(second.tensors()["tables"]["tables.step"]) == 2
@@ -107,12 +109,11 @@ def test_the_state_of_another_row_optimizer_is_refused() -> None:
 
 
 def test_what_a_plan_keeps_counts_rows_and_their_state() -> None:
-    engine = started()
-    parts = engine.parts
-    plan = engine.plan_for(1, ParallelPlan(), parts.model, parts.optimizer)
+    parts = started().parts
+    plan = TorchEngine().plan_for(1, ParallelPlan(), parts.model, parts.optimizer)
     assert plan.parameters == 7 * 4 + 6 + 1
     assert plan.state_bytes["tables"] == 7 * 4 * 4 + 8, "fp32 rows and a step"
-    notes = engine.plan_for(2, ParallelPlan(tensor=2), parts.model, parts.optimizer).notes
+    notes = TorchEngine().plan_for(2, ParallelPlan(tensor=2), parts.model, parts.optimizer).notes
     assert any("Use parallel.replicate or parallel.shard alone" in note for note in notes)
 
 
@@ -143,11 +144,11 @@ def test_several_ranks_see_one_devices_numbers_and_equal_rows(count: int, degree
 
 
 def without_exchange(rank: int, *arguments: Any) -> dict[str, Any]:
-    kept, TableUpdates.exchange = TableUpdates.exchange, lambda self: None  # type: ignore[method-assign]
+    kept, TableUpdater.reduce = TableUpdater.reduce, lambda self: None  # type: ignore[method-assign]
     try:
         return steps(rank, *arguments)
     finally:
-        TableUpdates.exchange = kept  # type: ignore[method-assign]
+        TableUpdater.reduce = kept  # type: ignore[method-assign]
 
 
 @pytest.mark.cluster

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the optimizer on this rank's shards.
+"""Updates this rank's parameters by an optimizer, on its own shards.
 
 An update of one number from its own gradient and moments does not depend on where the others are. So AdamW and its kind
 run on local, plain tensors: no dispatch, and no trouble with parameters that lie on different meshes. An optimizer that
@@ -17,38 +17,71 @@ from nemo_vfm.parallel.apply.local_shard import local, spread
 from nemo_vfm.parallel.checkpoint.checkpoint_optimizer import restored
 from nemo_vfm.parallel.checkpoint.checkpoint_pieces import in_layout_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE
-from nemo_vfm.parallel.engine.gradients import ParamOwnership
+from nemo_vfm.parallel.engine import gradients
+from nemo_vfm.parallel.engine.updater import keep_initial_lrs, scale_lrs
+from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.parallel.ranks.gather import Gather
 
 
-class ShardedOptimizer:
-    """The optimizer of one rank.
+class WeightUpdater:
+    """Updates the parameters of one rank, whole or parts of them; an `Updater`.
 
     Args:
-        factory: builds it over parameters.
-        holding: the parameters that this rank has.
-        offload: keep its state and the weights it updates in host memory; they travel once a step, each way.
+        factory: builds the optimizer over parameters.
+        model: this rank's part, split and sharded.
+        mesh: of the ranks; None on one.
+        offload: keep the optimizer's state and the weights it updates in host memory; they travel once a step, each
+            way.
 
     Raises:
         UserError: parameters are parts, and the optimizer needs them whole.
     """
 
-    def __init__(self, factory: OptimizerFactory, holding: list[ParamOwnership], *, offload: bool) -> None:
-        learning = {one.name: one.parameter for one in holding if one.parameter.requires_grad}
+    group = "optimizer"
+
+    def __init__(self, factory: OptimizerFactory, model: nn.Module, mesh: Mesh | None, *, offload: bool) -> None:
+        self._model, self._mesh, self._holding = model, mesh, gradients.held(model, mesh)
+        learning = {one.name: one.parameter for one in self._holding if one.parameter.requires_grad}
         if any(spread(parameter) is not None for parameter in learning.values()):
             _require_elementwise(factory)
         self._whole = learning
         self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
         self.optimizer = factory(list(self._own.items()))
-        self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
+        keep_initial_lrs(self.optimizer)
+        #: FSDP gives means where sums are wanted: over so many ranks.
+        self._averaged = 1 if mesh is None or mesh.sharding is None else mesh.sharding.size()
         self._stale = True
 
+    def begin(self) -> None:
+        """See `Updater`."""
+        for one in self._holding:
+            one.parameter.grad = None
+
+    def reduce(self) -> None:
+        """See `Updater`; FSDP has summed over the ranks that share weights."""
+        if self._mesh is not None:
+            gradients.sum_partial(self._holding, self._mesh)
+
+    def squared_norm(self) -> float:
+        """See `Updater`."""
+        return gradients.square_sum(self._holding) * self._averaged**2
+
+    def discard(self) -> None:
+        """See `Updater`; the next step drops the gradients, which until then may be looked at."""
+
+    def set_lr(self, lr_factor: float) -> None:
+        """See `Updater`."""
+        scale_lrs(self.optimizer, lr_factor)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """See `DenseUpdater`."""
+        return {name: p.grad for name, p in self._model.named_parameters() if p.grad is not None}
+
     @torch.no_grad()
-    def step(self, lr_factor: float) -> float:
-        """Update, with every learning rate times `lr_factor`; returns the first group's."""
-        for group, base in zip(self.optimizer.param_groups, self._base_lrs, strict=True):
-            group["lr"] = base * lr_factor
+    def apply(self, divisor: float, clip_factor: float) -> None:
+        """See `Updater`."""
+        gradients.scale(self._holding, clip_factor * self._averaged / divisor)
         self._catch_up()
         for name, whole in self._whole.items():
             own = self._own[name]
@@ -61,7 +94,6 @@ class ShardedOptimizer:
                 own.grad = None  # else it would outlive the model's, into the next step
             if own.device != whole.device or not _same_memory(own, whole):
                 local(whole).copy_(own)
-        return float(self.optimizer.param_groups[0]["lr"])
 
     def _catch_up(self) -> None:
         """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
@@ -70,8 +102,8 @@ class ShardedOptimizer:
                 self._own[name].copy_(local(whole))
         self._stale = False
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Its state as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
+    def state(self) -> dict[str, Tensor]:
+        """The optimizer's, as `parameter name/key`; what has a parameter's shape lies as the parameter does."""
         names = {id(own): name for name, own in self._own.items()}
         return {
             f"{names[id(own)]}/{key}": in_layout_of(torch.as_tensor(value), self._whole[names[id(own)]])
@@ -79,16 +111,16 @@ class ShardedOptimizer:
             for key, value in state.items()
         }
 
-    def load(self, tensors: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
-        """The inverse of `tensors`, of which each rank reads its part; every rank must call it.
+    def load(self, state: Mapping[str, Tensor], ranks: Gather = ALONE) -> None:
+        """The inverse of `state`, of which each rank reads its part; every rank must call it.
 
         Args:
-            tensors: whole ones by name; what belongs to another pipeline stage is not read.
+            state: whole ones by name; what belongs to another pipeline stage is not read.
 
         Raises:
             CorruptCheckpoint: state of a parameter that no rank has.
         """
-        found = restored(tensors, self._whole, ranks)
+        found = restored(state, self._whole, ranks)
         self._stale = True
         self.optimizer.state.clear()
         for name, values in found.items():

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the optimizer steps of a model that an engine has built, with the same sums on any layout.
+
+Every rank adds up weight times loss over its samples and tokens, unscaled. Then one all-reduce of the sums and of each
+updater's squared norm tells every rank what to divide by. So nothing depends on how samples, tokens or layers are
+spread.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from nemo_vfm.core.device import device
+from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.task import ModelInputs, ScoresSamples
+from nemo_vfm.parallel.apply.frozen_weights import learned_state
+from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
+from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
+from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
+from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
+from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
+from nemo_vfm.parallel.engine.updater import DenseUpdater, Updater
+
+#: Of each microbatch, the sum of its losses by their weights, which is yet to be sent backward, and of the weights.
+Forwards = Iterator[tuple[Tensor, float]]
+
+
+def backward_each(forwards: Forwards, count: int) -> tuple[float, float]:
+    """(sum of losses by their weights, sum of the weights), after the backward of each of `count` microbatches."""
+    loss, weight = 0.0, 0.0
+    for one, own_weight in forwards:
+        one.backward()  # type: ignore[no-untyped-call]
+        loss, weight = loss + float(one.detach()), weight + own_weight
+    return loss, weight
+
+
+@dataclass
+class StepRunner:
+    """A model that trains under a plan, and what updates it.
+
+    Args:
+        parts: what the engine was given.
+        model: this rank's part, on its device.
+        layout: of tokens and heads.
+        weights: updates the parameters.
+        others: update everything else.
+        pipeline: the stages of this rank, where blocks are cut.
+        backward: runs forward and backward of the microbatches of a rank that has all blocks.
+        clip_norm: the gradient's global L2 norm is scaled down to this; None leaves it.
+        nonfinite: what becomes of a step whose loss or gradient is not a number.
+    """
+
+    parts: EngineInputs
+    model: nn.Module
+    layout: Layout
+    weights: DenseUpdater
+    others: Sequence[Updater]
+    pipeline: Pipeline | None = None
+    backward: Callable[[Forwards, int], tuple[float, float]] = backward_each
+    clip_norm: float | None = None
+    nonfinite: NonFinite = field(default_factory=NonFinite)
+    #: Called with each micro-batch that is trained on, once `tags` has its scores; None computes none.
+    on_scores: Callable[[ModelInputs], None] | None = None
+
+    def set_lr(self, lr_factor: float) -> None:
+        """Set all learning rates of the coming steps to `lr_factor` times the recipe's."""
+        for one in self._updaters():
+            one.set_lr(lr_factor)
+
+    def step(self, microbatches: Sequence[Batch]) -> StepResult:
+        """One optimizer step over a global batch.
+
+        Args:
+            microbatches: this rank's samples; `parallel.microbatches` cuts each of them again.
+
+        Raises:
+            UserError: the loss is not finite, on any rank, and that stops the run.
+        """
+        updaters, shapes = self._updaters(), list[Shapes]()
+        for one in updaters:
+            one.begin()
+        with under(self.layout):
+            sums = [self._backward(batch, shapes) for batch in microbatches]
+        own_loss, own_weight = (sum(column) for column in zip(*sums, strict=True))
+        for one in updaters:
+            one.reduce()
+        loss, weight, samples, *squares = self._over_ranks(
+            own_loss, own_weight, sum(map(len, microbatches)), [one.squared_norm() for one in updaters]
+        )
+        norm = math.sqrt(sum(squares)) / weight
+        if not self.nonfinite.may_update(own_loss, norm, microbatches):
+            for one in updaters:
+                one.discard()
+            return StepResult(loss / weight, norm, 0.0, round(samples), shapes)
+        clip_factor = 1.0 if self.clip_norm is None else min(1.0, self.clip_norm / (norm + 1e-6))
+        for one in updaters:
+            one.apply(weight, clip_factor)
+        lr = float(self.weights.optimizer.param_groups[0]["lr"])
+        return StepResult(loss / weight, norm, lr, round(samples), shapes)
+
+    def _updaters(self) -> list[Updater]:
+        return [*self.others, self.weights]
+
+    def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
+        """(sum of losses by their weights, sum of the weights); gradients are added to those that are there."""
+        pieces, count = batch.cut(self.parts.plan.microbatches), self.parts.plan.microbatches
+        if self.pipeline is None:
+            return self.backward(self._forwards(pieces, shapes), len(pieces))
+        require_even(batch, count)
+        prepared = [self._prepared(piece, training=True) for piece in pieces]
+        shapes.extend(one.shapes() for one in prepared)
+        loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)
+        return loss, sum(float(one.weight_B.sum()) for one in prepared)
+
+    def _forwards(self, pieces: Sequence[Batch], shapes: list[Shapes]) -> Forwards:
+        for piece in pieces:
+            prepared, losses_B = self._forward(piece, training=True)
+            shapes.append(prepared.shapes())
+            yield (losses_B * prepared.weight_B).sum(), float(prepared.weight_B.sum())
+
+    def _prepared(self, batch: Batch, *, training: bool) -> ModelInputs:
+        return self.parts.task.prepare(batch.to(device()), seed=self.parts.seed, training=training)
+
+    def _forward(self, batch: Batch, *, training: bool) -> tuple[ModelInputs, Tensor]:
+        prepared = self._prepared(batch, training=training)
+        with self.parts.precision.autocast():
+            output = self.model(**prepared.inputs)
+        if isinstance(self.parts.task, ScoresSamples) and not (training and self.on_scores is None):
+            prepared.tags.update(self.parts.task.scores(output.detach().float(), prepared))
+            if training and self.on_scores is not None:
+                self.on_scores(prepared)
+        return prepared, self.parts.task.losses(output.float(), prepared)
+
+    def _over_ranks(self, loss: float, weight: float, samples: int, squares: Sequence[float]) -> list[float]:
+        """Sums over the global batch, and of the updaters' squares; ranks of the same samples all counted them."""
+        plan = self.parts.plan
+        alike = plan.world / plan.data
+        sums = [loss / alike, weight / alike, samples / alike, *squares]
+        if plan.world > 1:
+            everyone = torch.tensor(sums, dtype=torch.float64, device=device())
+            torch.distributed.all_reduce(everyone)
+            sums = everyone.tolist()
+        return [sums[0], max(sums[1], 1e-12), *sums[2:]]
+
+    @torch.no_grad()
+    def evaluate(self, batch: Batch) -> tuple[Tensor, ModelInputs]:
+        """The loss of each sample, (B,), and what it was measured on; `tags` has its scores, too.
+
+        The model is in evaluation mode meanwhile.
+        """
+        self.model.eval()
+        prepared, losses_B = self._forward(batch, training=False)
+        self.model.train()
+        return losses_B, prepared
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that a checkpoint needs, by group; a tensor may be this rank's part (DTensor) of a larger one.
+
+        Every rank must call it.
+        """
+        groups = {"model": learned_state(self.model), self.weights.group: self.weights.state()}
+        return groups | {one.group: state for one in self.others if (state := one.state())}
+
+    def load(self, groups: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Put weights and all updaters' state back, of which each rank reads its part; every rank must call it.
+
+        Raises:
+            CorruptCheckpoint: names or shapes are not this model's.
+        """
+        ranks = joined()
+        fill(learned_state(self.model), groups["model"], ranks)
+        for one in (self.weights, *self.others):
+            one.load(groups.get(one.group, {}), ranks)
