@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 
 from nemo_vfm.core import preemption, progress
@@ -23,7 +24,7 @@ from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.resume_safe_keys import is_inert
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
-from nemo_vfm.core.types.job import LAUNCH, PARTS, ElasticJob, Job, MultiRankJob, Outcome, Run
+from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, needs_of
 from nemo_vfm.core.types.json_value import Json
 
 STARTED, DONE = "started.json", "done.json"
@@ -94,9 +95,15 @@ class Workflow:
             yield Turn(name, job, step, ask, f"[{number}/{len(self.steps)}] {name}", ends_run)
             before = ask.after()
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`: what its widest step needs. The other steps are rank 0's alone."""
-        return max(num_ranks(job) for job in self.steps.values())
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`: what its widest step needs. The other steps are rank 0's alone."""
+        steps = [needs_of(job) for job in self.steps.values()]
+        return Needs(
+            ranks=max(one.ranks for one in steps), whole_nodes=max(one.whole_nodes for one in steps),
+            degrees=max((one.degrees for one in steps), key=lambda degrees: prod(degrees.values())),
+            engine=max((one.engine for one in steps), key=("", "torch", "megatron").index),
+            ray=any(one.ray for one in steps),
+        )  # fmt: skip
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`: every step that is spread at all is spread over all ranks.
@@ -105,7 +112,7 @@ class Workflow:
             ValueError: one needs another number.
         """
         for name, job in self.steps.items():
-            if isinstance(job, MultiRankJob) and job.num_ranks() > 1:
+            if isinstance(job, MultiRankJob) and needs_of(job).ranks > 1:
                 try:
                     job.require(num_ranks)
                 except ValueError as error:
@@ -156,14 +163,9 @@ class OneStep(Workflow):
                                 f"this recipe asks for it; run that one first, or all of them")  # fmt: skip
         raise AssertionError(f"no step {self.name}")
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`: of this step alone."""
-        return num_ranks(self._job)
-
-    def ranks_now(self, folder: Path) -> int:
-        """See `ElasticJob`: of the workflow's folder."""
-        here = folder / self.name
-        return self._job.ranks_now(here) if isinstance(self._job, ElasticJob) else self.num_ranks()
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`: of this step alone."""
+        return needs_of(self._job, num_gpus=num_gpus, folder=None if folder is None else folder / self.name)
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
@@ -196,11 +198,6 @@ class Turn:
         return _done(self.run.folder, self.ask) is not None
 
 
-def num_ranks(job: Job) -> int:
-    """How many ranks a job works on."""
-    return job.num_ranks() if isinstance(job, MultiRankJob) else 1
-
-
 def unfinished(job: Job, run: Run) -> list[str]:
     """How the addresses begin of what is still to be done: `steps.NAME.` for each step; nothing for all of a job."""
     if not isinstance(job, Workflow):
@@ -229,7 +226,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
     progress.forget()
     began, before_s = time.monotonic(), (_start_record(run.folder) or {}).get("seconds", 0.0)
     run = replace(run, resume=resume)
-    if num_ranks(job) > 1:
+    if needs_of(job).ranks > 1:
         announce(run)
     try:
         outcome = _concealed(job.run(run))

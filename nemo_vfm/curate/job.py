@@ -12,7 +12,7 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address
-from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
 from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS, check_captions
@@ -182,9 +182,9 @@ class Curate:
         self._drop_copies(records, media)
         return Outcome(_summary(ledger), _figures(ledger))
 
-    def rounds(self) -> int:
-        """See `ShardedJob`: files are examined, all is decided on together, and then clips are encoded."""
-        return 2
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`; in two rounds: files are examined, all is decided on together, then clips are encoded."""
+        return Needs(rounds=2, ray=self.executor.needs_ray())
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: first the scores of this part's files, then media and captions of what is kept of them.

@@ -18,7 +18,7 @@ from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.nemo.exp_manager import Bookkeeping, inside
 from nemo_vfm.nemo.nemo_settings import compare, length, read_settings
 
@@ -80,6 +80,10 @@ class NeMoExperiment:
     ) -> None:  # fmt: skip
         self.changes = {**(changes or {}), **length(duration)}
         self.config, self.model, self.exp_manager = config, model, exp_manager
+
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return Needs(engine="torch")
 
     def run(self, run: Run) -> Outcome:
         """Train; go on from NeMo's last checkpoint where the folder has one."""

@@ -24,7 +24,7 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.files import read_json, sha256_file, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
@@ -124,6 +124,10 @@ class Transcribe:
             raise ValueError(f"samples_per_shard is {samples_per_shard}, but it must be at least 1")
         self.shards, self.videos, self.speech = place(shards), videos, speech
         self.samples_per_shard, self.copy_to = samples_per_shard, copy_to
+
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return Needs(engine="torch")
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does nothing, unless some clips had failed."""

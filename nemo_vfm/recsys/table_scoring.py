@@ -18,7 +18,7 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.storage.files import atomic_path, read_json, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
@@ -74,9 +74,9 @@ class ScoreTable:
         self.keep, self.weights, self.precision = tuple(keep), weights, precision
         self.ranks, self.part_batches = ranks, part_batches
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
-        return self.ranks
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return Needs(ranks=self.ranks)
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""

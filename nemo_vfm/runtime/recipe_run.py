@@ -103,6 +103,7 @@ class RecipeRun:
         self._folder = run_folder(self.composed)
         _say_what_runs(self.composed, self._folder)
         from nemo_vfm.core import ranks
+        from nemo_vfm.core.types.job import needs_of
         from nemo_vfm.runtime.rank_processes import end_with_the_launcher
 
         end_with_the_launcher()
@@ -115,7 +116,7 @@ class RecipeRun:
             job = share = Share(job, part, self._folder, text, self.options.allow, self._source())
             self._folder = share.folder
         while True:
-            count = _ranks_now(job, self._folder)
+            count = needs_of(job, folder=self._folder).ranks
             status = self._on_ranks(job, count)
             if not self._needs_other_ranks(job, count, status):
                 return status
@@ -138,8 +139,11 @@ class RecipeRun:
         """Whether the next phase is for another number of processes, and we are who starts them."""
         from nemo_vfm.core import ranks
         from nemo_vfm.core.errors import NextPhase
+        from nemo_vfm.core.types.job import needs_of
 
-        return status == NextPhase.exit_code and not ranks.is_given() and _ranks_now(job, self._folder) != count
+        if status != NextPhase.exit_code or ranks.is_given():
+            return False
+        return needs_of(job, folder=self._folder).ranks != count
 
     def _on_ranks(self, job: "Job", count: int) -> int:
         """Run the job here, as one of several processes, or by starting them."""
@@ -255,24 +259,15 @@ def _wanted(job: "Job", step: str | None) -> "Job":
     return OneStep(job, step)
 
 
-def _ranks_now(job: "Job", folder: Path) -> int:
-    """On how many ranks the job resumes."""
-    from nemo_vfm.core.types.job import ElasticJob
-    from nemo_vfm.workflow import num_ranks
-
-    return job.ranks_now(folder) if isinstance(job, ElasticJob) else num_ranks(job)
-
-
 def _require_ranks(job: "Job") -> None:
     """Raises UserError where the processes that were started are not those that the recipe needs."""
     from nemo_vfm.core import ranks
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.types.job import MultiRankJob
-    from nemo_vfm.workflow import num_ranks
+    from nemo_vfm.core.types.job import MultiRankJob, needs_of
 
     count = ranks.count()
     try:
-        if isinstance(job, MultiRankJob) and num_ranks(job) > 1:
+        if isinstance(job, MultiRankJob) and needs_of(job).ranks > 1:
             job.require(count)
         elif isinstance(job, MultiRankJob) and count > 1:
             raise ValueError(f"the recipe is for one device, but {count} processes were started; set degrees under "

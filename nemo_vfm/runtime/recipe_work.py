@@ -4,13 +4,11 @@
 
 import sys
 from collections.abc import Iterator, Sequence
-from math import prod
 from typing import TYPE_CHECKING, TypeGuard
 
-from nemo_vfm.core.types.job import Job, ShardedJob, WholeNodesJob
+from nemo_vfm.core.types.job import Job, needs_of
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
-from nemo_vfm.workflow import Workflow, num_ranks
+from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
@@ -47,13 +45,13 @@ def _steps(job: Job) -> Iterator[tuple[str, Job]]:
 def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
     at = f"steps.{name}." if name else ""
     own = [path for path in missing if path.startswith(at)]
+    needs = needs_of(job)
     computes = any(f"{path}.".startswith(at) for path in on_gpu)
     return {
-        "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": num_ranks(job),
-        "devices": "gpu" if computes else "cpu", "phases": _phases(job), "degrees": _degrees(job),
-        "engine": _engine(job),
-        "whole_nodes": _whole_nodes(job), "ray": _has_ray(job),
-        "rounds": job.rounds() if isinstance(job, ShardedJob) else 0, "missing": own,
+        "name": name, "class": f"{type(job).__module__}.{type(job).__qualname__}", "ranks": needs.ranks,
+        "devices": "gpu" if computes else "cpu", "degrees": dict(needs.degrees), "engine": needs.engine,
+        "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
+        "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
     }  # fmt: skip
 
 
@@ -67,48 +65,3 @@ def samples(job: Job) -> "TypeGuard[Sample]":
     """Whether it draws videos; see `trains`."""
     room = sys.modules.get("nemo_vfm.synth.sample_videos")
     return room is not None and isinstance(job, room.Sample)
-
-
-def _phases(job: Job) -> Json:
-    if not trains(job):
-        return []
-    return [{"name": one.name, "ranks": one.plan.world, "degrees": _sizes(one.plan)} for one in job.phases]
-
-
-def _degrees(job: Job) -> dict[str, int]:
-    """Of the widest layout."""
-    if isinstance(job, Workflow):
-        return max(map(_degrees, job.steps.values()), key=lambda one: prod(one.values()))
-    if samples(job):
-        return _sizes(job.parallel.layout())
-    if not trains(job):
-        return {}
-    plans = [one.plan for one in job.phases] or [job.parallel]
-    return _sizes(max(plans, key=lambda plan: plan.world))
-
-
-def _engine(job: Job) -> str:
-    """What carries a training out: torch, or megatron where a class from such a module does; empty where none is."""
-    if isinstance(job, Workflow):
-        return max(map(_engine, job.steps.values()), key=lambda name: ("", "torch", "megatron").index(name), default="")
-    if trains(job):
-        return "megatron" if "megatron" in type(job.engine).__module__ else "torch"
-    return "torch" if type(job).__module__.startswith("nemo_vfm.nemo.") else ""
-
-
-def _whole_nodes(job: Job) -> int:
-    """Of the step that takes most of them."""
-    if isinstance(job, Workflow):
-        return max(map(_whole_nodes, job.steps.values()))
-    return job.whole_nodes() if isinstance(job, WholeNodesJob) else 0
-
-
-def _sizes(plan: ParallelPlan) -> dict[str, int]:
-    return {**dict(zip(AXES, plan.sizes, strict=True)), "virtual": plan.virtual}
-
-
-def _has_ray(job: Job) -> bool:
-    if isinstance(job, Workflow):
-        return any(map(_has_ray, job.steps.values()))
-    executor = getattr(job, "executor", None)
-    return type(executor).__name__ == "Ray" and type(executor).__module__.startswith("nemo_vfm.")

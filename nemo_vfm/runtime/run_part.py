@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from nemo_vfm.core.errors import FolderInUse, UserError
-from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob
+from nemo_vfm.core.types.job import PARTS, Job, JobShard, Outcome, Run, ShardedJob, needs_of
 from nemo_vfm.runtime.run_folder import open_folder
 from nemo_vfm.runtime.run_lock import holder
 from nemo_vfm.workflow import Ask, OneStep, Turn, begin
@@ -59,7 +59,7 @@ class Share:
         if not isinstance(inner, ShardedJob):
             raise UserError(f"--part: {type(inner).__name__} cannot be split into parts; in a workflow, add --only "
                             f"STEP")  # fmt: skip
-        if part.round >= (rounds := inner.rounds()):
+        if part.round >= (rounds := needs_of(inner).rounds):
             raise UserError(f"--part: {type(inner).__name__} has {rounds} {'round' if rounds == 1 else 'rounds'}, "
                             f"counted from 0, got @{part.round}")  # fmt: skip
         self._job, self._inner, self._part, self._run_dir, self._recipe = job, inner, part, run_dir, recipe

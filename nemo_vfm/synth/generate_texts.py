@@ -19,7 +19,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
 from nemo_vfm.language.generation import Continues, generate
@@ -92,9 +92,9 @@ class Generate:
                 f"{run.folder / 'texts.jsonl'}")  # fmt: skip
         return Outcome(text, figures, did_nothing=not missing)
 
-    def rounds(self) -> int:
-        """See `ShardedJob`."""
-        return 1
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return Needs(rounds=1)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: every `part.count`-th text."""

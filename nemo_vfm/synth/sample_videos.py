@@ -25,7 +25,7 @@ from nemo_vfm.core.storage.files import atomic_path, write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, held_below
-from nemo_vfm.core.types.job import DevicePlan, JobShard, Outcome, Run
+from nemo_vfm.core.types.job import DevicePlan, JobShard, Needs, Outcome, Run
 from nemo_vfm.data.video.decode import read_all
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.given_frames import given_frames
@@ -111,26 +111,22 @@ class Sample:
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
         return Outcome(summary, {"videos": len(prompts), **self._cache_figures(folder, len(prompts))})
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
-        return self.parallel.world
-
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
         self.parallel.require(num_ranks)
 
-    def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `PlannableJob`."""
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        plan = None if num_gpus is None else self._plan_for(num_gpus)
+        return Needs(ranks=self.parallel.world, degrees=self.parallel.layout().degrees(), rounds=1, plan=plan)
+
+    def _plan_for(self, num_gpus: int) -> DevicePlan:
         held = held_below({"pipeline": self.pipeline})
         plan = sampling_plan_for(self.model, self.parallel, num_gpus)
         if self.pipeline.offload:  # they wait in host memory, and each takes the network's place
             return plan
         beside = {HELD: held.num_bytes} if held.weights else {}
         return replace(plan, state_bytes={**plan.state_bytes, **beside}, notes=(*plan.notes, *held.notes()))
-
-    def rounds(self) -> int:
-        """See `ShardedJob`."""
-        return 1
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`: samples every `part.count`-th batch, since a video may depend on its batch.

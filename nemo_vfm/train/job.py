@@ -24,7 +24,7 @@ from nemo_vfm.core.storage.uri import Address, Place
 from nemo_vfm.core.types.batch import RequiresColumns
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HELD, Held, held_below
-from nemo_vfm.core.types.job import DevicePlan, Outcome, Run
+from nemo_vfm.core.types.job import DevicePlan, Needs, Outcome, PhaseNeeds, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import (
@@ -191,9 +191,14 @@ class Train:
             {"steps": fit.step, "training_s": fit.elapsed_s, **_losses(fit, self.checkpoint.keep.metric)},
         )
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`: of the largest phase."""
-        return max((phase.plan.world for phase in self.phases), default=self.parallel.world)
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        plans = [one.plan for one in self.phases] or [self.parallel]
+        widest = max(plans, key=lambda plan: plan.world)
+        now = self._now(folder).plan if folder is not None and self.phases else widest
+        phases = tuple(PhaseNeeds(one.name, one.plan.world, one.plan.degrees()) for one in self.phases)
+        plan = None if num_gpus is None else self.plan_for(num_gpus)
+        return Needs(ranks=now.world, phases=phases, degrees=widest.degrees(), engine=self.engine.name(), plan=plan)
 
     def data_at(self, folder: Path, index: int, seed: int) -> tuple[TrainingData, int]:
         """The data of a run, started for global batch `index`, and the seed that this batch depends on.
@@ -211,10 +216,6 @@ class Train:
         found.start(seed=seed, first_batch=index)
         return found, seed
 
-    def ranks_now(self, folder: Path) -> int:
-        """See `ElasticJob`."""
-        return self._now(folder).plan.world if self.phases else self.parallel.world
-
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`: some phase must be for so many, and its ranks must be able to share the batches."""
         plans = [phase.plan for phase in self.phases] or [self.parallel]
@@ -230,7 +231,7 @@ class Train:
         require_even(self.data, self.parallel, self.phases)
 
     def plan_for(self, num_gpus: int) -> DevicePlan:
-        """See `PlannableJob`: the engine's plan and the running average, of the phase for so many, if one is."""
+        """The engine's plan and the running average, of the phase for so many, if one is."""
         layouts = [phase.plan for phase in self.phases if phase.plan.world == num_gpus] or [self.parallel]
         plan = self.engine.plan_for(num_gpus, layouts[0], self.model, self.optimizer)
         average = {"running average": plan.state_bytes["weights"]} if self.ema is not None else {}

@@ -250,5 +250,5 @@ class LightningFit(PlacedJob):
         """Train; resume from the newest checkpoint where the folder has one."""
         from nemo_vfm.train.lightning.fit import train
 
-        with alone() if self.num_ranks() == 1 else nullcontext():
+        with alone() if self.placement.num_ranks() == 1 else nullcontext():
             return train(self, run)

@@ -16,7 +16,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.cli.planning.gpu_check import plan_sentences
 from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import build, compose
-from nemo_vfm.core.types.job import PlannableJob
+from nemo_vfm.core.types.job import HasNeeds
 from nemo_vfm.parallel.plan.static_memory import state_of
 from nemo_vfm.perf.planner import Answer, Planner
 from nemo_vfm.train.job import Train
@@ -137,7 +137,7 @@ def test_an_overlay_counts(kitchen, capsys, monkeypatch):
 def test_each_step_of_a_workflow_has_its_plan():
     composed = compose(ROOT / "recipes/quickstart.yaml")
     job = build(composed)
-    assert isinstance(job, Workflow) and isinstance(job.steps["train"], PlannableJob)
+    assert isinstance(job, Workflow) and isinstance(job.steps["train"], HasNeeds)
     said = plan_sentences(job, composed.path, argparse.Namespace(**ASKED, gpus=2))
     steps = [text.removeprefix("2 GPUs, step ").partition(":")[0] for text in said]
     assert steps == ["train", "train", "sample", "sample", "baseline", "baseline"]

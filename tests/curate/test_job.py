@@ -170,7 +170,7 @@ def test_results_do_not_depend_on_who_works(films, done, tmp_path, executor):
 def test_parts_leave_nothing_but_the_last_words_to_the_whole_which_gives_the_same_bytes(
     films, done, tmp_path, monkeypatch
 ):
-    for round_ in range(job(films).rounds()):
+    for round_ in range(job(films).needs().rounds):
         for number in (2, 0, 1):
             job(films, executor=Inline()).run_part(Run(tmp_path), JobShard(number, 3, round_))
     run, worked = Inline.run, []

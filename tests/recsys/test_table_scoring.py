@@ -16,7 +16,7 @@ from nemo_vfm.core.errors import CorruptCheckpoint, NothingKept, UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.job import MultiRankJob, Run
 from nemo_vfm.models.recommenders.dlrm import DLRM
-from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.recsys.click import Click
 from nemo_vfm.recsys.feature_table.table_writer import FeatureTableWriter
 from nemo_vfm.recsys.feature_table_data import FeatureTableData
@@ -80,7 +80,7 @@ def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_pat
     made = job(trained, keep=["age", "country"])
     made.run(Run(tmp_path / "whole", seed=3))
     assert re.search(r"score: (\d+)/\1 batches", capsys.readouterr().err), "the last part may be shorter"
-    evaluate, calls = TorchEngine.evaluate, iter(range(8))
+    evaluate, calls = StepRunner.evaluate, iter(range(8))
 
     def dying(engine, batch):
         if next(calls) == 7:
@@ -88,7 +88,7 @@ def test_a_kill_changes_no_byte_and_another_setting_begins_anew(trained, tmp_pat
         return evaluate(engine, batch)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(TorchEngine, "evaluate", dying)
+        patch.setattr(StepRunner, "evaluate", dying)
         made.run(Run(tmp_path / "killed", seed=3))
     assert len([*(tmp_path / "killed").glob(".scores-*.parquet")]) == 2
     assert not made.run(Run(tmp_path / "killed", seed=3)).did_nothing

@@ -327,14 +327,14 @@ def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
         from nemo_vfm.parallel.engine.engine import EngineInputs
 
         engine, data = TorchEngine(clip_norm=None), ToyData()
-        model = engine.start(EngineInputs(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
+        runner = engine.start(EngineInputs(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]
         data.start(seed=0, first_batch=0)
         batch = next(data.train_dataloader())
         assert batch.latents_BCTHW is not None
         batch.latents_BCTHW[1] = bad
         batch.weight_B[1] = weight
-        engine.step([batch])
-        return torch.cat([p.detach().flatten() for p in model.parameters()])
+        runner.step([batch])
+        return torch.cat([p.detach().flatten() for p in runner.model.parameters()])
 
     assert torch.equal(step(0.0, 5.0), step(0.0, -5.0))
     assert not torch.equal(step(1.0, 5.0), step(1.0, -5.0))

@@ -11,7 +11,7 @@ import pytest
 
 from nemo_vfm import workflow
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.workflow import Ask, OneStep, Workflow, _read_marker
 
 STEPS = """_target_: nemo_vfm.workflow.Workflow
@@ -182,20 +182,17 @@ class _Ranked:
     def run(self, run: Run) -> Outcome:
         raise AssertionError
 
-    def num_ranks(self) -> int:
-        return self.count
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        return Needs(ranks=self.count if folder is None else int((folder / "ranks.txt").read_text()))
 
     def require(self, num_ranks: int) -> None:
         if num_ranks != self.count:
             raise ValueError(f"{num_ranks} are not {self.count}")
 
-    def ranks_now(self, folder: Path) -> int:
-        return int((folder / "ranks.txt").read_text())
-
 
 def test_a_workflow_has_the_ranks_of_its_widest_step_and_each_spread_step_must_agree(tmp_path):
     whole = Workflow(steps={"alone": _Ranked(1), "two": _Ranked(2), "four": _Ranked(4)})
-    assert whole.num_ranks() == 4 and Workflow(steps={"in": whole, "out": _Ranked(2)}).num_ranks() == 4
+    assert whole.needs().ranks == 4 and Workflow(steps={"in": whole, "out": _Ranked(2)}).needs().ranks == 4
     for count, words in ((4, "step two: 4 are not 2"), (2, "step four: 2 are not 4")):
         with pytest.raises(ValueError, match=words):
             whole.require(count)
@@ -204,7 +201,7 @@ def test_a_workflow_has_the_ranks_of_its_widest_step_and_each_spread_step_must_a
         (tmp_path / name).mkdir()
         (tmp_path / name / "ranks.txt").write_text(str(count))
         one = OneStep(whole, name)
-        assert (one.num_ranks(), one.ranks_now(tmp_path)) == (whole.steps[name].count, count)
+        assert (one.needs().ranks, one.needs(folder=tmp_path).ranks) == (whole.steps[name].count, count)
         one.require(whole.steps[name].count)
 
 

@@ -14,7 +14,7 @@ from nemo_vfm.cli.arguments import NETWORK
 from nemo_vfm.cli.planning.layout_words import binary, gib
 from nemo_vfm.config import Problem, RecipeError, build
 from nemo_vfm.core.types.held_weights import HELD
-from nemo_vfm.core.types.job import DevicePlan, Job, PlannableJob
+from nemo_vfm.core.types.job import DevicePlan, HasNeeds, Job, needs_of
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.workflow import Workflow
@@ -74,26 +74,28 @@ def _gpus(number: int) -> str:
     return f"{number} {'GPU' if number == 1 else 'GPUs'}"
 
 
-def _planned(job: Job, step: str = "") -> Iterator[tuple[str, PlannableJob]]:
+def _planned(job: Job, step: str = "") -> Iterator[tuple[str, Job]]:
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from _planned(below, f"{step}, step {name}")
-    elif isinstance(job, PlannableJob):
+    elif isinstance(job, HasNeeds):
         yield step, job
 
 
-def _sentences(job: PlannableJob, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
+def _sentences(job: Job, recipe: Path, arguments: argparse.Namespace) -> Iterator[str]:
     try:
-        plan = job.plan_for(arguments.gpus)
+        plan = needs_of(job, num_gpus=arguments.gpus).plan
     except RecipeError as error:  # of a model whose sizes an earlier step still has to write
         yield f"it cannot be checked yet: {error.problems[0].message}"
+        return
+    if plan is None:
         return
     if plan.parameters:  # else a note says why they are not known
         yield f"{plan.parameters:,} parameters; {_memory(job, plan, recipe, arguments)}"
     yield from plan.notes
 
 
-def _memory(job: PlannableJob, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
+def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namespace) -> str:
     """What the fullest GPU needs, by the model that `nemo-vfm plan` ranks layouts with."""
     from nemo_vfm.cli.planning.plan_page import fp8_sentences
     from nemo_vfm.cli.planning.plan_request import own_choice, request_of

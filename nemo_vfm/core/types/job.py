@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Declares jobs, the roots of recipes: one method, `run`; protocols for those that use several ranks or machines."""
+"""Declares jobs, the roots of recipes: one method, `run`; and what they need: ranks, machines, parts."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -68,41 +68,10 @@ class Job(Protocol):
 
 @runtime_checkable
 class MultiRankJob(Protocol):
-    """A job that may work on several ranks at once. One without this works on one."""
-
-    def num_ranks(self) -> int:
-        """On how many; known from the recipe alone."""
-        ...
+    """A job that may work on several ranks at once."""
 
     def require(self, num_ranks: int) -> None:
         """ValueError where it cannot work on so many, with the product and its factors."""
-        ...
-
-
-@runtime_checkable
-class WholeNodesJob(Protocol):
-    """A job that may take all GPUs of the machines it finds, so that only they say on how many ranks it works."""
-
-    def whole_nodes(self) -> int:
-        """Of how many machines; 0 where the recipe says how many ranks there are."""
-        ...
-
-
-@runtime_checkable
-class ElasticJob(Protocol):
-    """A job whose number of ranks changes between phases, and that raises `NextPhase` where it changes."""
-
-    def ranks_now(self, folder: Path) -> int:
-        """The number of ranks needed to resume from the run folder."""
-        ...
-
-
-@runtime_checkable
-class ReadsByName(Protocol):
-    """A job with mappings out of which it takes what it needs by name."""
-
-    def names_read(self) -> Mapping[str, Collection[str]]:
-        """`{argument: names}`: of the argument's mapping, nothing reads any other name."""
         ...
 
 
@@ -129,10 +98,6 @@ class JobShard:
 class ShardedJob(Protocol):
     """A job whose work parts can do without each other; a run after them does the rest and comes to the same."""
 
-    def rounds(self) -> int:
-        """How often all parts are gone through; known from the recipe alone."""
-        ...
-
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """Do this part's share in the run's folder, which the other parts work in, too."""
         ...
@@ -155,10 +120,63 @@ class DevicePlan:
     notes: tuple[str, ...] = ()
 
 
-@runtime_checkable
-class PlannableJob(Protocol):
-    """A job that can plan for a given number of GPUs. Any other job uses the GPUs that it finds."""
+@dataclass(frozen=True, slots=True)
+class PhaseNeeds:
+    """One of the phases of a job whose number of ranks may change, which raises `NextPhase` where it does.
 
-    def plan_for(self, num_gpus: int) -> DevicePlan:
-        """The plan; nothing of the machine is looked at."""
+    Args:
+        name: of the phase.
+        ranks: it works on.
+        degrees: of parallelism, by axis.
+    """
+
+    name: str
+    ranks: int
+    degrees: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a job needs, as far as its recipe says.
+
+    Args:
+        ranks: processes that work at once: of the widest phase, or of the next one in a run folder that is asked about.
+        whole_nodes: machines of which it takes all GPUs, so that only they say how many ranks there are; 0 where the
+            recipe says it.
+        phases: in order; none where there is one.
+        degrees: of the widest layout, by axis.
+        engine: what carries a training out: torch or megatron; empty where nothing is trained.
+        ray: whether its work is spread by Ray.
+        rounds: how often all parts of a `ShardedJob` are gone through; 0 where it has no parts.
+        names_read: `{argument: names}`: of the argument's mapping, nothing reads any other name.
+        plan: for the number of GPUs that was asked about; None where none was, or nothing is known.
+    """
+
+    ranks: int = 1
+    whole_nodes: int = 0
+    phases: tuple[PhaseNeeds, ...] = ()
+    degrees: Mapping[str, int] = field(default_factory=dict)
+    engine: str = ""
+    ray: bool = False
+    rounds: int = 0
+    names_read: Mapping[str, Collection[str]] = field(default_factory=dict)
+    plan: DevicePlan | None = None
+
+
+@runtime_checkable
+class HasNeeds(Protocol):
+    """A job that needs more than one process."""
+
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """What it needs; nothing of the machine is looked at.
+
+        Args:
+            num_gpus: plan for so many, too, which may build the model without memory.
+            folder: the run folder in which it would resume.
+        """
         ...
+
+
+def needs_of(job: Job, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+    """What a job needs; any job that does not say needs one process."""
+    return job.needs(num_gpus=num_gpus, folder=folder) if isinstance(job, HasNeeds) else Needs()

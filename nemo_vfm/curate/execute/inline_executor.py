@@ -19,6 +19,10 @@ class Inline:
     def __init__(self, *, isolated: bool = True) -> None:
         self.isolated = isolated
 
+    def needs_ray(self) -> bool:
+        """See `Executor`."""
+        return False
+
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         workers: list[Worker] = []

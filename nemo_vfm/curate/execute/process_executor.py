@@ -23,6 +23,10 @@ class Processes:
             raise ValueError(f"workers is {workers}, but it must be at least 1")
         self.workers = workers
 
+    def needs_ray(self) -> bool:
+        """See `Executor`."""
+        return False
+
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         count = min(self.workers or min(64, num_cores()), max(1, len(items)))

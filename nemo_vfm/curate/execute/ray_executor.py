@@ -62,6 +62,10 @@ class Ray:
         origin = "RAY_ADDRESS" if self.address is None else "allowed by you"
         return (Recipient(str(address), "programs, videos and results, as a Ray cluster", source=origin),)
 
+    def needs_ray(self) -> bool:
+        """See `Executor`."""
+        return True
+
     def run(self, steps: Sequence[Step], items: Sequence[Item], watch: Watch) -> Iterator[Done]:
         """See `Executor.run`."""
         self._begin()

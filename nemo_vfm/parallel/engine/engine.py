@@ -70,6 +70,10 @@ class Engine(Protocol):
         """Build model and updaters on the device(s)."""
         ...
 
+    def name(self) -> str:
+        """Torch or megatron: a launcher chooses an image by it."""
+        ...
+
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:

@@ -57,6 +57,10 @@ class TorchEngine:
         self.clip: Clip = clip
         self.offload_optimizer, self.compile = offload_optimizer, compile
 
+    def name(self) -> str:
+        """See `Engine`."""
+        return "torch"
+
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:

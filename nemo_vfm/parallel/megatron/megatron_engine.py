@@ -55,6 +55,10 @@ class MegatronEngine:
         require_settings(clip_norm, recompute)
         self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
 
+    def name(self) -> str:
+        """See `Engine`."""
+        return "megatron"
+
     def plan_for(
         self, num_gpus: int, plan: ParallelPlan, model: Factory[[], nn.Module], optimizer: OptimizerFactory
     ) -> DevicePlan:

@@ -114,6 +114,10 @@ class ParallelPlan:
         """Devices in all: the product of the axes."""
         return math.prod(self.sizes)
 
+    def degrees(self) -> dict[str, int]:
+        """The degree of each axis by name, and of virtual stages."""
+        return {**dict(zip(AXES, self.sizes, strict=True)), "virtual": self.virtual}
+
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
         """The degree of each axis, in the order of `AXES`."""

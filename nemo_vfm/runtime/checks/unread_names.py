@@ -9,7 +9,7 @@ from nemo_vfm.config.recipe_errors import did_you_mean
 from nemo_vfm.config.roots import shipped
 from nemo_vfm.config.tree import find, walk
 from nemo_vfm.config.yaml_source import read
-from nemo_vfm.core.types.job import Job, ReadsByName
+from nemo_vfm.core.types.job import Job, needs_of
 from nemo_vfm.workflow import Workflow
 
 
@@ -18,8 +18,8 @@ def unread_names(composed: Composed, job: Job, step: tuple[str, ...] = ()) -> It
     if isinstance(job, Workflow):
         for name, below in job.steps.items():
             yield from unread_names(composed, below, (*step, "steps", name))
-    elif isinstance(job, ReadsByName):
-        for argument, names in job.names_read().items():
+    else:
+        for argument, names in needs_of(job).names_read.items():
             for name in sorted(getattr(job, argument).keys() - names):
                 address = (*step, argument, name)
                 node = find(composed.root, path := ".".join(address))

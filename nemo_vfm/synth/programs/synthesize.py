@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 import pyarrow.parquet as pq
 
@@ -21,7 +22,7 @@ from nemo_vfm.core.network.chat import Chat, EndpointChat
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, reason_of, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
@@ -92,9 +93,12 @@ class Synthesize:
         for one in self._asking():
             _require(one, self.prompts, self.models)
 
-    def names_read(self) -> dict[str, set[str]]:
-        """See `ReadsByName`: the prompts that something asks by."""
-        return {"prompts": {name for one in self._asking() for name in one.prompts()}}
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`: of the prompts it reads those that something asks by."""
+        return Needs(names_read={"prompts": self._prompts_read()})
+
+    def _prompts_read(self) -> set[str]:
+        return {name for one in self._asking() for name in one.prompts()}
 
     def run(self, run: Run) -> Outcome:
         """Ask what is not answered yet, and write all rows.
@@ -124,7 +128,7 @@ class Synthesize:
 
     def _told(self, prompts: Mapping[str, Prompt], wishes: Mapping[str, tuple[str, str]]) -> dict[str, Prompt]:
         """The prompts with a sentence for each wish in its place."""
-        asked = {place for name in self.names_read()["prompts"] & prompts.keys() for place in prompts[name].names()}
+        asked = {place for name in self._prompts_read() & prompts.keys() for place in prompts[name].names()}
         for place, (_, wish) in wishes.items():
             if "{" in wish or (wish and place not in asked):
                 name = type(self.pipeline).__name__

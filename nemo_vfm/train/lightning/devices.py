@@ -6,11 +6,13 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core import ranks
 from nemo_vfm.core.device import device, gpu_count
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.job import Needs
 
 Devices = int | Literal["auto"] | Sequence[int]
 
@@ -57,12 +59,13 @@ class Placement:
         return 1 if self.accelerator == "cpu" else max(1, gpu_count())
 
     def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
+        """Processes on all machines."""
         return self.per_node() * self.num_nodes
 
-    def whole_nodes(self) -> int:
-        """See `WholeNodesJob`."""
-        return self.num_nodes if self.takes_all and self.accelerator != "cpu" else 0
+    def needs(self) -> Needs:
+        """See `HasNeeds`."""
+        whole = self.num_nodes if self.takes_all and self.accelerator != "cpu" else 0
+        return Needs(ranks=self.num_ranks(), whole_nodes=whole)
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
@@ -94,17 +97,13 @@ class PlacedJob:
 
     placement: Placement
 
-    def num_ranks(self) -> int:
-        """See `MultiRankJob`."""
-        return self.placement.num_ranks()
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return self.placement.needs()
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
         self.placement.require(num_ranks)
-
-    def whole_nodes(self) -> int:
-        """See `WholeNodesJob`."""
-        return self.placement.whole_nodes()
 
 
 @contextmanager

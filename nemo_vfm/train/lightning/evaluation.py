@@ -40,7 +40,7 @@ class _Evaluation(PlacedJob):
         from nemo_vfm.train.lightning.evaluation_run import evaluate
 
         assert isinstance(self, LightningTest | LightningValidate | LightningPredict)
-        with alone() if self.num_ranks() == 1 else nullcontext():
+        with alone() if self.placement.num_ranks() == 1 else nullcontext():
             return evaluate(self, run)
 
 

@@ -45,7 +45,7 @@ def evaluate(job: Evaluation, run: Run) -> Outcome:
     if isinstance(job.ckpt, Path):
         begin_with(StartWeights(path=job.ckpt), module, "ckpt")
     seed_all(derive(run.seed, job.kind, rank))
-    files = PredictionFiles(run.folder, rank, job.num_ranks())
+    files = PredictionFiles(run.folder, rank, job.placement.num_ranks())
     trainer = _trainer(job, run, [files] if job.kind == "predict" else [])
     figures = _figures(job, trainer, module, data, path)
     figures = {"rows": float(files.rows)} if job.kind == "predict" else figures

@@ -115,7 +115,7 @@ def test_topics_of_one_s_own_are_the_topics_of_rows_and_none_is_asked_for(tmp_pa
 def test_every_recipe_that_makes_texts_of_its_own_takes_a_language(recipe: str) -> None:
     plain, german = build(compose(f"synthetic/{recipe}")), build(compose(f"synthetic/{recipe}", ["language=German"]))
     changed = {name for name, prompt in german.prompts.items() if prompt.text != plain.prompts[name].text}
-    read = german.names_read()["prompts"]
+    read = german.needs().names_read["prompts"]
     assert changed & read
     for name in read & changed:
         assert german.prompts[name].text == f"{plain.prompts[name].text.rstrip()} Write in German.\n"

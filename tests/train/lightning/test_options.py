@@ -92,9 +92,9 @@ def test_as_many_processes_work_as_lightning_has_devices(monkeypatch, devices, a
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     job = fit(devices=devices, accelerator=accelerator)
-    assert (job.num_ranks(), job.whole_nodes()) == (ranks, whole)
+    assert (job.needs().ranks, job.needs().whole_nodes) == (ranks, whole)
     monkeypatch.setenv("RANK", "0"), monkeypatch.setenv("WORLD_SIZE", "6")
-    assert job.num_ranks() == (6 if devices in ("auto", -1) else ranks), "those that a scheduler has started"
+    assert job.needs().ranks == (6 if devices in ("auto", -1) else ranks), "those that a scheduler has started"
 
 
 def test_of_several_gpus_those_by_number_are_given_to_lightning(monkeypatch):
