@@ -15,6 +15,7 @@ import pytest
 
 from launcher.cli import main
 from launcher.local_log import OnTerminal
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 TRUST = ("--trust", "tests.support.needing", "--trust", "tests.support.spread")
@@ -34,7 +35,8 @@ NEEDY = "_target_: tests.support.needing.Needs\npath: given.txt\n"
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
-    """A working directory."""
+    """A working directory; what is run here is a copy of one process."""
+    monkeypatch.setattr("launcher.local_run.subprocess", preloaded.COMMANDS)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     return tmp_path

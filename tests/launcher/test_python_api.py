@@ -14,6 +14,7 @@ from launcher import submit
 from launcher.cli import main
 from launcher.request.request import add_arguments, parse_request
 from nemo_vfm.core.errors import UserError
+from tests.support import preloaded
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 
@@ -24,7 +25,8 @@ SMALL = ("cluster.exclusive=false", "cluster.cpus_per_node=2", "cluster.memory_g
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_here) -> Path:
-    """A working directory with a recipe that needs a file."""
+    """A working directory with a recipe that needs a file; what is run here is a copy of one process."""
+    monkeypatch.setattr("launcher.local_run.subprocess", preloaded.COMMANDS)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "needy.yaml").write_text(NEEDY)

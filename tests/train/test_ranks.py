@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from nemo_vfm.parallel.checkpoint import checkpoint
-from tests.support import tiny_training
+from tests.support import preloaded, tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import BATCH, changes, command, fate, metrics, notes, trained
@@ -192,7 +192,7 @@ def test_the_command_alone_starts_two_that_a_signal_to_one_ends_at_its_step_and_
 ) -> None:
     folder = tmp_path / "run"
     words = command(data, folder, "parallel.shard=2", fate("terminated", rank=1, step=3))
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = preloaded.run(words, timeout=LIMIT_S)
     assert done.returncode == 75, done.stderr[-3000:]
     assert "a signal stopped the run at step 4" in " ".join(done.stderr.split())
     said = done.stderr + (folder / "ranks/rank-1.log").read_text()
