@@ -192,6 +192,8 @@ RARE = {
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
         "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
             "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),
+        "an overlay for a node that is no mapping": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nwhere: c\nset: {a: 1}\n"}),
         "an overlay for nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "set: {a: 1}\n"}),
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={
