@@ -144,9 +144,7 @@ def test_a_balance_that_cannot_be_is_refused(arguments, message):
 
 def test_groups_that_nothing_gives_are_refused():
     columns = {"camera": ("pan", "static", "zoom"), "motion": None, "place": ()}
-    with pytest.raises(
-        ValueError, match="'scene': nothing gives such labels; there are .*camera, place"
-    ):
+    with pytest.raises(ValueError, match=r"'scene': nothing gives such labels; there are .*camera, place"):
         Balance(by="scene", caps={"*": 1}).check(columns)
     with pytest.raises(ValueError, match="'motion' groups clips by words, but that column holds numbers"):
         Balance(by="motion", caps={"*": 1}).check(columns, is_all=False)
