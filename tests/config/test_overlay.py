@@ -147,9 +147,8 @@ def test_a_rule_with_where_is_for_nodes_with_these_values_only(kitchen):
 
 #: Recipes that are cheap to run whole on what the commands make; the others are checked with it.
 CHEAP = (
-    "curation/check_captions", "curation/train_scorer", "diffusion/dit_7b_8k", "lightning/fit_test_predict",
-    "lightning/own_module", "llm/generate", "recommendation/import_criteo", "recommendation/import_kuairand",
-    "restore/destripe",
+    "curation/check_captions", "curation/train_scorer", "diffusion/dit_xl", "lightning/fit_test_predict",
+    "llm/generate", "recommendation/import_criteo", "restore/destripe",
 )  # fmt: skip
 
 
