@@ -144,6 +144,7 @@ RARE = {
         "a value that cannot be written": Wrong("_target_: '@.Unwritable'\ncode: x"),
         "a seed below zero": Wrong(W + "seed: -1"),
         "a seed that is not a number": Wrong(W + "seed: one"),
+        "a folder for you to give": Wrong(W + "run_dir: ???"),
         "a folder in nobody's home": Wrong(W + "run_dir: ~nobody-of-that-name/out"),
         "a folder that is a secret": Wrong(W + "run_dir: runs/${env:PARTS_KEY}",
                                            variables={"PARTS_KEY": "hunter22-abcdef"}),
