@@ -15,6 +15,7 @@ from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_
 from launcher.plan.recipe_info import Point, work
 from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import modules
+from launcher.render.profile import profile_again
 from launcher.request.cluster_config import cluster_again
 from launcher.request.request import CLUSTER, LaunchRequest, packages_of
 from launcher.state.launch_folder import KeptLaunch
@@ -81,6 +82,7 @@ def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),
+        profile=profile_again(words.get("profile")),
     )  # fmt: skip
 
 

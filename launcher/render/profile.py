@@ -8,11 +8,13 @@ handler. No GPU and no nsys were at hand: the options follow its documentation.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.render.quoting import quoted
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.json_value import Json
 
 FOLDER = "profile"  #: below the launch folder
 _MOST_RANKS = 64  # a report is some hundred megabytes
@@ -61,6 +63,17 @@ def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) 
     usual = Profile()
     begin, end = _window(seconds) if seconds is not None else (usual.begin_s, usual.end_s)
     return Profile(ranks=usual.ranks if ranks is None else _ranks(ranks), begin_s=begin, end_s=end)
+
+
+def profile_again(kept: Mapping[str, Json] | None) -> Profile | None:
+    """What an earlier launch asked for, from the words that it kept; what a stranger wrote there is checked as typed.
+
+    Raises:
+        UserError: a word is wrong.
+    """
+    if kept is None:
+        return None
+    return parse_profile("nsys", ",".join(map(str, kept["ranks"])), f"{kept['begin_s']}-{kept['end_s']}")
 
 
 def _ranks(text: str) -> tuple[int, ...]:

@@ -41,13 +41,13 @@ def _folder(text: str) -> str:
     return folder_word(text)
 
 
-#: The default network between GPUs: conf/network/NAME.
-NETWORK = "dgx_h100"
+#: The default GPU, and the default network between them: conf/network/NAME.
+GPU, NETWORK = "h100", "dgx_h100"
 
 
 def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
     """--gpu, --latents and --tokens, for verbs that say how much memory a training needs."""
-    parser.add_argument("--gpu", metavar="NAME", default="h100",
+    parser.add_argument("--gpu", metavar="NAME", default=GPU,
                         help="GPU model, such as h100, h200, a100 or rtx_4090 (default h100)")  # fmt: skip
     parser.add_argument(
         "--latents",

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.progress_line import ProgressLines, every_s, ticking, to
 
@@ -36,6 +37,9 @@ def speak() -> None:
     console().quiet = False
 
 
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
 @cache
 def logger() -> logging.Logger:
     """The package's logger, writing through the console so that bars and lines do not collide."""
@@ -43,6 +47,7 @@ def logger() -> logging.Logger:
 
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
+        log.setLevel(_level(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO")))
         handler = (
             RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
             if console().is_terminal
@@ -50,9 +55,19 @@ def logger() -> logging.Logger:
         )
         handler.addFilter(_clean)  # before the terminal's width cuts a secret in two
         log.addHandler(handler)
-        log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
         log.propagate = False
     return log
+
+
+def _level(text: str) -> str:
+    """What NEMO_VFM_LOG_LEVEL says.
+
+    Raises:
+        UserError: it is no level.
+    """
+    if text.upper() not in _LEVELS:
+        raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
+    return text.upper()
 
 
 class _WholeLines(logging.Handler):

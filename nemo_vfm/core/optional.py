@@ -16,8 +16,9 @@ from nemo_vfm.core.errors import MissingPackage
 
 #: Module -> the extra of ours that brings it. Any other is installed by its own name.
 EXTRAS = {
-    "alembic": "mlflow", "diffusers": "diffusers", "imagecodecs": "microscopy", "jsonschema": "functions",
-    "megatron": "megatron", "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys", "ray": "ray",
+    "alembic": "mlflow", "decord": "decord", "diffusers": "diffusers", "imagecodecs": "microscopy",
+    "jsonschema": "functions", "megatron": "megatron", "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys",
+    "ray": "ray",
     "sentencepiece": "text", "sqlalchemy": "mlflow", "starlette": "serve", "tifffile": "microscopy",
     "tokenizers": "text", "torchcodec": "torchcodec", "transformer_engine": "te", "transformers": "transformers",
     "uvicorn": "serve", "wandb": "wandb",

@@ -43,6 +43,18 @@ def test_of_several_ranks_the_first_alone_speaks_until_another_is_let(rank, hear
     assert [text.count(word) for word in ("hello", "b: 2/2", "again")] == [heard, heard, 1], text
 
 
+@pytest.mark.parametrize(("level", "status"), [("warning", 0), ("DEBUG", 0), ("loud", 2), ("", 2), ("15", 2)])
+def test_the_levels_name_is_one_of_logging_or_the_user_is_told(level, status):
+    code = (
+        "import sys\nfrom nemo_vfm.core import log\nfrom nemo_vfm.core.errors import UserError\n"
+        "try: log.info('quiet'); log.warn('heard')\nexcept UserError as error: sys.exit(f'{error}')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "NEMO_VFM_LOG_LEVEL": level})  # fmt: skip
+    assert (done.returncode != 0) == (status != 0) and ("quiet" in done.stderr) == (level == "DEBUG")
+    assert ("heard" in done.stderr) == (status == 0) and ("expected one of DEBUG, INFO" in done.stderr) == (status != 0)
+
+
 def test_lines_of_a_message_stay():
     assert [line.split()[-1] for line in said("log.info('one\\ntwo')").splitlines()] == ["one", "two"]
 

@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.score.brightness import Brightness
@@ -256,6 +257,18 @@ def test_a_rule_on_a_column_that_neither_stage_nor_table_has_is_refused_before_a
     with pytest.raises(UserError, match="the score 'motion' is given by the source and by the stage 'motion'"):
         curated(films, table, stages={"motion": Motion()}).run(Run(tmp_path))
     assert not (tmp_path / "work").exists()
+
+
+def test_a_column_of_words_balances_clips_and_one_of_numbers_or_none_is_refused_before_any_work(films, tmp_path):
+    listed = [{"video": f"{n}.mp4", "kind": kind, "size": 1.0} for n, kind in enumerate(("news", "news", "sport"))]
+    table = write_table(films / "kinds.jsonl", listed)
+    curated(films, table, balance=Balance(by="kind", caps={"news": 1})).run(Run(tmp_path / "a"))
+    found = json.loads((tmp_path / "a/balance.json").read_text())["groups"]
+    assert {name: (group["clips"], group["kept"]) for name, group in found.items()} == {"news": (2, 1), "sport": (1, 1)}
+    for by, words in (("knd", "did you mean 'kind'"), ("size", "holds numbers"), ("width", "holds numbers")):
+        with pytest.raises((UserError, ValueError), match=words):
+            curated(films, table, balance=Balance(by=by, caps={"*": 1})).run(Run(tmp_path / "b"))
+    assert not (tmp_path / "b/work").exists()
 
 
 def test_a_larger_share_contains_a_smaller_one_and_first_counts_what_it_leaves(films, tmp_path):

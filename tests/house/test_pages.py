@@ -10,11 +10,12 @@ from contextlib import suppress
 
 import pytest
 
+from nemo_vfm.cli.main import PROGRAM
 from nemo_vfm.cli.parser import VerbParser
 from nemo_vfm.config import Roots, check, trust_list
 from nemo_vfm.core.network.permission import NOTHING
 from nemo_vfm.runtime.command import composed_recipe
-from tests.support.repository import ROOT, where, yaml_files
+from tests.support.repository import ROOT, python_files, where, yaml_files
 
 #: Pages that show mistakes, old commands, or what was typed on a day.
 OTHERS = ("docs/reference/mistakes.md", "docs/reference/messages.md", "docs/log.md", "docs/measurements/")
@@ -97,3 +98,11 @@ NAMED = {
 def test_a_class_that_a_page_names_stands_where_it_says(name):
     module, _, attribute = name.rpartition(".")
     assert hasattr(importlib.import_module(module), attribute), NAMED[name]
+
+
+def test_the_page_of_commands_says_what_each_environment_variable_of_ours_does():
+    read = {name for path in python_files("nemo_vfm", "launcher")
+            for name in re.findall(r"\"(NEMO_VFM_[A-Z0-9_]+)\"", path.read_text())} - {"NEMO_VFM_LAUNCHER"}  # fmt: skip
+    assert len(read) > 4 and "NEMO_VFM_LOG_LEVEL" in PROGRAM.exits
+    page = (ROOT / "docs/reference/commands.md").read_text()
+    assert read == set(re.findall(r"^\| `(NEMO_VFM_[A-Z0-9_]+)` \|", page, re.MULTILINE))

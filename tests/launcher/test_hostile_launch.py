@@ -12,6 +12,7 @@ import pytest
 from launcher.cli import main
 from tests.support.fake_queue import FakeQueue
 
+WORDS = {"cluster": "cpu_slurm", "nodes": 1, "trust": [], "allow": [], "code": False, "parts": 0}
 VERBS = (["status", "runs/a"], ["status", "runs/a", "--json"], ["logs", "runs/a"], ["diff", "runs/a", "runs/a"],
          ["cancel", "runs/a"], ["retry", "runs/a"], ["rerun", "runs/a", "run_dir=runs/b"])  # fmt: skip
 JOB: dict[str, Any] = {
@@ -35,7 +36,7 @@ def hostile(job: dict[str, Any] | None = None, **values: Any) -> None:
     whole = {
         "schema": "nemo_vfm.launch/1", "id": "abc", "created": "2026-01-01T00:00:00+00:00", "name": "a", "title": "t",
         "recipe": "shapes", "run_dir": "x", "workdir": str(Path.cwd()), "runs": [], "jobs": [{**JOB, **(job or {})}],
-        "words": {"cluster": "cpu_slurm", "nodes": 1, "trust": [], "allow": [], "code": False, "parts": 0},
+        "words": WORDS,
         "cluster": {"_target_": "launcher.request.cluster.Slurm", "gpus_per_node": 0, "cpus_per_node": 4},
         "code": {"sha256": "", "commit": None, "files": 0}, **values,
     }  # fmt: skip
@@ -62,6 +63,8 @@ def test_a_job_that_no_launcher_writes_is_refused_by_every_verb_and_slurm_is_ask
     {"jobs": []}, {"jobs": None}, {"jobs": "x"}, {"words": None}, {"cluster": {}}, {"recipe": "../../etc/passwd"},
     {"runs": ["../x"]}, {"id": "\x1b[31m"}, {"created": 5}, {"code": None}, {"workdir": 3},
     {"cluster": {"_target_": "launcher.request.cluster.Slurm", "most_at_once": "4 --wrap=id"}},
+    {"words": {**WORDS, "profile": "x"}},
+    {"words": {**WORDS, "profile": {"ranks": ["0 --x"], "begin_s": 1, "end_s": 2}}},
 ])  # fmt: skip
 def test_a_launch_that_no_launcher_writes_is_refused_by_every_verb_and_the_others_are_listed(queue, capsys, values):
     hostile(**values)

@@ -293,6 +293,16 @@ def test_rerun_takes_recipe_cluster_and_code_as_they_were_into_another_folder(qu
     assert capsys.readouterr().out == "recipe, cluster, size, code and packages are the same\n"
 
 
+def test_rerun_keeps_every_word_of_a_launch_but_those_of_its_folder_and_recipe(queue):
+    options = ["--profile=nsys", "--profile-ranks=0", "--profile-seconds=5-9", "--rank-timeout=77", "--allow=seed"]
+    assert main([*SHAPES, "seed=5", *options, "--no-code", "--no-paths"]) == 0
+    assert main(["rerun", "runs/a", "run_dir=runs/b"]) == 0
+    words = [json.loads(Path(f"runs/{name}/launch/launch.json").read_text())["words"] for name in "ab"]
+    own = ("recipe", "changes", "overlays", "conf", "cluster_changes")  # the composed recipe and cluster hold them
+    assert words[0] | dict.fromkeys(own) == words[1] | dict.fromkeys(own)
+    assert words[1]["profile"]["end_s"] == 9 and "nsys" in Path("runs/b/launch/job.sh").read_text()
+
+
 def test_relative_paths_begin_where_it_was_submitted_whoever_goes_on_from_elsewhere(queue, tmp_path, monkeypatch):
     submit, folders = slurm.submit, []
     monkeypatch.setattr(slurm, "submit", lambda script, workdir, **more: folders.append(workdir) or submit(

@@ -144,6 +144,7 @@ RARE = {
         "a value that cannot be written": Wrong("_target_: '@.Unwritable'\ncode: x"),
         "a seed below zero": Wrong(W + "seed: -1"),
         "a seed that is not a number": Wrong(W + "seed: one"),
+        "a folder for you to give": Wrong(W + "run_dir: ???"),
         "a folder in nobody's home": Wrong(W + "run_dir: ~nobody-of-that-name/out"),
         "a folder that is a secret": Wrong(W + "run_dir: runs/${env:PARTS_KEY}",
                                            variables={"PARTS_KEY": "hunter22-abcdef"}),
@@ -192,6 +193,8 @@ RARE = {
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
         "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
             "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),
+        "an overlay for a node that is no mapping": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nwhere: c\nset: {a: 1}\n"}),
         "an overlay for nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "set: {a: 1}\n"}),
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={

@@ -20,12 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the machine, and what the recipe does not say of its samples."""
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--gpus", metavar="N", type=int, required=True, help="number of GPUs to plan for; none is needed here"
-    )
+        "--gpus", metavar="N", type=int,
+        help="number of GPUs to plan for; none is needed here. Or CHANGEs as `vfm-launch submit` takes them: "
+             "cluster=NAME and nodes=N, which say the GPU and the network, too",
+    )  # fmt: skip
     add_sample_arguments(parser)
-    parser.add_argument("--network", metavar="NAME", default=NETWORK,
-                        help="network between GPUs: conf/network/NAME, such as dgx_h100, gb200_nvl72 or "
-                             "pcie_box")  # fmt: skip
+    parser.add_argument("--network", metavar="NAME",
+                        help="network between GPUs: conf/network/NAME, such as gb200_nvl72 or pcie_box (default "
+                             f"{NETWORK})")  # fmt: skip
     parser.add_argument("--phase", metavar="NAME", help="phase to plan; default: the one written for N GPUs")
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
@@ -34,14 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", metavar="N", type=int, default=1,
                         help="with --serve: sequences of --tokens at once (default: 1)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(gpu=None)  # so that a cluster can say it
 
 
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where some layout, or with --serve some precision, fits; 2 where none does, or the question is wrong."""
+    from nemo_vfm.cli.planning.cluster_size import with_cluster
     from nemo_vfm.cli.planning.plan_request import parse_request
     from nemo_vfm.perf.planner import Planner
 
+    arguments = with_cluster(arguments)
     request = parse_request(arguments)
     if arguments.serve:
         return _serve(arguments, request)

@@ -80,7 +80,7 @@ def decide_again(
         UserError: a rule reads what was not measured, or a comparison of which nothing is remembered.
     """
     compared = {stage.columns()[0]: stage for stage in stages.values()}
-    _check(curated, rules, compared)
+    _check(curated, rules, compared, balance)
     late = {name: rule for name, rule in rules.items() if reads_captions(rule)}
     first = {name: rule for name, rule in rules.items() if name not in late}
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
@@ -113,12 +113,16 @@ def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
     return [names[place] for place in first_broken(table, rules).tolist()]
 
 
-def _check(curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:
+def _check(
+    curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares], balance: Balance | None
+) -> None:
     known: dict[str, Sequence[str] | None] = {
         name: () if isinstance(column, Labels) else None for name, column in curated.table.columns.items()
     }
     try:
         check_columns(known, rules)
+        if balance is not None:
+            balance.check(known)
     except ValueError as error:
         raise UserError(f"{error}\nThese rules decide on what an earlier curation measured") from error
     for name, rule in rules.items():

@@ -36,6 +36,7 @@ from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
 from nemo_vfm.data.video.decode import Decoder
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class StreamedTars:
     """Batches of one shape from tars that are streamed: the way for tars of others in an object store.

@@ -19,6 +19,7 @@ from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoTable(Feed):
     """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
