@@ -347,5 +347,5 @@ def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
     figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
     last = list(outcomes.values())[-1]
     skipped_note = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
+    summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
     return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

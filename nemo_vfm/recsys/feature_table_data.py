@@ -25,6 +25,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.faults import Fault, Faults
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
@@ -287,7 +288,7 @@ class FeatureTableData(TrainingData):
         if not sum(sizes):
             raise UserError(f"all samples of {self.folder} are held out; hold out fewer, by val_fraction or held_out")
         if rows.held_out is not None and sum(sizes) == reader.table.num_rows:
-            warn(f"no sample of {self.folder} is held out; hold out more, by val_fraction or held_out")
+            warn_that_none_is_held_out()
         if self.order == "time":
             return TimeOrder(reader, rows, window_groups=self.window_groups, time_window=self.time_window)
         return RowOrder(

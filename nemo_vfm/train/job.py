@@ -282,7 +282,7 @@ class Train:
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
         fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""
-        log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, on {describe()}")
+        log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, {describe()}")
         return fit
 
     def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:

@@ -12,6 +12,7 @@ from typing import get_origin
 
 import pytest
 
+from nemo_vfm.cli.catalogue import components
 from nemo_vfm.cli.catalogue.class_names import _own_modules, full_names, named_in, own_classes
 from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
 from nemo_vfm.cli.catalogue.constructor_arguments import node_of
@@ -22,6 +23,7 @@ from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.hints import is_protocol
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
+from nemo_vfm.config.slot_fit import member_names, required_methods
 from nemo_vfm.config.tree import plain
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
@@ -58,6 +60,18 @@ def test_there_are_components_for_every_kind_of_job():
     assert len(reached) > 40 and not found().left_out
     ours = {name for name in named_in(OURS) if not name.startswith("lightning.")}  # which nobody imports for this
     assert ours <= set(reached), "what a recipe names fills a slot"
+
+
+def test_classes_are_compared_with_a_slot_once_and_method_by_method_only_if_they_have_its_names(monkeypatch):
+    asked: list[tuple[object, object]] = []
+    compared = components.fits
+    found()
+    components._makes.cache_clear()
+    monkeypatch.setattr(components, "fits", lambda made, kind: bool(asked.append((made, kind))) or compared(made, kind))
+    catalogue(OURS, DEFAULT_TRUST)
+    assert asked and all(required_methods(kind) <= member_names(made) for made, kind in asked)
+    compared_pairs = components._makes.cache_info()
+    assert compared_pairs.hits < compared_pairs.misses, "a slot asked for by many was compared again and again"
 
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():

@@ -17,11 +17,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
@@ -105,6 +107,7 @@ def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path)
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
@@ -130,6 +133,7 @@ def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from tests.train.test_job import train
 train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3, resume=True))
 """
@@ -213,11 +217,13 @@ class WithoutHeldOut(ToyData):
         return []
 
 
-def test_a_validation_of_nothing_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("nemo_vfm.train.callbacks.validation.log.warn_once", said.append)
+def test_that_nothing_is_held_out_is_said_once_by_data_and_validation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log.warn_once.cache_clear()
+    warn_that_none_is_held_out()  # as data do that were asked to hold some out
     train("2 steps", data=WithoutHeldOut(), validation=Validate(every_steps=1)).run(Run(tmp_path))
-    assert said and all(text.startswith("no sample is held out, so validation measures nothing") for text in said)
+    assert capfd.readouterr().err.count("held out") == 1
 
 
 def test_the_loss_beside_the_progress_is_called_what_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

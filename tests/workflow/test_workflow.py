@@ -56,13 +56,16 @@ def test_it_says_what_it_does(kitchen, capfd):
     said = capfd.readouterr()
     for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
         assert text in said.err
-    assert "3 steps done; counted to 1 steps" in said.out and "counted to 1 steps" not in said.err, "said once"
+    assert "3 workflow steps done; counted to 1 steps" in said.out and "counted to 1 steps" not in said.err, "said once"
     assert "[3/3] third: done (0 s)" in said.err and said.out.splitlines()[-1] == "out/report.html"
 
 
 def test_a_second_run_does_nothing(cooked, capsys):
     assert cooked.main("run", "r.yaml") == 0
-    assert "Nothing to do; this run is already finished: 3 steps done, 3 of them before" in capsys.readouterr().out
+    assert (
+        "Nothing to do; this run is already finished: 3 workflow steps done, 3 of them before"
+        in capsys.readouterr().out
+    )
     assert ran() == {"first": 1, "second": 1, "third": 1}
 
 
@@ -260,7 +263,7 @@ def test_steps_can_be_run_one_by_one(kitchen, capsys):
         assert kitchen.main("run", "r.yaml", "--only", step) == 0
         assert list(ran().values()) == [1] * number + [0] * (3 - number)
     assert kitchen.main("run", "r.yaml") == 0
-    assert "3 steps done, 3 of them before" in capsys.readouterr().out
+    assert "3 workflow steps done, 3 of them before" in capsys.readouterr().out
     assert (Path("out/third/steps/000")).read_text() == "7"
 
 

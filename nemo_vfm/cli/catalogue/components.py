@@ -126,18 +126,19 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
-    followed: set[Any] = set()
+    least_given: dict[Any, int] = {}  # by kind: each is compared with a component once, however many slots ask for it
     wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.filling(kind)]
     while wanted:
         name = wanted.pop(0)
         if name in seen:
             continue
         seen.add(name)
-        fits = [slot for slot in slots if _makes(found.known[name], slot.kind)]
-        for slot in _slots_of(name, found, min((slot.num_given or 0 for slot in fits), default=0)):
+        num_given = min((n for kind, n in least_given.items() if _makes(found.known[name], kind)), default=0)
+        for slot in _slots_of(name, found, num_given):
             slots.append(slot)
-            if slot.kind not in followed:
-                followed.add(slot.kind)
+            is_new, n = slot.kind not in least_given, slot.num_given or 0
+            least_given[slot.kind] = min(n, least_given.get(slot.kind, n))
+            if is_new:
                 _add_kind(found, slot.kind, trust)
                 wanted += found.filling(slot.kind)
     return slots
@@ -176,7 +177,8 @@ def _makes(target: Target, kind: Any) -> bool:
         made = _made(target)
         if _is_plain_class(kind) and inspect.isclass(made):
             return issubclass(made, kind)
-        return made is not None and not hints.is_open(kind) and fits(made, kind)
+        has_names = required_methods(kind) <= _member_names(target)  # a set, before methods are looked at one by one
+        return made is not None and not hints.is_open(kind) and has_names and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
 

@@ -22,7 +22,7 @@ from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicate
 from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector_text import as_text
 from nemo_vfm.models.hashes import files_sha256
-from nemo_vfm.models.vision import quiet, read_config
+from nemo_vfm.models.vision import read_config
 
 #: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
 _LOADED: dict[str, tuple[Any, Any]] = {}
@@ -126,9 +126,8 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     _require_own_code(folder)
     ours = {"trust_remote_code": True, "local_files_only": True}
     try:
-        with quiet(transformers):
-            processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
-            model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
+        processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
+        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
         model = model.eval().to(device())
         assert callable(model.get_video_embeddings)
     except Exception as error:  # it is anybody's code

@@ -22,6 +22,7 @@ from nemo_vfm.core.types.task import (
     Task,
 )
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.metrics.grouped_ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.consensus import everyone_says, everyone_sends
 from nemo_vfm.train.train_state import TrainState
@@ -81,9 +82,7 @@ class Validate:
         measured = _of_all(found)
         if not measured:
             if self.window is None:
-                log.warn_once(
-                    "no sample is held out, so validation measures nothing; hold some out, as by data.val_fraction"
-                )
+                warn_that_none_is_held_out()
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)
