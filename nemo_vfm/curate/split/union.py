@@ -38,7 +38,7 @@ class UnionSplit:
             which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
     """
 
-    results_revision = 2
+    results_revision = 3
 
     def __init__(
         self,
