@@ -88,20 +88,26 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         more: further names.
         all_classes: also import our classes that no ingredient and no recipe names.
     """
-    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]
-    named = [*(name for name in named_in(roots) if _costs_little(name)), *more, *trusted]
-    found = Catalogue(named=set(named))
-    for name in dict.fromkeys([*named, *(own_classes() if all_classes else ())]):
+    named = [*(name for name in named_in(roots) if _costs_little(name)), *more]
+    found = Catalogue()
+    _look_up(found, [*named, *(own_classes() if all_classes else ())], trust)
+    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]  # ours have brought torch
+    _look_up(found, trusted, trust)
+    found.named = {*named, *trusted}
+    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
+    prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
+    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
+    return found
+
+
+def _look_up(found: Catalogue, names: Iterable[str], trust: Sequence[str]) -> None:
+    for name in dict.fromkeys(names):
         try:
             found.known.setdefault(name, locate(name, trust))
         except NotLocated as error:
             found.left_out[name] = str(error)
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
-    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
-    prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
-    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
-    return found
 
 
 def slots_in(hint: Any) -> Iterator[Slot]:

@@ -1,6 +1,23 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step.
+
+For a clip: every score, what each rule says, and why it was kept or dropped. For a step: its samples, noise and losses.
+Nothing in shards is unpacked or run (docs/how-to/explain.md).
+
+Examples:
+  nemo-vfm explain DiT                      # a class by its short name, or in full: torch.optim.AdamW
+  nemo-vfm explain model=dit_s              # an ingredient: its class, with the file's values instead of the defaults
+  nemo-vfm explain model                    # a slot: what fits it
+  nemo-vfm explain                          # every component, by slot
+  nemo-vfm explain runs/quickstart/curate/shards             # a folder of shards; also s3://bucket/films, or one .tar
+  nemo-vfm explain FOLDER KEY --out sheet.png                # a sample, by its key or how that begins, and its frames
+  nemo-vfm explain RUN 803c16e4                              # a clip, by its id
+  nemo-vfm explain RUN film-02.mp4:80                        # the clip with frame 80 of that file, counted from 0
+  nemo-vfm explain RUN film-02.mp4@6.5                       # the clip with the frame at 6.5 s
+  nemo-vfm explain RUN film-02.mp4                           # a file: what became of it, and its clips
+  nemo-vfm explain RUN@120                                   # step 120, counted from 1 as in metrics.jsonl
+"""
 
 import argparse
 import json
@@ -16,7 +33,7 @@ from nemo_vfm.runtime.terminal import Terminal
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
-    from nemo_vfm.cli.catalogue.explain_component import Explanation
+    from nemo_vfm.cli.catalogue.explain_component import Explanation, Places
     from nemo_vfm.core.types.json_value import Json
 
 
@@ -116,16 +133,20 @@ def _list(paper: Terminal, groups: "list[Json]") -> None:
 def _write(paper: Terminal, found: "Explanation") -> None:
     paper.line(found.name, "bold")
     paper.prose(found.summary, 2)
-    if found.fills:
+    if found.fills and not found.places:
         paper.line()
         paper.prose(f"Slot: {'; '.join(dict.fromkeys(map(_slot, found.fills)))}", 2)
+    told = {choice for place in found.places for choice in place.ingredients}
     for slot, choices in found.ingredients.items():
-        paper.prose(f"conf/{slot}: {', '.join(choices)}", 2)
+        if rest := [choice for choice in choices if choice not in told]:
+            paper.prose(f"conf/{slot}: {', '.join(rest)}", 2)
     for package in found.packages:
         paper.prose(f"Needs: {package}", 2)
     if found.install:
         paper.prose(f"Install: {found.install}", 2)
-    if found.filled_by:
+    for place in found.places:
+        _place(paper, place, found.name)
+    if found.filled_by and not found.places:
         paper.line()
         for name in dict.fromkeys(found.filled_by):
             paper.line(f"  {name}")
@@ -136,6 +157,16 @@ def _write(paper: Terminal, found: "Explanation") -> None:
     if found.yaml:
         paper.line("\nReady to paste", "bold")
         sys.stdout.write(found.yaml)
+
+
+def _place(paper: Terminal, place: "Places", slot: str) -> None:
+    """What fits one kind of a slot's places, below whose they are: `source` is one of Curate or of a click log."""
+    paper.line()
+    paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
+    if place.ingredients:
+        paper.prose(f"conf/{slot}: {', '.join(place.ingredients)}", 2)
+    for name in place.filled_by:
+        paper.line(f"    {name}")
 
 
 def _slot(slot: "Slot") -> str:
