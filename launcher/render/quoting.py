@@ -78,8 +78,11 @@ def in_bind(path: str) -> str:
     Raises:
         ValueError: it is relative, or holds one of the characters that part such a list.
     """
-    if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"'):
-        raise ValueError(f"{path!r} cannot be mounted: a whole path is needed, without colons, commas and quotes")
+    # enroot reads mounts from a shell script that pyxis writes, in double quotes: `$` and backticks would be run.
+    if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"$`\\'):
+        raise ValueError(
+            f'{path!r} cannot be mounted: a whole path is needed, without any of the characters : , " $ ` \\'
+        )
     return path
 
 

@@ -20,6 +20,11 @@ _NOT_FOR_JOBS = re.compile(
 )
 _PLAIN_WORD = re.compile(r"[\^=]?[\w:,.-]{1,200}", re.ASCII)
 _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
+#: `[docker://][USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]`, as enroot reads it; since 4.0 also `REGISTRY/IMAGE`.
+_ENROOT_ADDRESS = re.compile(
+    r"(dockerd?://)?([^\s@/#]+@)?([^\s@/#]+[#/])?[a-z0-9][a-z0-9/._-]*(:[\w.:-]+)?(@sha256:[0-9a-f]+)?", re.ASCII
+)
+_IMAGE_FILE = re.compile(r".*\.(sqsh|squashfs|sqfs|sif|img)", re.IGNORECASE)
 
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
 OURS = frozenset((
@@ -35,7 +40,7 @@ class Pyxis:
     """A container that srun itself starts, by NVIDIA's pyxis and enroot.
 
     Args:
-        image: a squashfs file, or an image that enroot can name, such as `registry#team/image:tag`.
+        image: a squashfs file, by its whole path, or an image that enroot can name, such as `registry#team/image:tag`.
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         writable: whether the root of the container may be written, for the time of the job.
@@ -50,6 +55,17 @@ class Pyxis:
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
+        if self.image.startswith(("/", "./", "../")):
+            return
+        if _IMAGE_FILE.fullmatch(self.image):  # pyxis tells files from addresses by the first character alone
+            raise ValueError(
+                f"image is {self.image!r}, which pyxis would ask of a registry; give the file's whole path"
+            )
+        if not _ENROOT_ADDRESS.fullmatch(self.image):
+            raise ValueError(
+                f"image is {self.image!r}, which enroot cannot read; write the whole path of a squashfs file, or an "
+                "address such as registry.example.com#team/image:tag"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class Apptainer:
     """A container that Apptainer (or Singularity) starts in each task, where a cluster has no pyxis.
 
     Args:
-        image: a .sif file, or an address that Apptainer knows.
+        image: a .sif file, or an address that Apptainer knows, such as `docker://registry/team/image:tag`.
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         program: the program, by name or path.
@@ -72,6 +88,10 @@ class Apptainer:
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
+        if "#" in self.image and not self.image.startswith(("/", "./", "../")):
+            raise ValueError(
+                f"image is {self.image!r}, as enroot writes it; Apptainer takes docker://{self.image.replace('#', '/')}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,9 +96,9 @@ def test_a_file_in_the_place_of_ours_is_said_and_with_trust_so_is_what_runs_of_i
         assert line in said.out
 
 
-def test_ours_is_called_ours(desk, capsys):
+def test_a_cluster_file_of_ours_is_called_built_in_by_its_name_in_the_documentation(desk, capsys):
     assert dry("dgx_h100") == 0
-    assert "conf/cluster/dgx_h100.yaml, ours" in capsys.readouterr().err
+    assert " conf/cluster/dgx_h100.yaml, built in\n" in capsys.readouterr().err
 
 
 def test_an_ingredient_or_a_recipe_in_the_place_of_ours_is_said_by_check_and_show_and_submit(desk, capfd):

@@ -72,10 +72,27 @@ def test_what_cannot_be_is_said_in_a_sentence(wrong, sentence):
 
 
 @pytest.mark.parametrize("kind", [Pyxis, Apptainer])
-@pytest.mark.parametrize("wrong", [{"image": "--help"}, {"image": ""}, {"image": "x", "mounts": {"/a": "/b:/etc"}}])
+@pytest.mark.parametrize("wrong", [
+    {"image": "--help"}, {"image": ""}, {"image": "/x", "mounts": {"/a": "/b:/etc"}},
+    *({"image": "/x", "mounts": {f"/a{odd}b": "/b"}} for odd in ("$HOME", "`id`", "\\", '"', "\n")),
+])  # fmt: skip
 def test_a_container_that_would_be_read_as_something_else_is_refused(kind, wrong):
     with pytest.raises(ValueError, match=r"image is|cannot be mounted"):
         kind(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("kind", "image", "sentence"),
+    [
+        (Pyxis, "images/nemo_vfm.sqsh", "whole path"), (Pyxis, "~/x.SQSH", "whole path"), (Pyxis, "x.sif", "whole"),
+        (Pyxis, "oras://registry.example.com/team/image:1", "enroot cannot read"),
+        (Apptainer, "registry.example.com#team/image:1", "docker://registry.example.com/team/image:1"),
+    ],
+)  # fmt: skip
+def test_an_image_that_would_be_looked_for_elsewhere_is_refused_with_what_to_write(kind, image, sentence):
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        kind(image=image)
+    assert kind(image="./x.sqsh").image == "./x.sqsh"
 
 
 def test_what_a_cluster_has_arguments_for_is_no_free_option():

@@ -139,7 +139,16 @@ def _hostile(folder: Path, text: str) -> SlurmJob:
 def test_nothing_hostile_is_run_wherever_it_stands_and_srun_gets_it_as_it_is(tmp_path: Path, text):
     job = replace(_hostile(tmp_path, text), cluster=replace(_hostile(tmp_path, text).cluster, secrets={}))
     done = run(job, tmp_path / "fakes", SLURM_ARRAY_TASK_ID="0", SLURM_ARRAY_JOB_ID="7")
-    inside = ["apptainer", "exec", "--bind", f"{tmp_path}:{tmp_path}", "--pwd", str(tmp_path), f"/images/{text}"]
+    inside = [
+        "apptainer",
+        "exec",
+        "--no-eval",
+        "--bind",
+        f"{tmp_path}:{tmp_path}",
+        "--pwd",
+        str(tmp_path),
+        f"/images/{text}",
+    ]
     command = ["nemo-vfm", text, "run", str(job.recipe), f"run_dir={job.run_dir}", text, f"a={text}", text]
     assert done.steps == [
         ["--export=ALL", "--cpus-per-task=4", f"--mpi={text}", f"--network={text}", *inside, *command]
@@ -229,6 +238,20 @@ def test_pyxis_gets_the_folders_once_and_keeps_our_variables_before_those_of_the
     (names,) = [word for word in step if word.startswith("--container-env=")]
     assert {"A", "PYTHONUNBUFFERED", "HOME"} <= set(names.partition("=")[2].split(","))
     assert step.index(f"--container-workdir={tmp_path}") < step.index("nemo-vfm")
+
+
+@pytest.mark.parametrize(
+    ("program", "prefix"), [("apptainer", "APPTAINERENV_"), ("/opt/singularity", "SINGULARITYENV_")]
+)
+def test_apptainer_lets_our_variables_replace_those_of_the_image(tmp_path: Path, program: str, prefix: str):
+    key = tmp_path / "key"
+    key.write_text("$ecret `x`\n")
+    cluster = Slurm(container=Apptainer(image="i.sif", program=program), environment={"A": "a b", "E": ""},
+                    secrets={"KEY": key})  # fmt: skip
+    (variables,) = run(small_job(tmp_path, cluster, needed=("GIVEN",)), tmp_path / "fakes", GIVEN="1").variables
+    wanted = {"A": "a b", "E": "", "KEY": "$ecret `x`", "GIVEN": "1", "PYTHONNOUSERSITE": "1"}
+    assert wanted.items() <= {name.removeprefix(prefix): text for name, text in variables.items() if
+                              name.startswith(prefix)}.items()  # fmt: skip
 
 
 def test_folders_that_are_not_inside_one_another_are_all_mounted(tmp_path: Path):

@@ -41,6 +41,8 @@ export NCCL_DEBUG=WARN                                # NCCL says what it object
 export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
 export CUDA_DEVICE_MAX_CONNECTIONS=8                  # weights are gathered while a block computes: 1 queue would end that
 export NCCL_P2P_NET_CHUNKSIZE=2097152                 # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONNOUSERSITE=1                             # packages in your home were not installed for the image's Python
+export TRITON_CACHE_DIR=/tmp/triton-0123456789ab      # a home that is not mounted is read-only
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
 
 # -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
@@ -178,7 +180,8 @@ if ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
     --container-mounts=/lustre/video:/lustre/video \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+    --no-container-entrypoint \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
     python3 -s -P -c "$setup" \
     /lustre/video/runs/dit/launch/environment-e08197e2f205 \
     /lustre/video/runs/dit/launch/packages.txt \
@@ -219,7 +222,8 @@ else
         --container-mounts=/lustre/video:/lustre/video \
         --container-workdir=/lustre/video \
         --no-container-mount-home \
-        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+        --no-container-entrypoint \
+        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
         /lustre/video/runs/dit/launch/environment-e08197e2f205/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
     status=$?
   fi
