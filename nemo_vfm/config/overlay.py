@@ -73,16 +73,21 @@ def apply_overlays(root: Map, names: Sequence[str], roots: Roots) -> tuple[Map, 
 
 
 def makers(root: Map, rules: Sequence[Rule]) -> dict[str, str]:
-    """What helps with a value that a recipe leaves to the user, by the value's address: of several rules, the first."""
+    """What helps with a value that a recipe leaves to the user, by the value's address.
+
+    Of several rules the first counts, and one for the value itself before those for what refers to it.
+    """
     found: dict[str, str] = {}
+    referred: dict[str, str] = {}
     for rule, (path, node) in product(rules, list(walk(root))):
         for argument, (command, value) in rule.made.items() if isinstance(node, Map) and rule.fits(node) else ():
-            address = _referred(root, join(path, argument))
+            own = join(path, argument)
+            address = _referred(root, own)
             left = find(root, address)
             if isinstance(left, Scalar) and left.value == MISSING:
                 how = f"`{command}` makes some, then" if command else "to try it without your own,"
-                found.setdefault(address, f"; {how} add {address}={value}")
-    return found
+                (found if address == own else referred).setdefault(address, f"; {how} add {address}={value}")
+    return referred | found
 
 
 def _referred(root: Map, address: str) -> str:

@@ -130,7 +130,7 @@ def test_a_folder_that_the_environment_names_is_written_down_by_its_name_alone(k
 class _InThisProcess:
     """Runs the command of a sweep's run here: what a sweep makes of its runs needs no process of theirs."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], *, process_group: int) -> None:
         self._status = main(command[command.index("nemo_vfm") + 1 :])
 
     def wait(self) -> int:

@@ -134,6 +134,9 @@ def test_a_reference_to_what_is_missing_leads_to_the_command_that_makes_some(kit
     assert compose(recipe, overlays=["odd", "odd2"]).makers == {
         "input": "; `make it` makes some, then add input=runs/it", "name": "; to try it without your own, add name=x",
     }  # fmt: skip
+    kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ${name}\nname: ???\n")
+    own = {"name": "; to try it without your own, add name=x"}
+    assert compose(recipe, overlays=["odd", "odd2"]).makers == own, "what is for the value itself goes first"
     kitchen.write("recipe.yaml", "_target_: @.Wide\nout: ${name}\nname: ${out}\n")
     assert not compose(recipe, overlays=["odd"]).makers, "a loop is said by the check, and ends here"
 

@@ -181,6 +181,19 @@ def test_spans_of_a_copy_are_spans_of_the_file_that_stays(tmp_path):
     curated(tmp_path, table).run(Run(tmp_path / "run"))
     found = {(row["source"], row["first_frame"], row["caption"]) for row in rows(tmp_path / "run")}
     assert found == {("a.mp4", 0, "a"), ("a.mp4", 24, "b")}
+    seconds = json.loads((tmp_path / "run/ledger.json").read_text())["seconds"]
+    assert (seconds["in"], seconds["kept"], seconds["dropped"]) == (3, 2, {"exact_duplicate": 1}), "0 to 1 came twice"
+
+
+@pytest.mark.parametrize("names", [("a.mp4", "a copy.mp4"), ("a copy.mp4", "a.mp4")])
+def test_spans_of_a_copy_are_part_of_the_film_that_stays_whole(names, tmp_path):
+    whole, other = names
+    (tmp_path / whole).write_bytes(write_barcoded(tmp_path / other, 0, 60, 24).read_bytes())
+    (tmp_path / "t.csv").write_text(f"video,start_s,end_s\n{whole},,\n{other},0.5,1\n{other},2,\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    assert {row["source"] for row in rows(tmp_path / "run") if row["decision"] == "kept"} == {whole}
+    seconds = json.loads((tmp_path / "run/ledger.json").read_text())["seconds"]
+    assert (seconds["in"], seconds["kept"], seconds["dropped"]) == (3.5, 2.5, {"exact_duplicate": 1})
 
 
 def test_another_stage_or_caption_looks_at_the_same_spans_and_other_spans_are_looked_at_anew(films, tmp_path):

@@ -3,6 +3,7 @@
 """Takes the machine to plan for from the words by which `vfm-launch submit` names a cluster and its size."""
 
 import argparse
+from dataclasses import dataclass
 
 from nemo_vfm.cli.arguments import GPU, NETWORK
 from nemo_vfm.config import Roots, compose
@@ -11,6 +12,15 @@ from nemo_vfm.config.tree import Map, find, plain
 from nemo_vfm.core.errors import UserError
 
 _SLOT, _SIZES = "cluster", ("nodes", "gpus")
+
+
+@dataclass(frozen=True, slots=True)
+class _Machine:
+    """What a cluster's file says of its nodes, as far as `plan` asks; None where it says nothing."""
+
+    gpu: str | None = None
+    gpus_per_node: int | None = None
+    network: str | None = None
 
 
 def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
@@ -26,12 +36,12 @@ def with_cluster(arguments: argparse.Namespace) -> argparse.Namespace:
     ours = [word for word in arguments.overrides if _path(word).partition(".")[0] in (_SLOT, *_SIZES)]
     sizes = {_path(word): word for word in ours if _path(word) in _SIZES}
     names = [word for word in ours if _path(word) == _SLOT]
-    found = _machine(names[-1], ours, arguments) if names else {}
+    found = _machine(names[-1], ours, arguments) if names else _Machine()
     given = dict(vars(arguments), overrides=[word for word in arguments.overrides if word not in ours])
     if arguments.gpus is None:
-        given["gpus"] = _gpus(sizes, found.get("gpus_per_node"))
-    given["gpu"] = arguments.gpu or found.get("gpu") or GPU
-    given["network"] = arguments.network or found.get("network") or NETWORK
+        given["gpus"] = _gpus(sizes, found.gpus_per_node)
+    given["gpu"] = arguments.gpu or found.gpu or GPU
+    given["network"] = arguments.network or found.network or NETWORK
     return argparse.Namespace(**given)
 
 
@@ -52,7 +62,7 @@ def _gpus(sizes: dict[str, str], per_node: int | None) -> int:
     return int(number) * (per_node if name == "nodes" and per_node else 1)
 
 
-def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> dict[str, object]:
+def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> _Machine:
     """GPUs of a node, their kind and the network between them, of the cluster's file and what changes it."""
     roots, name = Roots.standard(arguments.conf), named.partition("=")[2]
     file = roots.require_ingredient(_SLOT, name, Mark(Source.typed(named), 1, len(_SLOT) + 2))
@@ -64,7 +74,7 @@ def _machine(named: str, ours: list[str], arguments: argparse.Namespace) -> dict
                         f"cluster.gpu=h100 cluster.gpus_per_node=8")  # fmt: skip
     domain = per_node * (segment if isinstance(segment, int) else 1)
     networks = [one for one in (name, f"{gpu}_nvl{domain}") if one in roots.choices("network")]
-    return {"gpu": gpu, "gpus_per_node": per_node, "network": next(iter(networks), None)}
+    return _Machine(gpu, per_node, next(iter(networks), None))
 
 
 def _value(root: Map, key: str) -> object:
