@@ -44,7 +44,7 @@ def test_a_recipe_checks(recipe, options, capsys):
 def test_a_training_in_fp8_checks_or_says_which_linear_is_too_narrow(recipe, scales, capsys):
     status = main(["check", str(ROOT / recipe), "precision=fp8", f"precision.fp8.recipe={scales}"])
     said = " ".join(capsys.readouterr().out.split())
-    assert status == 0 or (status == 2 and "on each rank, and FP8 by recipe=block needs multiples of 128" in said), said
+    assert status == 0 or (status == 2 and "on each rank, but FP8 by recipe=block needs multiples of 128" in said), said
     assert status == 0 or "1 problem" in said
 
 
