@@ -38,7 +38,7 @@ def _require_free(job: SlurmJob, *texts: str) -> None:
         *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
     )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
-        raise ValueError(f"the script has a variable {taken[0]} of its own; give that of the job another name")
+        raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
 
 
 def _head(job: SlurmJob) -> Iterator[str]:
@@ -113,7 +113,7 @@ def _of_container(job: SlurmJob) -> Iterator[Setting]:
 def _path_of_code(job: SlurmJob) -> str:
     if any(":" in str(folder) for folder in job.module_path):
         raise ValueError(
-            f"{str(job.module_path[0])!r} holds a colon, at which PYTHONPATH would be cut in two; use another run_dir"
+            f"{str(job.module_path[0])!r} contains a colon, which separates paths in PYTHONPATH; use another run_dir"
         )
     code = ":".join(map(str, job.module_path))
     if job.cluster.container is not None:
@@ -125,7 +125,7 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
     """Names and files: `read` and `export NAME` show no value, not even under `set -x`."""
     if not job.cluster.secrets and not job.needed:
         return
-    yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here."
+    yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here."
     yield "missing="
     for name, file in job.cluster.secrets.items():
         yield f"unset {variable(name)}; IFS= read -r {name} < {quoted(str(file))}; export {name}"

@@ -62,7 +62,7 @@ def require_dry_run(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
     if arguments.print_script and not arguments.dry_run:
-        raise UserError("--print-script is for --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
+        raise UserError("--print-script needs --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
 
 
 def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> int:
@@ -135,7 +135,7 @@ def _say_end(found: "Sequence[Finding]") -> None:
     """What submitting would do."""
     wrong = sum(one.wrong for one in found)
     say()
-    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would keep it from being submitted"
+    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would prevent its submission"
         if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
 
 

@@ -31,8 +31,8 @@ def add_allow_host(parser: argparse.ArgumentParser, words: str = _CONTACTED) -> 
 def add_allow_write(parser: argparse.ArgumentParser) -> None:
     """--allow-write, kept among the words of --allow-host, so that whatever passes these on passes it on, too."""
     parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append", type=_folder,
-                        help="a folder that the recipe may write in, although it lies outside the working directory "
-                             "and the run folder")  # fmt: skip
+                        help="a folder outside the working directory and the run folder in which the recipe may "
+                             "write")  # fmt: skip
 
 
 def _folder(text: str) -> str:

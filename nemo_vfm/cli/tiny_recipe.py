@@ -40,15 +40,14 @@ def rehearsed(
     small = argparse.Namespace(**{**vars(arguments), "overlay": [*overlays, *arguments.overlay]})
     _, job = _training(_built(small)[0], arguments.recipe)
     if not isinstance(job.engine, MeshEngine):
-        raise UserError(f"{type(job.engine).__name__} has no layouts that can be tried; use engine=torch or megatron")
+        raise UserError(f"{type(job.engine).__name__} has no layouts to try; use engine=torch or megatron")
     try:
         ready, model = rehearsal_of(
             job.model, job.task, job.optimizer, seed=0, engine=job.engine, fp8=job.precision.fp8
         )
     except RecipeError as error:
         raise UserError(
-            f"the model of {arguments.recipe} cannot be built without the files that it is given, so no small one can "
-            f"be tried:\n{error}"
+            f"the model of {arguments.recipe} cannot be built without its files, so no small one can be tried:\n{error}"
         ) from error
     return ready, model, job
 
@@ -90,7 +89,7 @@ def _training(job: "Job", name: str) -> "tuple[str, Train]":
         raise UserError(f"{name} trains nothing, so there is no layout to try")
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
-                        f"them a recipe of its own")  # fmt: skip
+                        f"them its own recipe")  # fmt: skip
     return found[0]
 
 

@@ -127,7 +127,9 @@ def every_s(text: str | None) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds >= 0:
-        raise UserError(f"NEMO_VFM_PROGRESS_S is the seconds between two lines of progress, such as 10, not {text!r}")
+        raise UserError(
+            f"NEMO_VFM_PROGRESS_S must be the number of seconds between progress lines, such as 10, not {text!r}"
+        )
     return seconds
 
 

@@ -68,15 +68,17 @@ class Balance:
         self.by, self.shares, self.caps = by, dict(shares or {}), dict(caps or {})
         self.repeat, self.buckets, self.seed = repeat, buckets, seed
         if not self.shares and not self.caps:
-            raise ValueError("a balance needs shares or caps, got neither")
+            raise ValueError("balance needs shares or caps, got neither")
         if any(not 0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
-            raise ValueError(f"shares are parts of 1, got {self.shares} with the sum {sum(self.shares.values()):g}")
+            raise ValueError(
+                f"shares must add up to at most 1, got {self.shares} with the sum {sum(self.shares.values()):g}"
+            )
         if REST in self.shares:
-            raise ValueError("what shares leave of 1 goes to all other groups, so * needs no share")
+            raise ValueError("whatever shares leave of 1 goes to all other groups, so remove *")
         if any(cap < 0 for cap in self.caps.values()) or repeat < 1:
             raise ValueError(f"caps must be at least 0 and repeat at least 1, got {self.caps} and {repeat}")
         if (by == BUCKET) != (buckets is not None):
-            raise ValueError(f"by: bucket needs buckets, and nothing else does; by is {by!r}")
+            raise ValueError(f"buckets are needed for by: bucket and for nothing else; by is {by!r}")
 
     def check(self, columns: Known, *, is_all: bool = True) -> None:
         """Refuse groups that nothing gives.

@@ -425,7 +425,7 @@ def _why_nothing(ledger: Ledger) -> str:
     what = f"{ledger.clips.total} clips" + (f" and {ledger.images.total} images" if ledger.images.total else "")
     by_failure = [f"{number}: {message}" for message, number in ledger.files.failed.most_common()]
     # A threshold helps where a rule dropped something; what failed was never compared with any.
-    advice = ["mend or leave out the files that failed (files.json has each one's message)"] if by_failure else []
+    advice = ["fix or leave out the files that failed (files.json has the message of each)"] if by_failure else []
     if by_rule or not by_failure:
         advice.append("look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input")
     return (

@@ -161,7 +161,7 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
     if "auto_map" in config or "cosmos" in str(kind).lower():
         return (
             f"{folder} holds a model ({kind}) that comes as its own Python code, which is never run. Supported "
-            f"are {supported}; for Cosmos-Embed1 take the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
+            f"are {supported}; for Cosmos-Embed1, use the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
         )
     return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
 

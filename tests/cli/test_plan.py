@@ -243,7 +243,7 @@ def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
     ]
     assert texts == [(1, 512, 1024), (1, 512, 96)] * 2 + [(1, 77, 768), (1, 77, 96)]
     recipe.write_text("# It trains.\n")
-    with pytest.raises(UserError, match="does not say how large"):
+    with pytest.raises(UserError, match="does not define the size"):
         sized(Video())
 
 

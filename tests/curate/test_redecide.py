@@ -174,7 +174,7 @@ def test_a_comparison_without_its_stage_or_its_vectors_is_refused(curated, rules
     with pytest.raises(UserError, match="add its stage to comparisons"):
         Redecide(curated=curated, rules=rules).run(Run(tmp_path / "a"))
     shutil.copytree(curated, tmp_path / "old", ignore=shutil.ignore_patterns("vectors.parquet", "work"))
-    with pytest.raises(UserError, match=r"there is no vectors.parquet.*~rules\.near_duplicate"):
+    with pytest.raises(UserError, match=r"no vectors.parquet has that column.*~rules\.near_duplicate"):
         again(tmp_path / "old", tmp_path / "b", rules)
 
 

@@ -41,9 +41,9 @@ def test_nodes_tasks_gpus_and_cores_follow_from_the_layout(ranks, cluster, nodes
 
 @pytest.mark.parametrize(
     ("ranks", "cluster", "nodes", "said"),
-    [(64, DGX, 3, "nodes=3 are 24 GPUs, 8 a node, .* multiply to 64: nodes=8 would fit"),
-     (4, DGX, 2, "nodes=1 would fit"), (12, DGX, None, "not whole nodes of 8; .* product is 8 or 16"),
-     (4, CPU, 3, "nodes=1, nodes=2, nodes=4 would fit"), (1, CPU, 2, "one process cannot be spread")],
+    [(64, DGX, 3, "nodes=3 gives 24 GPUs, 8 a node, .* multiply to 64; use nodes=8"),
+     (4, DGX, 2, "use nodes=1"), (12, DGX, None, "do not fill whole nodes of 8; .* product is 8 or 16"),
+     (4, CPU, 3, "use nodes=1, nodes=2, nodes=4"), (1, CPU, 2, "one process cannot be spread")],
 )  # fmt: skip
 def test_a_size_that_does_not_fit_says_which_would(ranks, cluster, nodes, said):
     (share,) = chain(work(step(ranks)), cluster, nodes)
@@ -102,11 +102,11 @@ def test_a_number_of_gpus_is_that_of_the_layout_on_as_many_nodes_as_have_them(ra
 
 @pytest.mark.parametrize(
     ("one", "cluster", "gpus", "said"),
-    [(step(8), DGX, 64, "gpus=64, and the recipe's layout is for 8: gpus=8 would fit"), (step(8), DGX, 4, "is for 8"),
-     (step(8), DGX, 60, "not whole nodes of 8: gpus=56 or gpus=64"), (step(8), CPU, 8, "this cluster has none"),
+    [(step(8), DGX, 64, "gpus=64, but the recipe's layout is for 8; use gpus=8"), (step(8), DGX, 4, "is for 8"),
+     (step(8), DGX, 60, "whole nodes of 8; use gpus=56 or gpus=64"), (step(8), CPU, 8, "this cluster has no GPUs"),
      (step(1, on_gpu=False), DGX, 8, "no part of this recipe computes on a GPU"),
-     (replace(step(1), ray=True), DGX, 4, "not whole nodes of 8: gpus=8 would be"),
-     (step(12), DGX, 12, "not whole nodes of 8; .* product is 8 or 16")],
+     (replace(step(1), ray=True), DGX, 4, "whole nodes of 8; use gpus=8"),
+     (step(12), DGX, 12, "do not fill whole nodes of 8; .* product is 8 or 16")],
 )  # fmt: skip
 def test_another_number_of_gpus_than_the_layout_is_for_is_refused(one, cluster, gpus, said):
     (share,) = chain(work(one), cluster, None, gpus=gpus)

@@ -57,13 +57,13 @@ def test_a_recipe_cannot_name_a_cluster():
         ({"time": "4h"}, "4:00:00"), ({"time": "1\n#SBATCH --uid=0"}, "times"), ({"segment": 0}, "segment is 0"),
         ({"gpus_per_node": -1}, "gpus_per_node"), ({"memory_gb": 0}, "memory_gb is 0"),
         ({"options": {"signal": "KILL@5"}}, "signal is set by the script"), ({"options": {"a b": None}}, "option"),
-        ({"step_options": {"--x": None}}, "option"), ({"environment": {"A-B": "1"}}, "name of a variable"),
+        ({"step_options": {"--x": None}}, "option"), ({"environment": {"A-B": "1"}}, "a variable name"),
         ({"environment": {"SLURM_NNODES": "1"}}, "SLURM_NNODES"), ({"environment": {"BASH_ENV": "x"}}, "BASH_ENV"),
         ({"environment": {"WANDB_API_KEY": "0123456789"}}, "cluster.secrets"),
         ({"environment": {"A": "1"}, "secrets": {"A": Path("/a")}}, "in both environment and secrets"),
         ({"cpu_nodes": 2}, "needs cpus_per_cpu_node"), ({"environment": {"UID": "0"}}, "UID"),
         ({"interface": "ib0; rm"}, "ib0,ib1"), ({"cpu_bind": "a b"}, "cores"), ({"ib_timeout": 32}, "from 1 to 31"),
-        ({"rank_timeout_s": 0}, "seconds"), ({"secrets": {"A B": Path("/a")}}, "name of a variable"),
+        ({"rank_timeout_s": 0}, "at least 1 second"), ({"secrets": {"A B": Path("/a")}}, "a variable name"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said_in_a_sentence(wrong, sentence):

@@ -65,7 +65,7 @@ def test_a_dry_run_says_what_each_job_takes_and_what_was_found_and_folds_it_on_a
 
 def test_nobody_submits_by_asking_for_a_script_alone(desk, capsys):
     assert main(["submit", "synthetic/shapes", "cluster=cpu_slurm", "--print-script"]) == 2
-    assert "--print-script is for --dry-run" in capsys.readouterr().err and left(desk) == []
+    assert "--print-script needs --dry-run" in capsys.readouterr().err and left(desk) == []
 
 
 def test_what_slurm_would_be_asked_is_a_note_of_a_dry_run_and_a_problem_of_a_submission(desk, capsys):
@@ -77,7 +77,7 @@ def test_what_slurm_would_be_asked_is_a_note_of_a_dry_run_and_a_problem_of_a_sub
     said = capsys.readouterr().out
     assert "PROBLEM " not in said.replace("no PROBLEM ", "")
     for name in ("gpus_per_node", "cpus_per_node", "mpi"):
-        assert f"{name} is asked of Slurm, which is not here; give cluster.{name}=" in said
+        assert f"{name} must come from Slurm, which is not here; give cluster.{name}=" in said
     assert re.search(r"^job +3 +1 +\? ", said, re.MULTILINE)
     assert main(words) == 2 and left(desk) == before
     assert "PROBLEM cluster " in capsys.readouterr().err
@@ -103,7 +103,7 @@ def test_a_failed_preflight_is_printed_and_the_dry_run_is_still_ok(desk, capsys)
     assert main(words) == 0
     said = capsys.readouterr()
     assert "PROBLEM recipe" in said.err and "data.shards=VALUE" in said.err
-    assert "nodes=3 are 24 GPUs, 8 a node" in said.err and "nodes=8 would fit" in said.err
+    assert "nodes=3 gives 24 GPUs, 8 a node" in said.err and "use nodes=8" in said.err
     assert said.out.startswith("#!/bin/bash")
 
 
@@ -169,7 +169,7 @@ def test_the_layout_that_is_named_for_another_number_of_gpus_is_one_for_that_num
     words = ["submit", "llm/nemotron4_1b", "cluster=dgx_h100", "gpus=16", "--dry-run"]
     assert main(words) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "PROBLEM job gpus=16, and the recipe's layout is for 8" in said
+    assert "PROBLEM job gpus=16, but the recipe's layout is for 8" in said
     changes = shlex.split(re.search(r"the best for 16 GPUs, \S+ s a step, is (.*) cluster file", said)[1])
     assert changes and main([*words, *changes]) == 0
     said = " ".join(capsys.readouterr().out.split())

@@ -104,7 +104,7 @@ def test_a_fifo_is_not_waited_for_and_a_huge_log_is_read_from_its_end(queue, cap
     Path("runs/a/launch/launch.json").unlink()
     os.mkfifo("runs/a/launch/launch.json")
     assert main(["status", "runs/a"]) == 2
-    assert "no plain file" in capsys.readouterr().err
+    assert "not a regular file" in capsys.readouterr().err
 
 
 def test_a_working_directory_that_is_gone_is_said(queue, capsys):

@@ -81,7 +81,7 @@ def test_an_index_that_names_files_outside_is_refused(trap):
 def test_a_working_tree_elsewhere_is_refused(trap):
     (trap.parent / ".git").mkdir()
     git(trap, "config", "core.worktree", str(trap.parent))
-    with pytest.raises(UserError, match=r"Mend core\.worktree"):
+    with pytest.raises(UserError, match=r"Fix core\.worktree"):
         take(trap)
 
 

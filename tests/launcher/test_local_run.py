@@ -109,7 +109,7 @@ def test_several_nodes_are_not_this_machine(desk, capsys):
     (desk / "needy.yaml").write_text(NEEDY)
     (desk / "given.txt").touch()
     assert main(["submit", "needy.yaml", "cluster=local", "nodes=2", *TRUST]) == 2
-    assert "this cluster is the machine" in capsys.readouterr().err
+    assert "this cluster is your own machine" in capsys.readouterr().err
     assert not (desk / "runs").exists()
 
 

@@ -63,7 +63,7 @@ def test_chosen_ranks_run_under_nsys_on_a_real_slurm_and_the_others_do_not(real_
 def test_nodes_without_nsys_end_the_job_at_once_and_say_so(real_slurm: Slurm, tmp_path):
     job = put(real_slurm, "", recording(tmp_path, 0))
     assert job.ended() == "FAILED" and job.attempts("status", "kind") == [("127", "configuration")]
-    assert "there is no nsys on the PATH of n1. Load it by cluster.modules" in job.log()
+    assert "nsys is not on the PATH of n1. Load it with cluster.modules" in job.log()
     assert not list(tmp_path.glob("ran-*"))
 
 
@@ -89,7 +89,7 @@ def test_on_this_machine_the_run_itself_is_recorded(desk, nsys, capfd):
 
 
 def test_without_nsys_or_without_such_a_rank_nothing_is_run(desk, capfd, monkeypatch):
-    assert main([*LOCAL]) == 2 and "there is no nsys on the PATH" in capfd.readouterr().err
+    assert main([*LOCAL]) == 2 and "nsys is not on the PATH" in capfd.readouterr().err
     words = ["submit", "r.yaml", "cluster=dgx_h100", *LOCAL[3:], "--profile-ranks", "0,1", "--dry-run"]
     assert main(words) == 0
     assert "PROBLEM profile       there is no rank 1 to record: the ranks are 0 to 0" in capfd.readouterr().out
@@ -98,8 +98,8 @@ def test_without_nsys_or_without_such_a_rank_nothing_is_run(desk, capfd, monkeyp
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
-    [((None, "0", None), "add it, or leave them out"), (("nsys", "0,x", None), "numbers of ranks, such as 0,8"),
-     (("nsys", "", None), "numbers of ranks"), (("nsys", None, "9-5"), "such as 120-180"),
+    [((None, "0", None), "add it, or leave them out"), (("nsys", "0,x", None), "rank numbers, such as 0,8"),
+     (("nsys", "", None), "rank numbers"), (("nsys", None, "9-5"), "such as 120-180"),
      (("nsys", ",".join(map(str, range(65))), None), "up to 64"), (("nsys", "0;id", None), "got '0;id'")],
 )  # fmt: skip
 def test_what_cannot_be_recorded_is_refused_with_what_can(words, sentence):

@@ -71,7 +71,7 @@ def test_a_line_break_cannot_begin_an_option_of_its_own(text):
 
 @pytest.mark.parametrize("name", ["uid=0 --wrap", "Name", "--uid", "a\nb", ""])
 def test_only_names_of_options_are_options(name):
-    with pytest.raises(ValueError, match="is not an option of Slurm"):
+    with pytest.raises(ValueError, match="is not a Slurm option"):
         directive(name, "x")
 
 
@@ -82,7 +82,7 @@ def test_names_of_variables_stay_as_they_are(name):
 
 @pytest.mark.parametrize("name", ["1A", "A-B", "A B", "A=B", "", "A\nB", "Ä", "A;touch canary"])
 def test_what_bash_has_no_name_for_is_refused(name):
-    with pytest.raises(ValueError, match="is not the name of a variable"):
+    with pytest.raises(ValueError, match="is not a variable name"):
         variable(name)
 
 

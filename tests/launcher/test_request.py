@@ -52,12 +52,12 @@ def test_a_size_that_is_no_number_is_refused(name, word):
 def test_a_size_is_given_as_nodes_or_as_gpus_and_never_as_both():
     found = words("r.yaml", "cluster=local", "gpus=64", "a.gpus=3")
     assert (found.gpus, found.nodes, found.changes) == (64, None, ("a.gpus=3",))
-    with pytest.raises(UserError, match="nodes=8 and gpus=64 are two sizes; give one"):
+    with pytest.raises(UserError, match="nodes=8 and gpus=64 both set the size; give only one"):
         words("r.yaml", "cluster=local", "gpus=64", "nodes=8")
 
 
 def test_without_a_cluster_those_there_are_are_named():
-    with pytest.raises(UserError, match=r"There are cpu_slurm, dgx_a100.* local"):
+    with pytest.raises(UserError, match=r"Available: cpu_slurm, dgx_a100.* local"):
         words("r.yaml")
 
 
@@ -85,7 +85,7 @@ def test_a_cluster_takes_changes_and_ingredients_as_a_recipe_does():
 @pytest.mark.parametrize(
     ("change", "said"),
     [("cluster.acount=x", "did you mean account"), ("cluster.segment=0", "segment is 0"),
-     ("cluster.gpus_per_node=eight", "expected a whole number"), ("cluster.time=soon", "Slurm's times are such as")],
+     ("cluster.gpus_per_node=eight", "expected a whole number"), ("cluster.time=soon", "Slurm takes times such as")],
 )  # fmt: skip
 def test_a_mistake_in_a_cluster_is_said_at_its_place(change, said):
     with pytest.raises(UserError, match=said):
@@ -133,5 +133,5 @@ def test_how_long_ranks_wait_for_each_other_is_handed_on_and_slurm_waits_longer(
     patient = script(small_job(tmp_path, tasks_per_node=2, silence_s=600))
     assert "--wait=750" in patient and "750 s after" in patient
     for wrong in ("0", "inf", "nan"):
-        with pytest.raises(UserError, match=r"--rank-silence is .*; it takes seconds, one or more"):
+        with pytest.raises(UserError, match=r"--rank-silence is .*; it must be at least 1 second"):
             words("r", "cluster=local", f"--rank-silence={wrong}")

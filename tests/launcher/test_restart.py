@@ -79,7 +79,7 @@ def test_attempts_count_on_from_job_to_job(tmp_path: Path, before, ends):
     lines = [f"t\t{number}\t0\t137\tlost_rank\t-1\tn1\tx\tno\t\n" for number in (4, 5)[-before:]]
     (one.folder / "attempts.tsv").write_text("".join([*lines, "t\t98\t0\t137\tlost_rank\t-1\tn1\tx\tno\t\n"]))
     done = run(one, tmp_path / "fakes", FAKE_STATUS="137", FAKE_REFUSES="requeue")
-    assert ("not begun again, since 3 attempts" in done.said) == ends
+    assert ("not restarted: 3 attempts" in done.said) == ends
     assert (tmp_path / "fakes/asked").exists() != ends
     assert (one.folder / "attempts.tsv").read_text().splitlines()[-1].split("\t")[1:5] == [
         "7", str(before), "137", "lost_rank",
@@ -104,10 +104,10 @@ def test_a_training_that_advances_is_begun_again_however_often_its_time_is_up(tm
     for number in range(6):
         saved(one.run_dir / step / "checkpoints" / f"{checkpoint_names.name(2 * 10**9 + number)}{end}")
         done = run(one, tmp_path / "fakes", FAKE_STATUS=SAVED)
-        assert "not begun again" not in done.said
+        assert "not restarted" not in done.said
     for _ in range(3):
         done = run(one, tmp_path / "fakes", FAKE_STATUS="137")
-    assert "not begun again, since 3 attempts in a row made no progress" in done.said
+    assert "not restarted: 3 attempts in a row made no progress" in done.said
     kept = [line.split("\t")[5] for line in (one.folder / "attempts.tsv").read_text().splitlines()]
     assert kept[:6] == [str(2 * 10**9 + number) for number in range(6)]
 

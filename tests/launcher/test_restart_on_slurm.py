@@ -97,7 +97,7 @@ def test_what_gets_no_further_is_submitted_three_times_and_not_for_ever(real_slu
     jobs = until_begun(real_slurm, tmp_path / "run", job.number, 2)
     assert real_slurm.ended(jobs[-1])["JobState"] == "FAILED"
     assert job.attempts("job", "restart", "kind") == [(jobs[n], str(n), "lost_rank") for n in range(3)]
-    assert "not begun again, since 3 attempts" in job.log() and len(line_of_jobs(tmp_path / "run", jobs[0])) == 3
+    assert "not restarted: 3 attempts" in job.log() and len(line_of_jobs(tmp_path / "run", jobs[0])) == 3
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_chain_waits_for_the_job_that_goes_on_and_every_verb_follows_it(real_s
     assert main(["status", "runs/wf", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["jobs"]
     assert [one["done"] for one in found] == [True] * 3 and found[0]["number"] == first
-    assert main(["retry", "runs/wf"]) == 0 and "is completely done" in capsys.readouterr().out
+    assert main(["retry", "runs/wf"]) == 0 and "is complete" in capsys.readouterr().out
 
 
 def test_cancel_ends_the_job_that_went_on_and_retry_begins_anew(real_slurm, desk, forbid, capsys):

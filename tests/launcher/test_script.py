@@ -224,7 +224,7 @@ def test_a_variable_that_nobody_exported_ends_the_job_before_its_work_and_is_wri
 
 @pytest.mark.parametrize("name", ["status", "job", "launch", "run", "told"])
 def test_a_variable_that_the_script_counts_with_is_refused(tmp_path: Path, name):
-    with pytest.raises(ValueError, match=f"a variable {name} of its own"):
+    with pytest.raises(ValueError, match=f"a variable {name} itself"):
         script(small_job(tmp_path, Slurm(environment={name: "x"})))
 
 
@@ -309,7 +309,7 @@ def test_gpus_are_asked_for_as_the_cluster_knows_them(tmp_path: Path, request_by
 
 @pytest.mark.parametrize(
     ("change", "sentence"),
-    [({"name": "a/b"}, "log file"), ({"nodes": 0}, "nodes is 0"), ({"recipe": Path("r.yaml")}, "whole paths"),
+    [({"name": "a/b"}, "log file"), ({"nodes": 0}, "nodes is 0"), ({"recipe": Path("r.yaml")}, "absolute paths"),
      ({"array": 3, "task_words": ((),)}, "1 lists of words for an array of 3")],
 )  # fmt: skip
 def test_a_job_that_cannot_be_is_refused(tmp_path: Path, change, sentence):

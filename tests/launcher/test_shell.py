@@ -116,7 +116,7 @@ def test_a_shell_is_as_the_job_on_most_gpus_or_the_one_that_is_named():
 
 
 def test_what_cannot_be_is_said(desk, capfd, monkeypatch):
-    for more, sentence in (("nodes=2", "on one node"), ("--parts=2", "of one run"), ("--job=x", "there are job")):
+    for more, sentence in (("nodes=2", "on one node"), ("--parts=2", "for one run"), ("--job=x", "the jobs are job")):
         assert main([*SHELL, more, "--dry-run"]) == 2
         assert sentence in capfd.readouterr().err
     assert main([*SHELL[:2], "cluster=local", *SHELL[4:]]) == 2 and "is this machine" in capfd.readouterr().err

@@ -61,7 +61,7 @@ def test_a_time_limit_is_read_as_slurm_reads_it(time: str | int, seconds: int | 
     ("1:00:00", 1500.0, True, ("1 hour", "1 hour 15 minutes before", "slowest checkpoint", "cluster.time=3:00:00")),
     ("2:00:00", 1500.0, False, ("more than half", "cluster.time=3:00:00")),
     ("9", None, False, ("9 minutes", "more than half")), ("4:00:00", None, False, ("is 4 hours for each attempt",)),
-    ("1-2:30", None, False, ("1 day 2 hours 30 minutes",)), ("0", None, False, ("sets none",)),
+    ("1-2:30", None, False, ("1 day 2 hours 30 minutes",)), ("0", None, False, ("sets no limit",)),
 ])  # fmt: skip
 def test_a_limit_that_leaves_no_time_to_work_is_refused_and_any_is_said_in_words(
     tmp_path: Path, time: str, checkpoint_s: float | None, wrong: bool, words: tuple[str, ...]

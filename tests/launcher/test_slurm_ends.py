@@ -135,7 +135,7 @@ def test_a_crash_that_comes_again_and_again_is_not_tried_for_ever(three: Slurm, 
     job = submitted(three, tmp_path / "run", toy(how="crashes", tries=99), TOY, most_restarts=2)
     assert job.ended() == "FAILED", job.story()
     assert job.attempts("kind", "moved") == [("lost_rank", "no")] * 2
-    assert "not begun again, since 2 attempts in a row made no progress" in job.log()
+    assert "not restarted: 2 attempts in a row made no progress" in job.log()
 
 
 @pytest.mark.soak

@@ -90,7 +90,7 @@ def test_a_tree_that_is_too_large_is_refused_with_its_largest_files(tree, monkey
 def test_a_link_that_leads_out_of_the_tree_is_refused(tree, to):
     (tree.parent / "outside.py").write_text("")
     (tree / "link.py").symlink_to(to.format(tree=tree))
-    with pytest.raises(UserError, match=r"link\.py is a link out of the working tree"):
+    with pytest.raises(UserError, match=r"link\.py is a link to .*outside the working tree"):
         take(tree)
 
 
@@ -100,7 +100,7 @@ def test_a_link_through_another_link_is_followed_before_it_is_believed(tree):
     (tree / "folder").symlink_to("../elsewhere")
     (tree / ".gitignore").write_text("folder\nsecret.txt\n")
     (tree / "link.py").symlink_to("folder/x.py")
-    with pytest.raises(UserError, match="is a link out"):
+    with pytest.raises(UserError, match="is a link to"):
         take(tree)
 
 

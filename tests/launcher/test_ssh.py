@@ -82,7 +82,7 @@ def test_the_tree_goes_to_the_other_machine_and_is_submitted_there_with_the_same
     trust = ("--trust", "own", "--no-paths", f"word={word}", "cluster.cpus_per_node=2")
     assert main([SUBMIT[0], "../r.yaml", *SUBMIT[1:], *trust]) == 0
     said = capfd.readouterr()
-    assert "stay behind, as they hold keys: .env" in said.err and "job 101" in said.out, said.err
+    assert "not copied, since they hold keys: .env" in said.err and "job 101" in said.out, said.err
     copy = there / "vfm-launch/mine"
     kept = json.loads((copy / "sub/runs/r/launch/launch.json").read_text())
     assert kept["jobs"][0]["slurm"] == ["101"] and kept["words"]["trust"] == ["own"] and kept["words"]["paths"] is False

@@ -129,7 +129,7 @@ def test_a_folder_with_somebody_elses_files_is_refused(queue, capsys):
 def test_of_two_who_submit_in_one_folder_at_the_same_moment_one_is_refused(queue, capsys):
     with held(Path("runs/a").absolute()):
         assert main([*SHAPES]) == 2
-    assert "somebody else is submitting" in capsys.readouterr().err
+    assert "another process is submitting" in capsys.readouterr().err
     assert queue.asked("sbatch") == [] and main([*SHAPES]) == 0
 
 
@@ -206,7 +206,7 @@ def test_retry_refuses_a_script_that_the_launch_did_not_write(queue, capsys):
     with Path("runs/a/launch/job.sh").open("a") as file:
         file.write("echo more\n")
     assert main(["retry", "runs/a"]) == 2
-    assert "job.sh is not any more what the launch wrote" in capsys.readouterr().err
+    assert "job.sh has changed since the launch wrote it" in capsys.readouterr().err
     assert len(queue.asked("sbatch")) == 1
 
 
@@ -235,7 +235,7 @@ def test_retry_of_what_is_done_submits_nothing(queue, capsys):
     queue.forgets()
     ended("runs/a", (101, "ok", ""))
     assert main(["retry", "runs/a"]) == 0
-    assert "is completely done" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
+    assert "is complete" in capsys.readouterr().out and len(queue.asked("sbatch")) == 1
 
 
 def test_work_that_can_be_shared_out_is_an_array_for_each_round_and_then_one_job_for_the_rest(queue, films):
@@ -468,7 +468,7 @@ def test_a_folder_whose_log_could_not_be_opened_is_refused_with_the_limit(queue,
     for length, status in ((229, 0), (230, 2)):
         assert main([*SHAPES[:-1], f"run_dir=runs/{'x' * length}"]) == status
     said = capsys.readouterr().err
-    assert "230 bytes" in said and "at most 229; shorten the last folder of run_dir" in said
+    assert "230 bytes" in said and "(at most 229); shorten the last folder of run_dir" in said
     assert len(queue.asked("sbatch")) == 1
 
 

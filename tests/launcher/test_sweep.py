@@ -142,7 +142,7 @@ def test_a_run_of_another_recipe_in_the_folder_of_one_is_told(desk, queue, capsy
         (["--sweep", "path=a,b", "--parts=2"], "--parts splits one run and --sweep makes several"),
         (["--sweep", "paht=a,b"], "did you mean path?"),
         (["--sweep", "path=a,a"], "a value is given twice"),
-        (["--sweep", "cluster.time=1:00:00"], "it got none"),
+        (["--sweep", "cluster.time=1:00:00"], "got none"),
         (["--sweep", "path=a", "run_dir=held"], "held holds a run, not a sweep"),
     ],
 )

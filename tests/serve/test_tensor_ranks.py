@@ -199,7 +199,7 @@ def test_a_rank_that_dies_ends_the_others_with_a_sentence(folder: tuple[Path, An
 
 
 @pytest.mark.parametrize(("tensor", "said"), [("0", "--tensor must be at least 1, got 0"),
-                                              ("1", "--tensor 1 needs as many ranks, and 2 ")])  # fmt: skip
+                                              ("1", "--tensor 1 needs as many ranks, but 2 ")])  # fmt: skip
 def test_numbers_of_ranks_that_do_not_fit_are_a_sentence(
     tensor: str, said: str, folder: tuple[Path, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -271,7 +271,9 @@ def test_one_step_is_not_run_before_those_that_it_needs(kitchen, capsys):
     kitchen.write("r.yaml", STEPS % "weight: 1.0")
     assert kitchen.main("run", "r.yaml", "--only", "first") == 0
     assert kitchen.main("run", "r.yaml", "--only", "third") == 2
-    assert "step third comes after second, which is not done in out/second as this recipe" in capsys.readouterr().err
+    assert (
+        "step third comes after second, which is not done in out/second in the form of this recipe"
+    ) in capsys.readouterr().err
     assert ran() == {"first": 1, "second": 0, "third": 0}
 
 
@@ -313,5 +315,5 @@ def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):
 @pytest.mark.parametrize("content", [[], 3, None, {"before": "x"}, {"before": "x", "own": "y", "summary": "z"}])
 def test_a_marker_that_no_step_leaves_is_a_sentence(tmp_path, content):
     (tmp_path / "done.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"is not what a step leaves, which has before, own, summary, figures"):
+    with pytest.raises(UserError, match=r"is not a step's marker, which has before, own, summary, figures"):
         _read_marker(tmp_path / "done.json", "before", "own", "summary", "figures")

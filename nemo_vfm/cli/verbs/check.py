@@ -33,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="check every combination of these values")  # fmt: skip
     parser.add_argument("--paths", action="store_true",
-                        help="look whether the files and folders that it reads are there")  # fmt: skip
+                        help="check that the files and folders that it reads exist")  # fmt: skip
     parser.add_argument("--mount", metavar="OUTSIDE:INSIDE", action="append", default=[],
-                        help="with --paths: it runs in a container, which has this folder at that path")  # fmt: skip
+                        help="with --paths: it runs in a container that mounts this folder at that path")  # fmt: skip
     parser.add_argument("--work", action="store_true",
                         help="print steps, ranks and phases as JSON for a scheduler")  # fmt: skip
 

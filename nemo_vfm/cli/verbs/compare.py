@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if left_out:
         warn(f"left out, since they are no run folders with a recipe.yaml: {', '.join(left_out)}")
     if len(folders) < 2:
-        raise RunFolderError(f"a comparison needs two runs, and {len(folders)} is there; give further run folders")
+        raise RunFolderError(f"a comparison needs two runs, but got {len(folders)}; give more run folders")
     names = dict(zip(_short(list(folders)), folders.values(), strict=True))
     page = write_comparison(arguments.out, " and ".join(names) if len(names) == 2 else "Runs", names)
     sys.stdout.write(f"{printable(str(page), 4096)}\n")

@@ -30,8 +30,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native", "comfyui", "exported"),
                         default="ours",
                         help="write a folder that this library can load, from a run of a language model or a video "
-                             "model; native: one file of a Cosmos or Wan under the names of its own programs; comfyui: "
-                             "under ComfyUI's; exported: a ranker as a program of torch.export")  # fmt: skip
+                             "model; native: one file of a Cosmos or Wan under the names of its original code; "
+                             "comfyui: under ComfyUI's; exported: a ranker as a torch.export program")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="with --base: alpha of every linear, in place of the file's if it has one",
+        help="with --base: alpha of every linear, instead of the file's",
     )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "
@@ -63,12 +63,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
     parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,
-                        help="of a Cosmos in NVIDIA's own files that has no published size: how far its rotary "
-                             "positions are stretched")  # fmt: skip
+                        help="for a Cosmos in NVIDIA's own files without a published size: scale of its rotary "
+                             "positions")  # fmt: skip
     parser.add_argument("--heads", metavar="N", type=_heads,
-                        help="of a Wan under its own names or ComfyUI's, if its heads are not 128 wide")  # fmt: skip
+                        help="for a Wan under its own or ComfyUI's names, if its heads are not 128 wide")  # fmt: skip
     parser.add_argument("--dtype", choices=("fp32", "bf16", "int8"),
-                        help="with --to: dtype of the weights; int8 is for a ranker's rows alone")  # fmt: skip
+                        help="with --to: dtype of the weights; int8 only for a ranker's rows")  # fmt: skip
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 

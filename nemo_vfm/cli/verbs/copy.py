@@ -62,7 +62,7 @@ def _project(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     if arguments.dest is None:
-        raise UserError("a project needs a folder: nemo-vfm copy project my_project (the package is called like it)")
+        raise UserError("a project needs a folder: nemo-vfm copy project my_project (which is also the package's name)")
     if arguments.flat or arguments.with_ingredients:
         raise UserError("--flat and --with-ingredients are for recipes; leave them out for a project")
     folder = Path(arguments.dest)
@@ -84,5 +84,5 @@ def _say_next(dest: Path, file: Path, *, flat: bool) -> None:
 
     inner = [] if flat else recipes_in(file, Roots.standard())
     if inner:
-        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these likewise, and yours is taken.\n")
+        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these in the same way, and yours is used.\n")
     sys.stdout.write(f"Now: nemo-vfm check {dest}\n")

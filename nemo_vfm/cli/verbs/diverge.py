@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="one recipe or two; changes apply to both")  # fmt: skip
     for side in "ab":
         parser.add_argument(f"--{side}", metavar="CHANGE", action="extend", nargs="+", default=[],
-                            help=f"changes of {side.upper()} alone, such as parallel.tensor=2 or precision=bf16"
+                            help=f"changes of only {side.upper()}, such as parallel.tensor=2 or precision=bf16"
                             )  # fmt: skip
     parser.add_argument("--steps", metavar="N", type=int, default=2, help="training steps to compare (default 2)")
     parser.add_argument("--tolerance", metavar="X", type=float, default=None,
@@ -80,13 +80,15 @@ def _write(sides: "DivergenceRequest", report: "DivergenceReport") -> None:
         before = step
     paper.line()
     if report.unknown:
-        paper.prose(f"not compared, since their place in one device's output is not known: {', '.join(report.unknown)}")
+        paper.prose(
+            f"not compared, since their position in one device's output is unknown: {', '.join(report.unknown)}"
+        )
     part = report.parting
     if part is None:
         paper.line(f"They agree: nothing differs by more than {sides.tolerance:g}, relative (L2).", "green")
         return
     what = {"forward": "the output of", "gradient": "the gradient of", "weight": "the weight", "loss": "the"}
-    paper.prose(f"They part at step {part.step}, {_WHEN[part.phase]}, at {what[part.phase]} {part.name}: "
+    paper.prose(f"They diverge at step {part.step}, {_WHEN[part.phase]}, at {what[part.phase]} {part.name}: "
                 f"{part.size:.2g} apart, {sides.tolerance:g} is allowed. Rank {part.rank} of {part.side} is furthest "
                 f"from one device.")  # fmt: skip
 

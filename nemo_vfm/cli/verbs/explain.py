@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "shards, a .tar or s3://bucket/folder; or the run folder of a curation or of a synthesis; "
                              "or RUN@STEP, a step of a training")  # fmt: skip
     parser.add_argument("key", metavar="KEY", nargs="?",
-                        help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
-                             "that begins, FILE:FRAME or FILE@SECONDS, or a file; or a row, by its id")  # fmt: skip
+                        help="for shards: one sample, by its key or a prefix of it; for a run: a clip, by its id, a "
+                             "prefix of it, FILE:FRAME or FILE@SECONDS, or a file; or a row, by its id")  # fmt: skip
     parser.add_argument(
         "--out", metavar="FILE.png", type=Path, help="for shards and clips: write their thumbnails here"
     )

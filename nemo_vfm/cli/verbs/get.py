@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "branch, a tag or a commit (default main); HF_TOKEN holds the token"
                         )  # fmt: skip
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?",
-                        help="folder to create or to complete (default models/MODEL)")  # fmt: skip
+                        help="folder to create or complete (default models/MODEL)")  # fmt: skip
     parser.add_argument("--only", metavar="GLOB", action="append", default=[],
                         help="download files whose path matches, such as 'transformer/*'; repeatable (default: all but "
                              "pickles and weights of other frameworks)")  # fmt: skip

@@ -50,7 +50,7 @@ def _summary(names: list[str], width: int) -> None:
         listed = [printable(name, 200) for name in members]
         sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
         sys.stdout.writelines(f"{line}\n" for line in _wrapped(", ".join(listed), width))
-    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` tells what each is, needs, takes and gives."
+    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
     sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
 
 

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
     parser.add_argument("--serve", action="store_true",
-                        help="say instead whether N GPUs can serve the language model, in FP8 and in bf16")  # fmt: skip
+                        help="report instead whether N GPUs can serve the language model, in FP8 and bf16")  # fmt: skip
     parser.add_argument("--sequences", metavar="N", type=int, default=1,
                         help="with --serve: sequences of --tokens at once (default: 1)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -119,6 +119,6 @@ def _write(arguments: argparse.Namespace, request: "PlanRequest", best: "Choice"
     from nemo_vfm.cli.planning.layout_words import layout
 
     of = f"{arguments.recipe} on {arguments.gpus} {request.question.machine.gpu.name}, {arguments.network}"
-    text = ingredient_text(best, [f"{layout(best.plan)}: the quickest that `nemo-vfm plan` found for", f"{of}."])
+    text = ingredient_text(best, [f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for", f"{of}."])
     write({arguments.write: text})
     sys.stderr.write(f"{arguments.write}\n")

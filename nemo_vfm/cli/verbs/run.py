@@ -24,15 +24,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="resume in a run folder even though this key differs")  # fmt: skip
-    parser.add_argument(
-        "--only", metavar="STEP", help="run only this step of a workflow; the steps before it must be done"
-    )
-    parser.add_argument("--part", metavar="K/N", help="this part alone of N that share the work, from 0; K/N@1 is of "
-                        "the second round; a run of the whole comes after them")  # fmt: skip
+    parser.add_argument("--only", metavar="STEP", help="run only this step of a workflow; earlier steps must be done")
+    parser.add_argument("--part", metavar="K/N", help="run share K of N (from 0); K/N@1 for the second round; then "
+                        "run once without --part")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="run every combination of these values and print a table at the end")  # fmt: skip
     parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
-                        help=f"end well at this signal, with a checkpoint and status 75; else at {', '.join(DEFAULT)}"
+                        help=f"signal that triggers checkpoint-and-exit with status 75; default {', '.join(DEFAULT)}"
                         )  # fmt: skip
     parser.add_argument("--max-restarts", metavar="N", type=int, default=0,
                         help="on several devices: restart all ranks up to N times when one dies")  # fmt: skip

@@ -226,7 +226,7 @@ class Feed(ABC):
 
     def _started(self) -> Order:
         if self._order is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._order
 
     def _open(self) -> "_Opened":

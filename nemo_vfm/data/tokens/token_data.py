@@ -297,7 +297,7 @@ class TokenData(TrainingData):
 
     def _open(self) -> "_Started":
         if self._started is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._started
 
 

@@ -62,7 +62,7 @@ class MeshEngine:
 
     def __init__(self, *, clip_norm: float | None, recompute: Recompute, nonfinite: NonFinite) -> None:
         if clip_norm is not None and clip_norm <= 0:
-            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
+            raise ValueError(f"clip_norm must be above zero, got {clip_norm}; set null to switch clipping off")
         if recompute not in ("none", "blocks"):
             raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
         self.clip_norm, self.recompute, self.nonfinite = clip_norm, recompute, nonfinite
@@ -152,7 +152,7 @@ class MeshEngine:
         switch_off(self.model, list(saved))
         own, there = history_tensors(self.model), {n: shape for n, shape in shapes_of(saved).items() if not is_mark(n)}
         if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
-            log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
+            log.warn("the checkpoint has no amax histories for these linears and this length, so they start empty")
         elif shapes:
             put(own, saved, ranks)
 

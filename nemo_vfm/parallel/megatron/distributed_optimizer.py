@@ -79,7 +79,7 @@ class MegatronOptimizer:
         )  # fmt: skip
         (self._own,) = self._chained.chained_optimizers
         if self._own.is_stub_optimizer:
-            raise UserError("This rank has no weights that learn. Use engine=torch.")
+            raise UserError("This rank has no trainable weights. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
         self._base_lrs = [float(group["lr"]) for group in self.optimizer.param_groups]
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]

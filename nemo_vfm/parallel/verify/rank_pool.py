@@ -87,7 +87,7 @@ class Pool:
         Raises:
             RankFailed: on any of them it raised, died, or did not end in time.
         """
-        assert 1 <= count <= self.most, f"there are at most {self.most} ranks"
+        assert 1 <= count <= self.most, f"at most {self.most} ranks are possible"
         with tempfile.TemporaryDirectory() as folder:
             for rank, (_, pipe) in enumerate(self._started(count)[:count]):
                 pipe.send((function, arguments, rank, count, str(Path(folder) / "store")))

@@ -40,8 +40,8 @@ class StreamMetrics:
         task = fit.task
         if not isinstance(task, HasValidationMetrics) or not isinstance(fit.engine, MeshEngine):
             raise UserError(
-                f"{type(task).__name__} under {type(fit.engine).__name__} gives no scores of training samples; remove "
-                "this callback, or use a task such as nemo_vfm.recsys.click.Click"
+                f"{type(task).__name__} under {type(fit.engine).__name__} scores no training samples; remove this "
+                "callback, or use a task such as nemo_vfm.recsys.click.Click"
             )
 
         def count(prepared: ModelInputs) -> None:

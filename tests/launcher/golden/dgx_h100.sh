@@ -45,7 +45,7 @@ export PYTHONNOUSERSITE=1                             # packages in your home we
 export TRITON_CACHE_DIR=/tmp/triton-0123456789ab      # a home that is not mounted is read-only
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
 
-# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here.
 missing=
 unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
 [[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
@@ -314,13 +314,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"
