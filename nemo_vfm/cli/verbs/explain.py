@@ -160,7 +160,7 @@ def _write(paper: Terminal, found: "Explanation") -> None:
 
 
 def _place(paper: Terminal, place: "Places", slot: str) -> None:
-    """What fits one kind of a slot's places, below whose they are: `source` is one of Curate or of a click log."""
+    """Whose slots these are, and what fits them: the `source` of a curation takes other components than a log's."""
     paper.line()
     paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
     if place.ingredients:
