@@ -107,7 +107,7 @@ def components_page() -> str:
 def _kind(found: Catalogue, kind: object) -> str:
     names = [name for name in found.filling(kind) if name.startswith("nemo_vfm.")]
     slots = dict.fromkeys(
-        f"`{slot.name}` of {slot.owner}" if slot.owner else "the root of a recipe"
+        f"`{slot.name}` of `{slot.owner}`" if slot.owner else "the root of a recipe"
         for slot in found.slots
         if slot.kind == kind
     )
