@@ -3,6 +3,9 @@
 """Open a shell on a node as a recipe's job would have it: variables, modules, secrets, container, GPUs. For debugging.
 
 Nothing is written and nothing of the recipe is run. --dry-run prints the lines and needs no Slurm.
+
+Examples:
+  vfm-launch shell R cluster=dgx_h100
 """
 
 import argparse

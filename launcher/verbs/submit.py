@@ -4,6 +4,12 @@
 
 A workflow becomes a chain of jobs, one per step. --dry-run writes nothing and needs no Slurm: it prints what each job
 would take and what was found out. With --print-script, standard output is what would be submitted, byte for byte.
+
+Examples:
+  vfm-launch submit quickstart cluster=cpu_slurm --dry-run             # what each job would take, and problems
+  vfm-launch submit R cluster=dgx_h100 nodes=16 optimizer.lr=1e-4      # submit; the same command again resumes
+  vfm-launch submit R cluster=ours --dry-run --print-script            # what would be submitted, byte for byte
+  vfm-launch submit --ssh HOST R cluster=ours                          # on a login node
 """
 
 import argparse

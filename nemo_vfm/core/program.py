@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.secret import concealing_streams, register_arguments
@@ -106,12 +107,22 @@ class Program:
             return 1
 
     def _dispatch(self, verb: str, words: Sequence[str]) -> int:
-        module = pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
-        parser = self.parser(prog=f"{self.name} {verb}", description=module.__doc__, epilog=self.exits,
+        module = self._module(verb)
+        status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
+        return status
+
+    def verb_parser(self, verb: str) -> argparse.ArgumentParser:
+        """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""
+        module = self._module(verb)
+        about, _, examples = (module.__doc__ or "").partition("\nExamples:\n")
+        epilog = f"examples:\n{examples}\n{self.exits}" if examples else self.exits
+        parser = self.parser(prog=f"{self.name} {verb}", description=about, epilog=epilog,
                              formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
         module.add_arguments(parser)
-        status: int = module.run(parser.parse_intermixed_args(words))
-        return status
+        return parser
+
+    def _module(self, verb: str) -> Any:
+        return pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
 
 
 def _plain(error: object) -> str:

@@ -2,7 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check a recipe: every problem at its place, all at once. Nothing is run and nothing is written.
 
+A recipe that only leaves values to you (???) is valid. Below the problems are every host and bucket that it would
+reach, the variables with their keys, every variable that it reads, and optional packages that are missing here.
+
+With --gpus it adds parameters, the peak memory of the fullest GPU under the recipe's own layout, and whether it fits.
 With --sweep every combination of its values is checked.
+
+Examples:
+  nemo-vfm check quickstart                                         # every problem at its place
+  nemo-vfm check diffusion/dit_xl data.shards=shards --gpus 3       # does it fit, before the data exist
+  nemo-vfm check llm/tokenize path=texts tokenizer.folder=tok --paths   # are the files there that it reads
 """
 
 import argparse

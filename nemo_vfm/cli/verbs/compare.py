@@ -1,6 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write one page about several runs: how they ended, in what their recipes differ, their curves over each other."""
+"""Write one page about several runs: how they ended, in what their recipes differ, their curves over each other.
+
+Of a sweep it takes all runs. A sweep writes this page itself when it ends, as report.html in its folder.
+
+Examples:
+  nemo-vfm compare runs/a runs/b                              # comparison.html in the working directory
+  nemo-vfm compare runs/small-sweep runs/old --out page.html  # the runs of a sweep and another, elsewhere
+"""
 
 import argparse
 import sys

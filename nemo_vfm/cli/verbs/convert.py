@@ -1,6 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries."""
+"""Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries.
+
+Files of other frameworks are read as data: no code in them is run, and a file's bytes determine its type, not its name.
+A run's averaged weights are taken if it has any. OUT is written completely or not at all (docs/how-to/weights.md).
+
+Examples:
+  nemo-vfm convert runs/mine out                        # one file, for start_from: out; any layout of devices
+  nemo-vfm convert runs/mine out --key model --dtype bf16  # the raw weights, in another precision
+  nemo-vfm convert asr_small.nemo asr_small             # also .ckpt, .pt, .pth, .bin, folders of .distcp files
+  nemo-vfm convert models/llama mine                    # start_from: mine; model=converted with --conf mine/conf
+  nemo-vfm convert runs/mine out --to transformers      # for AutoModelForCausalLM and AutoTokenizer
+  nemo-vfm convert models/wan mine                      # a video model, from a diffusers pipeline or transformer folder
+  nemo-vfm convert runs/mine out --to diffusers --pipeline models/wan  # a complete pipeline
+  nemo-vfm convert model.pt mine --key net              # a Cosmos in NVIDIA's format, its trained weights
+  nemo-vfm convert wan.safetensors mine                 # a Wan under its own names or ComfyUI's
+  nemo-vfm convert runs/mine out --to comfyui           # one file under ComfyUI's names; native: its own programs'
+  nemo-vfm convert runs/lora mine --adapter diffusers   # a run's adapter
+  nemo-vfm convert FILE mine --adapter ours --base models/wan            # another program's adapter
+  nemo-vfm convert FILE whole --to transformers --base models/llama      # an adapter merged into its model
+"""
 
 import argparse
 import os

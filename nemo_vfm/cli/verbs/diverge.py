@@ -4,6 +4,12 @@
 
 Both are made small, as `parity` does, and take the same steps on the same samples. The outputs of all modules, the
 loss, the gradients and the updated weights are compared, in this order. All are also compared with A on one device.
+
+Examples:
+  nemo-vfm diverge R --a parallel.shard=2 --b parallel.tensor=2    # one recipe with two different changes
+  nemo-vfm diverge R --b precision=bf16                            # the recipe as it is with a changed one
+  nemo-vfm diverge A B parallel.context=2                          # two recipes, with a change to both
+  nemo-vfm diverge A B --steps 5 --tolerance 1e-3 --json           # more steps, another tolerance, for machines
 """
 
 import argparse

@@ -160,7 +160,7 @@ def _write(paper: Terminal, found: "Explanation") -> None:
 
 
 def _place(paper: Terminal, place: "Places", slot: str) -> None:
-    """What fits one kind of a slot's places, below whose they are: `source` is one of Curate or of a click log."""
+    """Whose slots these are, and what fits them: the `source` of a curation takes other components than a log's."""
     paper.line()
     paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
     if place.ingredients:
@@ -176,13 +176,14 @@ def _slot(slot: "Slot") -> str:
 
 
 def _argument(paper: Terminal, argument: "Described") -> None:
-    details = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
+    details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
     paper.line(f"  {argument.name}: {details}")
     if argument.text:
         paper.prose(argument.text, 6)
 
 
-def _default(argument: "Described") -> str:
+def default_words(argument: "Described") -> str:
+    """A default as the page says it."""
     from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of
     from nemo_vfm.config.tree import Map, Scalar, plain

@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List the recipes by group; with a group or a word, what each is, needs, takes and gives."""
+"""List the recipes by group; with a group or a word, what each is, needs, takes and gives.
+
+Yours in ./recipes and ours are listed. Nothing is parsed or imported.
+
+Examples:
+  nemo-vfm list                 # names of all recipes, by group
+  nemo-vfm list diffusion/      # a group: titles, hardware, time, expected result, extras that are needed
+  nemo-vfm list lora wan        # those with these words in name or title
+"""
 
 import argparse
 import difflib

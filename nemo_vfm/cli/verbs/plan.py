@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others do not fit."""
+"""Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others do not fit.
+
+Nothing is run. The recipe's global batch stays as it is; the numbers are predictions
+(docs/how-to/training/planning.md). The exit status is 2 if no layout fits.
+
+Examples:
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64                 # 64 H100 in DGX H100 machines
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 precision=fp8   # the same in FP8, and from which width that is quicker
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 --gpu a100 --network dgx_a100    # other GPUs, other links
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 --write conf/parallel/mine.yaml  # and the best layout, for parallel=mine
+  nemo-vfm plan llm/nemotron4_15b --gpus 8 --serve --sequences 4               # can 8 GPUs serve it, and if not, why
+"""
 
 import argparse
 import json

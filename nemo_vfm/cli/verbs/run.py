@@ -5,6 +5,17 @@
 A recipe that asks for several devices (parallel.shard=2) runs on that many of this machine, or on those that torchrun
 or srun starts. SIGTERM and SIGUSR1 end a training after its step, with a checkpoint and exit status 75; so does Ctrl-C,
 with 130. A second one does not wait, and the run resumes from the checkpoint before.
+
+The last line is the path of the report. If optional packages are missing that the steps still to be done need, nothing
+runs: one line for pip installs them all.
+
+Examples:
+  nemo-vfm run quickstart seed=1 run_dir=runs/one        # with changes
+  nemo-vfm run quickstart --overlay smoke                # tiny sizes, all parts; in runs/quickstart-smoke
+  nemo-vfm run quickstart --only curate                  # one step of a workflow, perhaps on another machine
+  nemo-vfm run quickstart --only curate --part 3/8       # one share of its files: the fourth of eight
+  nemo-vfm run diffusion/train_small --allow optimizer.lr optimizer.lr=1e-3  # resume though this key differs
+  nemo-vfm run diffusion/train_small --sweep optimizer.lr=1e-4,3e-4 model=dit_s,dit_b  # every combination, one table
 """
 
 import argparse

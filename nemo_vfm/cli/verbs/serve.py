@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a language model or a reward model behind an OpenAI-compatible endpoint."""
+"""Serve a language model or a reward model behind an OpenAI-compatible endpoint.
+
+It listens on loopback. SIGTERM lets running answers out, and the exit status is 0 (docs/how-to/language/serve.md).
+
+Examples:
+  nemo-vfm serve runs/mine                                   # http://127.0.0.1:8000/v1
+  nemo-vfm serve models/llama --port 8000 --room-gb 4        # a folder of transformers
+  nemo-vfm serve models/llama --host 0.0.0.0 --api-key-env KEY   # for other machines
+"""
 
 import argparse
 import sys
