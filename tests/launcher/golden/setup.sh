@@ -175,7 +175,7 @@ def _plain(name: str) -> str:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
 SETUP
-if ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
+if ! [[ -d /lustre/video/runs/dit/launch/environment-e08197e2f205 ]] && ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
     '--container-image=registry.example.org#nvidia/pytorch:26.06-py3' \
     --container-mounts=/lustre/video:/lustre/video \
     --container-workdir=/lustre/video \

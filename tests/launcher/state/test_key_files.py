@@ -9,7 +9,7 @@ import pytest
 
 from launcher.state.key_files import what_it_is
 from launcher.state.snapshot import take
-from tests.launcher.test_snapshot import git
+from tests.launcher.state.test_snapshot import git
 from tests.support.repository import ROOT
 
 _DRAWN = "aB3xK9mQ2vR7tY5wZ8nL"

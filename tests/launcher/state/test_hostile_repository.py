@@ -10,7 +10,7 @@ import pytest
 
 from launcher.state.snapshot import take
 from nemo_vfm.core.errors import UserError
-from tests.launcher.test_snapshot import git
+from tests.launcher.state.test_snapshot import git
 
 
 @pytest.fixture

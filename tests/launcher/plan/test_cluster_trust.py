@@ -8,6 +8,7 @@ import pytest
 
 from launcher.cli import main
 from nemo_vfm.cli.main import main as nemo_vfm
+from tests.support.repository import ROOT
 
 LOCAL = "_target_: launcher.request.cluster.Local\n"
 SLURM = "_target_: launcher.request.cluster.Slurm\ngpus_per_node: 0\ncpus_per_node: 4\n"
@@ -105,7 +106,7 @@ def test_an_ingredient_or_a_recipe_in_the_place_of_ours_is_said_by_check_and_sho
     (desk / "conf/sampler").mkdir()
     (desk / "conf/sampler/euler.yaml").write_text("_target_: nemo_vfm.diffusion.sampler.Euler\nsteps: 3\n")
     (desk / "recipes/synthetic").mkdir(parents=True)
-    ours = Path(__file__).parents[2] / "recipes/synthetic/shapes.yaml"
+    ours = ROOT / "recipes/synthetic/shapes.yaml"
     (desk / "recipes/synthetic/shapes.yaml").write_text(f"{ours.read_text()}# mine\n")
     assert nemo_vfm(["show", "diffusion/sample"]) == 0
     assert "conf/sampler/euler.yaml replaces the built-in file" in " ".join(capfd.readouterr().err.split())

@@ -13,7 +13,7 @@ from launcher.slurm.job_status import run_states, states
 from launcher.slurm.successors import line_of, successors
 from launcher.state.progress import progress
 from nemo_vfm.core.storage import checkpoint_names
-from tests.launcher.test_job_status import attempt, in_queue, job, kept
+from tests.launcher.state.test_job_status import attempt, in_queue, job, kept
 from tests.support.slurm_jobs import Done, run, small_job
 
 SAVED = "75"  # the status of a run that was asked to end, and has saved

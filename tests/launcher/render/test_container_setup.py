@@ -95,6 +95,9 @@ def test_the_setup_runs_once_in_the_container_and_the_work_begins_only_behind_it
     assert str(python) in work and ("--container-image=i" in first) == isinstance(container, Pyxis)
     failed = run(job, tmp_path / "failing", FAKE_STATUS="1")
     assert len(failed.steps) == 1 and failed.status == 2
+    python.parents[1].mkdir(parents=True)
+    (again,) = run(job, tmp_path / "later").steps  # a restart does not unpack the image to find its environment
+    assert str(python) in again
 
 
 def test_an_image_without_torch_is_refused_in_a_sentence(tmp_path, monkeypatch):

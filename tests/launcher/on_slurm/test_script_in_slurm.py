@@ -12,7 +12,7 @@ import pytest
 from launcher.plan.signal_lead_time import limit_s
 from launcher.render.job import SlurmJob
 from launcher.render.script import script
-from tests.launcher.test_quoting import HOSTILE, PRINTABLE
+from tests.launcher.render.test_quoting import HOSTILE, PRINTABLE
 from tests.support.slurm import Slurm as RealSlurm
 from tests.support.slurm_jobs import small_job
 

@@ -13,7 +13,7 @@ from launcher.plan.recipe_info import Point, Step, Work
 from launcher.plan.sweep import shared
 from launcher.request.cluster import Slurm
 from nemo_vfm.cli.main import main as nemo_vfm_main
-from tests.launcher.test_quoting import HOSTILE
+from tests.launcher.render.test_quoting import HOSTILE
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
 from tests.support.slurm_jobs import run, small_job

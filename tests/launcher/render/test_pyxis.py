@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what jobs say of their containers against pyxis and enroot themselves, where a machine has them.
 
-`NEMO_VFM_PYXIS=/usr/local/lib/slurm/spank_pyxis.so pytest -m cluster tests/launcher/test_pyxis.py` needs enroot on PATH
-and pyxis compiled for this Slurm.
+`NEMO_VFM_PYXIS=/usr/local/lib/slurm/spank_pyxis.so pytest tests/launcher/render/test_pyxis.py -m cluster` needs enroot
+on PATH, and pyxis compiled for this Slurm.
 """
 
 import os
@@ -18,7 +18,7 @@ import pytest
 
 from launcher.render.script import script
 from launcher.request.cluster import Pyxis, Slurm
-from tests.launcher.test_quoting import PRINTABLE
+from tests.launcher.render.test_quoting import PRINTABLE
 from tests.support.slurm import Slurm as RealSlurm
 from tests.support.slurm import lacking, slurm
 from tests.support.slurm_jobs import small_job

@@ -16,8 +16,8 @@ from launcher.cli import main
 from launcher.render.script import script
 from launcher.request.cluster import Slurm as Cluster
 from launcher.slurm import slurm
-from tests.launcher.test_chain_on_slurm import CLUSTER, TRUST, attempts, numbers
-from tests.launcher.test_slurm_ends import of_bash
+from tests.launcher.on_slurm.test_chain_on_slurm import CLUSTER, TRUST, attempts, numbers
+from tests.launcher.on_slurm.test_slurm_ends import of_bash
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
 from tests.support.slurm_jobs import small_job

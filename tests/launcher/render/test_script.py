@@ -14,7 +14,7 @@ from launcher.render.job import SlurmJob
 from launcher.render.profile import Profile
 from launcher.render.script import script
 from launcher.request.cluster import Apptainer, NodeCheck, Pyxis, Slurm
-from tests.launcher.test_quoting import HOSTILE, PRINTABLE
+from tests.launcher.render.test_quoting import HOSTILE, PRINTABLE
 from tests.support.slurm_jobs import GOLDEN, golden_jobs, run, small_job
 
 CANARY = "canary-8c1f-value"

@@ -17,7 +17,7 @@ from launcher.render.interactive import shell_script
 from launcher.request.cluster import Apptainer, Pyxis
 from launcher.request.cluster import Slurm as Cluster
 from launcher.verbs.shell import _job
-from tests.launcher.test_quoting import PRINTABLE
+from tests.launcher.render.test_quoting import PRINTABLE
 from tests.support.fake_queue import FakeQueue
 from tests.support.repository import ROOT
 from tests.support.slurm import Slurm
