@@ -5,7 +5,8 @@
     python benchmarks/gpu_steps/nemotron.py [--json FILE] [--only WORDS] [--quick]
 
 A step is 16 texts of 4,096 tokens, in so many microbatches, with random weights and tokens. `mfu_pct` counts all pairs
-of tokens in attention, `mfu_causal_pct` those that a causal mask leaves. `planned_gb` is what `nemo-vfm plan` expects.
+of tokens in attention, `mfu_causal_pct` those that a causal mask leaves. `planned_gb` is what `nemo-vfm plan`
+expects, less cuBLAS's workspaces.
 """
 
 from dataclasses import dataclass
