@@ -23,6 +23,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
@@ -99,6 +100,15 @@ def test_the_loss_falls_and_every_step_has_a_line(tmp_path: Path) -> None:
     written = lines(tmp_path)
     assert [line["step"] for line in written] == list(range(1, 201))
     assert sum(line["loss"] for line in written[-20:]) < 0.25 * sum(line["loss"] for line in written[:20])
+
+
+def test_the_toys_inputs_are_where_their_batch_is() -> None:
+    """Else no test that trains them passes on a machine with a GPU."""
+    data = ToyData()
+    data.start(seed=0, first_batch=0)
+    batch = next(iter(data.train_dataloader())).to(torch.device("meta"))
+    assert isinstance(batch, VideoBatch)
+    assert ToyTask().prepare(batch, seed=0, training=True).inputs["x"].device.type == "meta"
 
 
 @pytest.mark.slow
