@@ -3,6 +3,7 @@
 """Finds the trusted class or function that `_target_` names, and checks that it fits the type of its slot."""
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -59,6 +60,9 @@ def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequen
         return ""
     if known := fitting(targets, hint, trust):
         return no_ingredient(address, word, known)
+    if joined := re.fullmatch(r"([\w-]+):(?!//)(.+)", word):
+        return (f"{word} is no mapping; a shell takes braces without quotes away, so quote the whole change: "
+                f"'{address}={{{joined[1]}: {joined[2]}}}'")  # fmt: skip
     folder = f"conf/{address.rpartition('.')[2]}"
     there = f"nothing in {folder} fits here" if targets else f"there is no folder {folder}"
     other = f"change a key, {address}.KEY=VALUE, or name a class, {address}._target_=CLASS"
