@@ -87,10 +87,8 @@ class Terminal:
 
     def result(self, text: str) -> None:
         """A sentence: wrapped on a terminal, and one line for a program that reads lines."""
-        if sys.stdout.isatty():
-            self.prose(text)
-        else:
-            self.line(text)
+        for line in text.split("\n"):
+            (self.prose if sys.stdout.isatty() else self.line)(line)
 
     def prose(self, text: str, indent: int = 0) -> None:
         """A paragraph, wrapped to the terminal."""

@@ -4,11 +4,13 @@
 
 import io
 import re
+import sys
 
 import pytest
 
 from nemo_vfm.config.recipe_header import header
 from nemo_vfm.core.program import below_caret
+from nemo_vfm.runtime.terminal import Terminal
 from tests.support.recipe_folder import WIDE
 from tests.support.repository import ROOT
 
@@ -36,6 +38,16 @@ def test_on_a_terminal_a_long_sentence_goes_on_below_its_caret_and_a_command_sta
     assert len(rest) > 1 and all(len(line) <= 60 and line[:12].strip() in ("", "^") for line in rest)
     assert " ".join(" ".join(rest).split())[2:] == sentence
     assert below_caret(text, io.StringIO()) == text
+
+
+def test_a_result_ends_between_words_on_a_terminal_and_is_one_line_elsewhere(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "7 workflow steps done; colour 0/2, shape 0/2, direction 0/2 (57 s)"
+    for stream, count in ((Screen(), 2), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        Terminal().result(text)
+        lines = stream.getvalue().splitlines()
+        assert len(lines) == count and " ".join(lines) == text
 
 
 def test_on_a_terminal_a_long_line_of_a_recipe_is_cut_around_what_its_caret_points_at(monkeypatch):
