@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from launcher.columns import counted, names_first, say
 from launcher.remote.words import add_arguments as add_ssh
 from launcher.request.request import add_arguments as add_asked
+from nemo_vfm.core.program import narrowed
 
 if TYPE_CHECKING:
     from launcher.plan.launch import Launch
@@ -129,8 +130,8 @@ def _sizes(launch: "Launch", where: "Slurm") -> Iterator[tuple[str, ...]]:
 
 
 def _folded(text: str, width: int) -> Iterator[str]:
-    """Lines of at most so many letters; what is indented, as a place in a file is, stays as it is."""
-    for line in text.splitlines() or [""]:
+    """Lines of at most so many letters; what is indented, as a place in a file is, is folded at its caret alone."""
+    for line in narrowed(text.splitlines() or [""], max(width, 20)):
         if len(line) <= width or line.startswith(" "):
             yield line
         else:

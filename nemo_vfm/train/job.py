@@ -58,7 +58,7 @@ from nemo_vfm.train.data_position import data_at, reading_of, resumed, steps_unt
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
-from nemo_vfm.train.optim import Constant, Schedule
+from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.train_state import TrainState
@@ -279,6 +279,10 @@ class Train:
         fit.total_steps, fit.limit_s = self._length(fit.data)
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
+        warmup = self.schedule.warmup_steps if isinstance(self.schedule, (Constant, WarmupCosine)) else 0
+        if fit.total_steps is not None and fit.total_steps < warmup:  # no warning: a smoke run is meant so
+            log.info(f"{fit.total_steps} steps end within the {warmup} of schedule.warmup_steps: the learning rate "
+                     f"comes to {fit.total_steps / warmup:.0%} of its full value")  # fmt: skip
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
         fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""

@@ -114,6 +114,8 @@ COMMON = {
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
         "something below a reference": Wrong(W + "size: ${other}", ("size.width=3",)),
         "a choice where there is none": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=huge",)),
+        "braces that a shell took away": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=width:3",)),
+        "braces that a shell took away from values": Wrong(W, ("weights=a:1",)),
         "a choice of another slot's": Wrong(W + "stages: {a: {_target_: '@.Shift'}}", ("stages.a=big",), files={
             "conf/a/wide.yaml": "_target_: '@.Quiet'\n"}),
         "a choice that does not exist": Wrong("defaults: [{stage: scale}]\n" + W, ("stage=scal",), files=STAGES),

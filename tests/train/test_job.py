@@ -227,6 +227,13 @@ class WithoutHeldOut(ToyData):
         return []
 
 
+@pytest.mark.parametrize(("warmup", "said"), [(1, 0), (2, 0), (8, 1)])
+def test_a_warmup_longer_than_the_training_is_said_with_the_rate_that_is_reached(tmp_path, capfd, warmup, said):
+    train("2 steps", schedule=WarmupCosine(warmup_steps=warmup)).run(Run(tmp_path))
+    assert capfd.readouterr().err.count("2 steps end within the 8 of schedule.warmup_steps: the learning rate comes to "
+                                        "25% of its full value") == said  # fmt: skip
+
+
 def test_that_nothing_is_held_out_is_said_once_by_data_and_validation(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

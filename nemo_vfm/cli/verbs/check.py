@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments
 from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.core.program import below_caret
 from nemo_vfm.runtime.command import composed_recipe
+from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
@@ -93,11 +95,11 @@ def _one(arguments: argparse.Namespace) -> int:
     if problems:
         from nemo_vfm.config import RecipeError
 
-        sys.stdout.write(f"{RecipeError(problems)}\n")
+        sys.stdout.write(f"{below_caret(str(RecipeError(problems)), sys.stdout)}\n")
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, composed, job, problems)
     sys.stdout.writelines(f"{one}\n" for one in notes)
-    sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
+    Terminal().result(f"{composed.path}: {_verdict(errors, len(problems) - errors)}")
     return 2 if errors else 0
 
 

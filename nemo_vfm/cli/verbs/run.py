@@ -25,9 +25,11 @@ from dataclasses import fields
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.core.errors import NextPhase, Preempted
 from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED, listening
+from nemo_vfm.core.program import below_caret
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
+from nemo_vfm.runtime.terminal import Terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,9 +80,10 @@ def show(ending: Ending) -> None:
     if ending.outcome is not None:
         before = "Nothing to do; this run is already finished: " if ending.outcome.did_nothing else ""
         took = "" if before and ending.report else f" ({ending.seconds:.0f} s)"
-        sys.stdout.write(f"{before}{ending.outcome.summary}{took}\n{ending.report or ending.folder}\n")
+        Terminal().result(f"{before}{ending.outcome.summary}{took}")
+        sys.stdout.write(f"{ending.report or ending.folder}\n")
         return
-    sys.stderr.write(f"{_sentence(ending)}\n")
+    sys.stderr.write(f"{below_caret(_sentence(ending), sys.stderr)}\n")
     if ending.report:
         sys.stdout.write(f"{ending.report}\n")
 
