@@ -22,7 +22,8 @@ RECIPE  ?= recipes/quickstart.yaml
 # More words for pytest: make test PYTEST_ARGS='tests/data -x'
 PYTEST_ARGS ?=
 # Processes that share the tests, a file each at a time; 0 runs them in one. Several-rank tests start their own besides.
-JOBS ?= 2
+# Where nobody says, two, and three where slow tests are among them, which often wait: for Slurm, Ray, other ranks.
+JOBS ?=
 # More words for the faults that are planted: make mutants MUTANTS='--rooms data --count 20'
 MUTANTS ?=
 
@@ -43,7 +44,7 @@ TORCHREC_VENV  ?= .venv-torchrec
 TORCHREC_STAMP := $(TORCHREC_VENV)/.torchrec
 OVERRIDES := $(if $(INPUT),"input=$(INPUT)") $(if $(RUN_DIR),"run_dir=$(RUN_DIR)")
 
-.PHONY: help demo setup setup-dev test test-slow soak mutants perf check fix clean torch setup-nemo test-nemo torchrec
+.PHONY: help demo setup setup-dev test test-slow test-all soak mutants perf check fix clean torch setup-nemo test-nemo torchrec
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,13 +58,16 @@ setup-dev: $(DEV_STAMP) ## install what testing and benchmarks need, too
 
 # A test that hangs ends its process and with it the run: a process begun anew may be left waiting for ever by xdist.
 # Two threads of torch in each of two processes wait for each other: a step took 15 s in place of 1.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/pytest -n $(or $(JOBS),$(1)) --dist loadfile --no-loadscope-reorder --max-worker-restart=0 -rs --durations=15 --durations-min=1
 test: $(DEV_STAMP) ## every test but those below; ends with the seconds each folder took
-	@$(PYTEST) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
+	@$(call PYTEST,2) -m 'not slow and not cluster and not soak' $(PYTEST_ARGS)
 
-# In one run, so that all tests are collected once.
 test-slow: $(DEV_STAMP) ## what takes seconds: most recipes, whole benchmarks, installations, kills; Slurm, Ray and several ranks
-	@$(PYTEST) -m '(slow or cluster) and not soak' $(PYTEST_ARGS)
+	@$(call PYTEST,3) -m '(slow or cluster) and not soak' $(PYTEST_ARGS)
+
+# To import all tests takes most of a minute; and while some wait, others compute.
+test-all: $(DEV_STAMP) ## both in one run, as .ci/run has it
+	@$(call PYTEST,3) -m 'not soak' $(PYTEST_ARGS)
 
 soak: $(DEV_STAMP) ## the long version: more kills, more fuzz cases, every layout
 	@$(BIN)/pytest -m 'soak or hypothesis' --hypothesis-profile=soak -o faulthandler_timeout=3600 --durations=30 $(PYTEST_ARGS)

@@ -23,8 +23,6 @@ RUNTIME = [
     "numpy>=1.26,<3",
     "webdataset>=1.0,<2",
     "av>=14,<19",
-    # decord has wheels for x86-64 only; everywhere else PyAV reads all frames.
-    "decord==0.6.0; platform_machine == 'x86_64'",
     "opencv-python-headless>=4.9,<6",
     "pillow>=10",
     "safetensors>=0.4",
@@ -79,6 +77,7 @@ DEV = [
     "einops>=0.8,<1",  # Megatron-Core imports it and does not declare it
     "tifffile>=2025.5",
     "imagecodecs>=2025.3",
+    "decord==0.6.0; platform_machine == 'x86_64'",
     "trl>=1.16,<2",  # chat templates, and the masks that ours must equal
     "torchao>=0.18,<0.19",  # our FP8 numbers are compared with its
     "ray>=2.50,<3",
@@ -99,6 +98,8 @@ EXTRAS = {
     "megatron": ["megatron-core>=0.16.1,<0.17", "einops>=0.8,<1"],
     # FP8 by its kernels. It is built against torch for CUDA: pip install --no-build-isolation, torch first.
     "te": ["transformer-engine[pytorch]>=2.20,<2.21"],
+    # For `decoder: decord`. It has wheels for x86-64 only.
+    "decord": ["decord==0.6.0; platform_machine == 'x86_64'"],
     # Needs the system's FFmpeg libraries (apt: ffmpeg).
     "torchcodec": ["torchcodec>=0.11,<0.14"],
     # Autoencoders of Wan and Cosmos from local folders.

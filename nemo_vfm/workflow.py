@@ -75,7 +75,7 @@ class Workflow:
                     f"and -, got {name[:100]!r}{' and more' * (len(name) > 100)}"
                 )
             if name in (LAUNCH, PARTS):
-                raise ValueError(f"no step may be called {name}: such a folder is for what a launcher or parts keep")
+                raise ValueError(f"no step may be called {name}: this folder is reserved for the launcher or for parts")
         self.steps, self.input = dict(steps), None if input is None else place(input)
 
     def run(self, run: Run) -> Outcome:
@@ -159,8 +159,8 @@ class OneStep(Workflow):
             if turn.name == self.name:
                 return turn
             if not turn.is_done():
-                raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} as "
-                                f"this recipe asks for it; run that one first, or all of them")  # fmt: skip
+                raise UserError(f"step {self.name} comes after {turn.name}, which is not done in {turn.run.folder} in "
+                                f"the form of this recipe; run that step first, or all of them")  # fmt: skip
         raise AssertionError(f"no step {self.name}")
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
@@ -217,7 +217,7 @@ def perform(job: Job, run: Run, ask: Ask, *, title: str, ends_run: bool, set_asi
     if isinstance(job, Workflow):  # it marks its steps one by one, so that one that was deleted is made again
         return job.run(run)
     if done := _done(run.folder, ask):
-        info(f"{title}: done before: {done.summary}")
+        info(f"{title}: done earlier: {done.summary}")
         return done
     if urgency := preemption.urgency():  # it came while the step before took its last
         raise preemption.stopped(urgency, f"before {title}")
@@ -278,7 +278,7 @@ def _read_marker(file: Path, *keys: str) -> Json:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{file} cannot be read ({error}); {_MARKER_HELP}") from error
     if not isinstance(found, dict) or not found.keys() >= set(keys):
-        raise UserError(f"{file} is not what a step leaves, which has {', '.join(keys)}; {_MARKER_HELP}")
+        raise UserError(f"{file} is not a step's marker, which has {', '.join(keys)}; {_MARKER_HELP}")
     return found
 
 
@@ -297,8 +297,8 @@ def begin(turn: Turn, *, may_differ: bool = False) -> None:
         earlier["before"] != turn.ask.before or (earlier["own"] != turn.ask.own and not may_differ)
     )
     if changed:
-        raise UserError(f"{folder} holds work that was begun from another recipe or other earlier steps; take another "
-                        f"run_dir, or run the whole once, which sets it aside")  # fmt: skip
+        raise UserError(f"{folder} holds work started from another recipe or other earlier steps; choose another "
+                        f"run_dir, or run the whole workflow once, which moves it aside")  # fmt: skip
     _prepare(folder, turn.ask, turn.title, set_aside=False)
 
 
@@ -344,5 +344,5 @@ def _together(outcomes: Mapping[str, Outcome]) -> Outcome:
     figures = {f"{name}/{key}": value for name, o in outcomes.items() for key, value in o.figures.items()}
     last = list(outcomes.values())[-1]
     skipped_note = f", {skipped} of them before" if skipped else ""
-    summary = f"{len(outcomes)} {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
+    summary = f"{len(outcomes)} workflow {'step' if len(outcomes) == 1 else 'steps'} done{skipped_note}; {last.summary}"
     return Outcome(summary, figures, did_nothing=skipped == len(outcomes))

@@ -2,13 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the seconds of each folder of tests, and holds the settings for all tests."""
 
+import functools
 import gc
 import os
 import random
+import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -34,6 +37,7 @@ settings.load_profile("ours")
 
 # Processes that share the tests tell theirs of 80 columns; what is printed is as wide as where nobody says.
 os.environ.pop("COLUMNS", None)
+os.environ.setdefault("NEMO_VFM_LOG_WIDTH", "0")  # sentences are looked for, wherever a line would end
 
 # One answer on every processor: `precision: auto` is fp32, and bf16 products are those of rounded operands.
 os.environ.setdefault("NEMO_VFM_CPU_BF16", "0")
@@ -129,6 +133,32 @@ def pytest_runtest_setup() -> None:
         sys.modules["numpy"].random.seed(0)
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+#: What make asks for, and how a file says that it has slow tests, or nothing else; house/conftest.py marks its own.
+QUICK, SLOW = "not slow and not cluster and not soak", "(slow or cluster) and not soak"
+SOME_SLOW = re.compile(r"\bmark\.(slow|cluster)\b|\b(real_slurm|three)\b")
+ALL_SLOW = re.compile(r"^pytestmark = pytest\.mark\.(slow|cluster)\b", re.MULTILINE)
+
+
+@functools.cache
+def _says(path: Path, words: re.Pattern[str]) -> bool:
+    return path.parent.name == "house" or words.search(path.read_text(encoding="utf-8")) is not None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files of which nothing is asked for: two of three have no slow tests, and to import each takes long."""
+    asked, is_file = config.option.markexpr, collection_path.match("test_*.py")
+    if is_file and asked == SLOW and not _says(collection_path, SOME_SLOW):
+        return True
+    return True if is_file and asked == QUICK and _says(collection_path, ALL_SLOW) else None
+
+
+def pytest_deselected(items: list[pytest.Item]) -> None:
+    """See that no file would be left that has such tests."""
+    marked = (item for item in items if item.get_closest_marker("slow") or item.get_closest_marker("cluster"))
+    if left := sorted({str(item.path) for item in marked if not _says(item.path, SOME_SLOW)}):
+        raise pytest.UsageError(f"make test-slow would not find the slow tests of {', '.join(left)}; see SOME_SLOW")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -100,18 +100,18 @@ def _unlike(share: Share, gpus: int, devices: int) -> str:
     if taken == gpus:
         return ""
     if not devices:
-        return f"gpus={gpus} is not possible: as far as is known (gpus_per_node), this cluster has none"
+        return f"gpus={gpus} is not possible: according to gpus_per_node, this cluster has no GPUs"
     if not taken:
         return f"gpus={gpus} would be idle: no part of this recipe computes on a GPU"
     if gpus % devices and (gpus > devices or share.ray or share.kind == _NEMO):
         fits = " or ".join(f"gpus={count * devices}" for count in (gpus // devices, gpus // devices + 1) if count)
-        return f"gpus={gpus} are not whole nodes of {devices}: {fits} would be"
+        return f"gpus={gpus} does not fill whole nodes of {devices}; use {fits}"
     return other_layout(gpus, taken)
 
 
 def other_layout(gpus: int, taken: int) -> str:
     """The problem of a layout that is for another number of GPUs than was asked for."""
-    return f"gpus={gpus}, and the recipe's layout is for {taken}: gpus={taken} would fit, or other degrees"
+    return f"gpus={gpus}, but the recipe's layout is for {taken}; use gpus={taken}, or change the degrees"
 
 
 def _sized(step: Step, cluster: Where, nodes: int | None) -> Step:
@@ -150,7 +150,7 @@ def _share(step: Step, phase: str, ranks: int, degrees: Mapping[str, int], clust
     with_ray = step.ray and isinstance(cluster, Slurm)  # one process, which Ray has work for all nodes from
     count, tasks, problem = (nodes or 1, 1, "") if with_ray else _fitted(ranks, devices if uses_gpus else 0, nodes)
     if not isinstance(cluster, Slurm) and (nodes or 1) > 1:
-        problem = f"nodes={nodes} is not possible: this cluster is the machine that you are on"
+        problem = f"nodes={nodes} is not possible: this cluster is your own machine"
     cores = (cluster.cpus_per_node or 0) if isinstance(cluster, Slurm) else 0
     gpus = devices if with_ray else tasks
     shared = uses_gpus and isinstance(cluster, Slurm) and not cluster.exclusive
@@ -172,7 +172,7 @@ def _fitted(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]
         return count, ranks // count, ""
     fits = ", ".join(f"nodes={n}" for n in range(1, ranks + 1) if ranks % n == 0)
     processes = "one process" if ranks == 1 else f"{ranks} processes"
-    return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; {fits} would fit"
+    return count, max(1, ranks // count), f"{processes} cannot be spread evenly over {count} nodes; use {fits}"
 
 
 def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, str]:
@@ -183,11 +183,11 @@ def _on_devices(ranks: int, devices: int, nodes: int | None) -> tuple[int, int, 
         fits, tasks = needed, devices
     if rest and ranks > devices:
         whole = f"{needed * devices} or {(needed + 1) * devices}"
-        problem = (f"the recipe's layout is for {ranks} GPUs, which are not whole nodes of {devices}; change its "
-                   f"degrees so that their product is {whole}")  # fmt: skip
+        problem = (f"the recipe's layout is for {ranks} GPUs, which do not fill whole nodes of {devices}; change "
+                   f"its degrees so that their product is {whole}")  # fmt: skip
         return nodes or needed + 1, devices, problem
     if nodes is None or nodes == fits:
         return fits, tasks, ""
-    problem = (f"nodes={nodes} are {nodes * devices} GPUs, {devices} a node, and the degrees of the recipe's layout "
-               f"multiply to {ranks}: nodes={fits} would fit, or other degrees")  # fmt: skip
+    problem = (f"nodes={nodes} gives {nodes * devices} GPUs, {devices} a node, but the degrees of the recipe's "
+               f"layout multiply to {ranks}; use nodes={fits}, or change the degrees")  # fmt: skip
     return nodes, devices, problem

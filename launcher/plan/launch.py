@@ -35,7 +35,7 @@ from nemo_vfm.core.types.job import LAUNCH
 from nemo_vfm.core.types.json_value import Json
 
 POINTS = "points"  #: the launch's folder of a sweep's recipes, each in one with the name of its run
-_NO_SECRETS = ("the recipe would contain {}, and launch folders and scripts must not: {}. Put it into an "
+_NO_SECRETS = ("the recipe would contain {}, which launch folders and scripts must not contain: {}. Put it into an "
                "environment variable and write ${{env:NAME}} instead")  # fmt: skip
 _REFERENCE = re.compile(r"\$\{[^}]*\}")
 _VARIABLE = re.compile(r"(?<!\$)\$\{(?:oc\.)?env:([A-Za-z_]\w*)\}")
@@ -231,7 +231,7 @@ def known(where: Where) -> tuple[Where, Sequence[str]]:
 
 
 def _unknown(names: Sequence[str], why: str) -> list[str]:
-    return [f"{name} is asked of Slurm, which {why}; give cluster.{name}=N" for name in names]
+    return [f"{name} must come from Slurm, which {why}; give cluster.{name}=N" for name in names]
 
 
 def _with_hardware(where: Slurm) -> Slurm:

@@ -85,7 +85,7 @@ def _missing(launch: Launch) -> Iterator[Finding]:
     secrets = launch.where.secrets
     for name in launch.needed:
         if name not in os.environ and name not in secrets:
-            yield Finding("environment", f"the recipe reads ${{env:{name}}}, and {name} is not set; export it, or "
+            yield Finding("environment", f"the recipe reads ${{env:{name}}}, but {name} is not set; export it, or "
                           f"name a file under cluster.secrets", wrong=True)  # fmt: skip
     for text in secret_files.objections(secrets):
         yield Finding("secrets", text, wrong=True)
@@ -108,8 +108,8 @@ def _size(launch: Launch, *, dry_run: bool) -> Iterator[Finding]:
     for text in launch.unknown:
         yield Finding("cluster", f"{text}, or the script may change" if dry_run else text, wrong=not dry_run)
     if dry_run and isinstance(launch.where, Slurm) and launch.where.mpi is None and not slurm.is_here():
-        yield Finding("cluster", "mpi is asked of Slurm, which is not here; give cluster.mpi=none, or the script may "
-                      "change")  # fmt: skip
+        yield Finding("cluster", "mpi must come from Slurm, which is not here; give cluster.mpi=none, or the script "
+                      "may change")  # fmt: skip
 
 
 def _idle(shares: Sequence[Share], where: Where) -> Iterator[Finding]:
@@ -134,7 +134,7 @@ def _limit(launch: Launch) -> Iterator[Finding]:
         return
     time, limit, lead = launch.where.time, limit_s(launch.where.time), launch.lead_s
     if limit is None:
-        yield Finding("limit", f"cluster.time={time} sets none: the partition's own holds")
+        yield Finding("limit", f"cluster.time={time} sets no limit; the partition's limit applies")
         return
     text = (f"cluster.time={time} is {in_words(limit)} for each attempt, which is asked to stop {in_words(lead)} "
             f"before its end")  # fmt: skip
@@ -162,7 +162,7 @@ def _profile(launch: Launch) -> Iterator[Finding]:
     if not isinstance(launch.where, Slurm) and program("nsys") is None:
         yield Finding("profile", missing(), wrong=True)
     if not isinstance(launch.where, Slurm) and wanted.ranks != (0,):
-        yield Finding("profile", "--profile-ranks cannot be chosen on one machine, whose processes are recorded "
+        yield Finding("profile", "--profile-ranks has no effect on one machine, whose processes are recorded "
                       "together; leave it out", wrong=True)  # fmt: skip
 
 
@@ -245,7 +245,7 @@ def _of_layout(found: Mapping[str, Any], own: Mapping[str, Any], where: Slurm, s
         yield Finding("memory", f"{text}, estimated")
     else:
         yield Finding("memory", f"{text}: it does not fit; `nemo-vfm plan` names layouts that do", wrong=True)
-    network = "" if where.gpu in _NETWORKS else f", reckoned with the network of a {_NEAREST}"
+    network = "" if where.gpu in _NETWORKS else f", assuming the network of a {_NEAREST}"
     yield Finding("time", f"{own['step_s']:.3g} s a step{network}, estimated")
     if own["gpu_hours"] is not None:
         hours = own["days"] * 24
@@ -282,7 +282,7 @@ def _kept(launch: Launch) -> Iterator[Finding]:
     if code.untracked:
         total = _bytes(sum(len(code.files[path].content) for path in code.untracked))
         yield Finding("untracked", f"{counted(len(code.untracked), 'file')} not tracked by git, {total}, "
-                      f"{'go' if len(code.untracked) > 1 else 'goes'} along: {folded(code.untracked)}")  # fmt: skip
+                      f"copied too: {folded(code.untracked)}")  # fmt: skip
     if code.left:
         named = [f"{path} ({what})" for path, what in code.left.items()]
         yield Finding("keys", f"are not copied, tracked or not: {folded(named)}")
@@ -298,7 +298,7 @@ def _use_of(launch: Launch) -> str:
         return f"; {', '.join(names)} {'are' if len(names) > 1 else 'is'} imported from there, by --trust"
     if launch.imports_code:
         return "; nemo_vfm is imported from there"
-    own = " It has a nemo_vfm of its own; to use that one, add --trust nemo_vfm." if _has_own(launch.code) else ""
+    own = " It has its own nemo_vfm; to use it, add --trust nemo_vfm." if _has_own(launch.code) else ""
     return f", for the record: nothing in it is imported unless --trust names it.{own}"
 
 

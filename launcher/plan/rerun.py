@@ -15,6 +15,7 @@ from launcher.plan.launch import Launch, composed_text, known, swept_run, typed_
 from launcher.plan.recipe_info import Point, work
 from launcher.plan.sweep import SweptRun, shared
 from launcher.plan.trusted_modules import modules
+from launcher.render.profile import profile_again
 from launcher.request.cluster_config import cluster_again
 from launcher.request.request import CLUSTER, LaunchRequest, packages_of
 from launcher.state.launch_folder import KeptLaunch
@@ -53,8 +54,8 @@ def again(
     found, composed = work(one, code.root), compose(one.recipe, one.changes)
     recipe = composed_text(composed)
     if recipe != composed_text(compose(one.recipe, [f"run_dir={composed.run_dir}"])):
-        raise UserError(f"a launch is repeated as it was, and {' '.join(typed)} would change its recipe; submit the "
-                        f"recipe with the change instead")  # fmt: skip
+        raise UserError(f"a rerun repeats a launch unchanged, and {' '.join(typed)} would change its recipe; "
+                        f"submit the recipe with the change instead")  # fmt: skip
     shares = shared([Point(name=run.name, changes=run.changes, work=found) for run in runs], where, request.nodes)
     shares = tuple(replace(share, degrees=kept.jobs[0]["degrees"]) for share in shares)  # of all runs, not of the first
     return Launch(
@@ -73,14 +74,15 @@ def _request_of(kept: KeptLaunch, trust: Sequence[str], allow_host: Sequence[str
     missing = [f"--trust {word}" for word in dict.fromkeys(trusted) if word not in trust]
     missing += [f"--allow-host {word}" for word in dict.fromkeys(hosts) if word not in allow_host]
     if missing:
-        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, and a folder cannot grant that "
-                        f"again; to allow it, add the same options")  # fmt: skip
+        raise UserError(f"{kept.run_dir} was launched with {' '.join(missing)}, which a folder cannot grant; "
+                        f"to allow it again, add the same options")  # fmt: skip
     return LaunchRequest(
         recipe=str(kept.recipe_file), cluster=words["cluster"], nodes=words["nodes"], gpus=words.get("gpus"),
         trust=packages_of(trust), trusts_cluster=CLUSTER in trust,
         allow=tuple(words["allow"]), allow_host=tuple(allow_host), code=words["code"],
         parts=words["parts"], rank_silence=words.get("rank_silence"), rank_timeout=words.get("rank_timeout"),
         paths=words.get("paths") is not False, sweep=tuple(words.get("sweep", ())),
+        profile=profile_again(words.get("profile")),
     )  # fmt: skip
 
 

@@ -71,8 +71,8 @@ def _one(point: Point, cluster: Where, nodes: int | None, gpus: int | None) -> S
 def _whole(work: Work, name: str) -> Step:
     """All steps as one."""
     if any(len({phase.ranks for phase in step.phases}) > 1 for step in work.steps):
-        raise UserError(f"the phases of {name} are for different numbers of devices, and a task of a job array has "
-                        f"one; submit each combination separately")  # fmt: skip
+        raise UserError(f"the phases of {name} need different numbers of devices, but a task of a job array has "
+                        f"one number; submit each combination separately")  # fmt: skip
     widest = max(work.steps, key=lambda step: step.ranks)
     return replace(
         widest, name="", rounds=0, on_gpu=any(step.on_gpu for step in work.steps),

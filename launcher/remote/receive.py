@@ -61,7 +61,7 @@ def _unpacked(stream: IO[bytes]) -> dict[str, Kept]:
         for entry in tar:
             total += entry.size
             if total > MOST_BYTES or len(found) >= MOST_FILES or not (entry.isreg() or entry.issym()):
-                raise UserError(f"what came holds more than a working tree may: look at {entry.name!r}")
+                raise UserError(f"the files received contain something that a working tree cannot hold: {entry.name!r}")
             opened = tar.extractfile(entry) if entry.isreg() else None
             content = opened.read() if opened is not None else os.fsencode(entry.linkname)
             found[str(_inside(entry.name))] = Kept(content, entry.mode & 0o777 | 0o400 if opened is not None else 0)
@@ -78,8 +78,8 @@ def _inside(name: str) -> PurePosixPath:
 def _write(folder: Path, files: Mapping[str, Kept]) -> None:
     mark = folder / _MARK
     if folder.is_dir() and any(folder.iterdir()) and not mark.is_file():
-        raise UserError(f"{folder} holds files that did not come by --ssh, and nothing there is touched; "
-                        f"give another folder: --ssh-folder")  # fmt: skip
+        raise UserError(f"{folder} holds files that --ssh did not copy there, and was left as it is; "
+                        f"choose another folder with --ssh-folder")  # fmt: skip
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
     for old in read_json(mark) if mark.is_file() else ():
         _remove(folder, _inside(str(old)))

@@ -72,8 +72,8 @@ def parcel(arguments: argparse.Namespace, code: Code) -> bytes:
 def _say(code: Code, name: str) -> None:
     """What leaves this machine, and what does not."""
     lines = [f"to {name}: {code.why}"]
-    lines += [f"untracked, goes along: {folded(code.untracked)}"] if code.untracked else []
-    lines += [f"stay behind, as they hold keys: {folded([*code.left])}"] if code.left else []
+    lines += [f"untracked, copied too: {folded(code.untracked)}"] if code.untracked else []
+    lines += [f"not copied, since they hold keys: {folded([*code.left])}"] if code.left else []
     sys.stderr.writelines(f"{plain(line)}\n" for line in lines)
     sys.stderr.flush()
 

@@ -20,10 +20,13 @@ _FLAGS = ("no_paths", "no_code", "dry_run", "print_script")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """--ssh and what belongs to it."""
-    parser.add_argument("--ssh", metavar="HOST", help="do it on this login node; the working tree is copied there")
-    parser.add_argument("--ssh-folder", metavar="DIR", help="where to, below your home there: vfm-launch/NAME")
+    parser.add_argument("--ssh", metavar="HOST", help="run this on a login node; the working tree is copied there")
+    parser.add_argument(
+        "--ssh-folder", metavar="DIR", help="target folder, below your home there (default: vfm-launch/NAME)"
+    )
     parser.add_argument("--ssh-python", metavar="PYTHON",
-                        help=f"the Python there that has nemo_vfm: ~/venv/bin/python; else {PYTHON}, else python3"
+                        help=f"the Python there that has nemo_vfm, such as ~/venv/bin/python (default: {PYTHON}, "
+                             "else python3)"
                         )  # fmt: skip
 
 

@@ -143,13 +143,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/@ATTEMPTS@ cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/@ATTEMPTS@ cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= @MOST@ )); then
-  echo "vfm-launch: not begun again, since @MOST@ attempts in a row made no progress. See how they ended in" \
-    "$launch/@ATTEMPTS@, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: @MOST@ attempts in a row made no progress. See how they ended in" \
+    "$launch/@ATTEMPTS@, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 @BEGIN_AGAIN@

@@ -30,17 +30,16 @@ def around(job: SlurmJob, enter: Sequence[str], lines: Iterable[str]) -> Iterato
     program = Path(__file__).with_name("setup_program.py").read_text(encoding="utf-8")
     step = ["srun", "--export=ALL", "--nodes=1", "--ntasks=1", f"--cpus-per-task={job.cpus_per_task}"]
     step += [f"--mpi={job.mpi}"] if job.mpi else []
-    words = [
-        environment_folder(job.folder, job.cluster.container.image, job.setup),
-        job.folder / "packages.txt",
-        *job.setup,
-    ]
+    folder = environment_folder(job.folder, job.cluster.container.image, job.setup)
+    words = [folder, job.folder / "packages.txt", *job.setup]
     yield "# -- What the image lacks, installed once for all nodes, beside this script: cluster.container.setup."
     yield "read -r -d '' setup << 'SETUP'"
     yield from program.splitlines()
     yield "SETUP"
     call = [" ".join(map(quoted, step)), *enter, 'python3 -s -P -c "$setup"', *(quoted(str(word)) for word in words)]
-    yield from ("if ! " + " \\\n    ".join(call) + "; then").split("\n")
+    # Where it is there already, no node unpacks the image for a look at it.
+    there = f"[[ -d {quoted(str(folder))} ]]"
+    yield from (f"if ! {there} && ! " + " \\\n    ".join(call) + "; then").split("\n")
     yield f"  status={_FAILED}"
     yield "else"
     yield from lines

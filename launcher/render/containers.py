@@ -20,7 +20,8 @@ def options(job: SlurmJob, variables: Sequence[str]) -> list[str]:
     if not isinstance(container, Pyxis):
         return []
     found = [f"--container-image={container.image}", f"--container-mounts={','.join(_mounts(job))}",
-             f"--container-workdir={job.workdir}", "--no-container-mount-home"]  # fmt: skip
+             f"--container-workdir={job.workdir}", "--no-container-mount-home",
+             "--no-container-entrypoint"]  # fmt: skip
     found += ["--container-writable"] if container.writable else []
     return [*found, f"--container-env={','.join(variables)}"] if variables else found
 
@@ -32,7 +33,20 @@ def before(job: SlurmJob) -> list[str]:
         return []
     nvidia = ["--nv"] if job.gpus_per_node else []
     binds = [word for mount in _mounts(job) for word in ("--bind", mount)]
-    return [container.program, "exec", *nvidia, *binds, "--pwd", str(job.workdir), container.image]
+    # --no-eval: else a `$` in the value of a variable would be expanded once more.
+    return [container.program, "exec", "--no-eval", *nvidia, *binds, "--pwd", str(job.workdir), container.image]
+
+
+def forwarding(job: SlurmJob, variables: Sequence[str]) -> Iterator[str]:
+    """Lines that let our variables replace those of the same name in an image, where Apptainer starts it."""
+    container = job.cluster.container
+    if not isinstance(container, Apptainer):
+        return
+    prefix = "SINGULARITYENV_" if Path(container.program).name == "singularity" else "APPTAINERENV_"
+    yield "# -- An image's own variables would replace those above, but for what has this prefix."
+    yield f"for name in {' '.join(variables)}; do"
+    yield f'  [[ -v $name ]] && export "{prefix}$name=${{!name}}"'
+    yield "done"
 
 
 def _mounts(job: SlurmJob) -> Iterator[str]:

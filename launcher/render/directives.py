@@ -125,5 +125,5 @@ def _literal(path: str) -> str:
         ValueError: it holds a backslash, behind which Slurm would fill in nothing at all.
     """
     if "\\" in path:
-        raise ValueError(f"{path!r} holds a backslash, which Slurm cannot have in the name of a log")
+        raise ValueError(f"{path!r} contains a backslash, which Slurm does not allow in a log's name")
     return path.replace("%", "%%")

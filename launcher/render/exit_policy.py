@@ -46,7 +46,7 @@ _ALL = (
          sentence="the loss or its gradient was not a number; the weights before it are in the last checkpoint"),
     Kind(name="configuration", again=False, sentence="the recipe or its environment is at fault, and would fail again"),
     Kind(name="nothing_kept", again=False, sentence="every input was dropped or failed; the report says why"),
-    Kind(name="interrupted", again=False, sentence="interrupted by somebody; run the same command again to resume"),
+    Kind(name="interrupted", again=False, sentence="interrupted; run the same command again to resume"),
     Kind(name="unknown", again=False, sentence="something unexpected; see the log and traceback.txt"),
 )  # fmt: skip
 KINDS: Mapping[str, Kind] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -88,15 +88,20 @@ class SlurmJob:
     def __post_init__(self) -> None:
         for name in ("folder", "run_dir", "recipe", "workdir"):
             if not getattr(self, name).is_absolute():
-                raise ValueError(f"{name} is {getattr(self, name)}; a job needs whole paths, since it runs elsewhere")
+                raise ValueError(
+                    f"{name} is {getattr(self, name)}; a job needs absolute paths, since it runs elsewhere"
+                )
         for name in ("nodes", "tasks_per_node", "cpus_per_task", "most_restarts"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it is at least 1")
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
         if not self.name or "/" in self.name or self.name != self.name.strip():
-            raise ValueError(f"the job's name is {self.name!r}; it names a log file too, so it has no / and no edges")
+            raise ValueError(
+                f"the job's name is {self.name!r}; it also names a log file, so it must not contain / "
+                "or begin or end with a space"
+            )
         if (length := len(self.name.encode())) > _LONGEST_NAME:
-            raise ValueError(f"the job's name {self.name[:20]}... has {length} bytes, and its log could not be opened: "
-                             f"at most {_LONGEST_NAME}; shorten the last folder of run_dir")  # fmt: skip
+            raise ValueError(f"the job's name {self.name[:20]}... has {length} bytes, too long to name a log (at most "
+                             f"{_LONGEST_NAME}); shorten the last folder of run_dir")  # fmt: skip
         if self.task_words and len(self.task_words) != self.array:
             raise ValueError(f"{len(self.task_words)} lists of words for an array of {self.array}")
         if self.task_runs and len(self.task_runs) != self.array:

@@ -8,17 +8,19 @@ handler. No GPU and no nsys were at hand: the options follow its documentation.
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.render.quoting import quoted
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.types.json_value import Json
 
 FOLDER = "profile"  #: below the launch folder
 _MOST_RANKS = 64  # a report is some hundred megabytes
 _SECONDS = re.compile(r"(\d{1,6})-(\d{1,6})")
-_MISSING = ("--profile nsys: there is no nsys on the PATH{}. Load it by cluster.modules, take an image that has it, or "
-            "leave --profile out")  # fmt: skip
+_MISSING = ("--profile nsys: nsys is not on the PATH{}. Load it with cluster.modules, use an image that has it, "
+            "or leave --profile out")  # fmt: skip
 _TEXT = """\
 command -v nsys > /dev/null || { echo "vfm-launch: @MISSING@" >&2; exit 127; }
 [[ " @RANKS@ " == *" $SLURM_PROCID "* ]] || exec "$@"
@@ -63,17 +65,28 @@ def parse_profile(profiler: str | None, ranks: str | None, seconds: str | None) 
     return Profile(ranks=usual.ranks if ranks is None else _ranks(ranks), begin_s=begin, end_s=end)
 
 
+def profile_again(kept: Mapping[str, Json] | None) -> Profile | None:
+    """What an earlier launch asked for, from the words that it kept; what a stranger wrote there is checked as typed.
+
+    Raises:
+        UserError: a word is wrong.
+    """
+    if kept is None:
+        return None
+    return parse_profile("nsys", ",".join(map(str, kept["ranks"])), f"{kept['begin_s']}-{kept['end_s']}")
+
+
 def _ranks(text: str) -> tuple[int, ...]:
     words = text.split(",")
     if not all(re.fullmatch(r"\d{1,6}", word, re.ASCII) for word in words) or len(words) > _MOST_RANKS:
-        raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} numbers of ranks, such as 0,8, got {text!r}")
+        raise UserError(f"--profile-ranks takes up to {_MOST_RANKS} rank numbers, such as 0,8, got {text!r}")
     return tuple(sorted({int(word) for word in words}))
 
 
 def _window(text: str) -> tuple[int, int]:
     found = _SECONDS.fullmatch(text)
     if found is None or int(found[1]) >= int(found[2]):
-        raise UserError(f"--profile-seconds takes when to begin and to end, such as 120-180, got {text!r}")
+        raise UserError(f"--profile-seconds takes a begin and an end, such as 120-180, got {text!r}")
     return int(found[1]), int(found[2])
 
 

@@ -37,7 +37,7 @@ def directive(name: str, value: str | None = None) -> str:
     _writable(value)
     if not value.isprintable():  # a newline would begin a line of its own, which sbatch may read as another option
         raise ValueError(
-            f"{name}: {value!r} contains a line break or a control character, which Slurm options must not"
+            f"{name}: {value!r} contains a line break or a control character, which Slurm options must not contain"
         )
     if _PLAIN.fullmatch(value):
         return f"#SBATCH --{name}={value}"
@@ -57,7 +57,7 @@ def variable(name: str) -> str:
         ValueError: bash has no such names.
     """
     if not _VARIABLE.fullmatch(name):
-        raise ValueError(f"{name!r} is not the name of a variable: letters, digits and _, not first a digit")
+        raise ValueError(f"{name!r} is not a variable name: use letters, digits and _, and begin with no digit")
     return name
 
 
@@ -68,7 +68,7 @@ def option_name(name: str) -> str:
         ValueError: there are no such names.
     """
     if not _OPTION.fullmatch(name):
-        raise ValueError(f"{name!r} is not an option of Slurm; write the long name without its dashes")
+        raise ValueError(f"{name!r} is not a Slurm option; write the long name without its dashes")
     return name
 
 
@@ -78,8 +78,11 @@ def in_bind(path: str) -> str:
     Raises:
         ValueError: it is relative, or holds one of the characters that part such a list.
     """
-    if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"'):
-        raise ValueError(f"{path!r} cannot be mounted: a whole path is needed, without colons, commas and quotes")
+    # enroot reads mounts from a shell script that pyxis writes, in double quotes: `$` and backticks would be run.
+    if not path.startswith("/") or not path.isprintable() or set(path) & set(':,"$`\\'):
+        raise ValueError(
+            f'{path!r} cannot be mounted: give an absolute path without any of the characters : , " $ ` \\'
+        )
     return path
 
 

@@ -22,6 +22,7 @@ _BEGIN = r"""
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  unset RANK LOCAL_RANK WORLD_SIZE  # pyxis sets them in images of PyTorch; a worker that is no rank 0 is silent
   mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
   [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")

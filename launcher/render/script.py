@@ -16,7 +16,7 @@ from launcher.render.directives import directives
 from launcher.render.environment import Setting, environment
 from launcher.render.job import SlurmJob
 from launcher.render.quoting import quoted, remark, variable
-from launcher.request.cluster import Slurm
+from launcher.request.cluster import Pyxis, Slurm
 
 _THEIRS = "as the cluster's file says"
 _LAST_WORDS_S = 150  # once the silence is over, after which the ranks know that one of them is lost
@@ -26,18 +26,19 @@ def script(job: SlurmJob) -> str:
     """The text of `job.sh`."""
     before, behind = [prologue(job).rstrip("\n")], [epilogue(job).rstrip("\n")]
     _require_free(job, *before, *behind)
-    parts = (_head(job), directives(job), _start(job), _exports(job), _secrets(job), _words(job), before, _work(job))
+    shared = (_exports(job), _secrets(job), containers.forwarding(job, variables(job)))
+    parts = (_head(job), directives(job), _start(job), *shared, _words(job), before, _work(job))
     lines = [line for part in parts if (found := list(part)) for line in (*found, "")]
     return "\n".join([*lines, *behind, ""])
 
 
 def _require_free(job: SlurmJob, *texts: str) -> None:
     """A variable of the job's must not be one that the script itself counts with."""
-    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup"}.union(
+    ours = {"status", "check", "missing", "share", "recipe", "run", "ray", "waited", "profiled", "setup", "name"}.union(
         *(re.findall(r"\b([a-z_]+)=", text) for text in texts)
     )
     if taken := sorted(ours & {*job.cluster.environment, *job.cluster.secrets, *job.needed}):
-        raise ValueError(f"the script has a variable {taken[0]} of its own; give that of the job another name")
+        raise ValueError(f"the script has a variable {taken[0]} itself; give the job's variable another name")
 
 
 def _head(job: SlurmJob) -> Iterator[str]:
@@ -51,7 +52,7 @@ def _head(job: SlurmJob) -> Iterator[str]:
 
 def surroundings(job: SlurmJob) -> list[str]:
     """The lines that make what the work finds: modules, variables, secrets."""
-    parts = (_loads(job), _exports(job), _secrets(job))
+    parts = (_loads(job), _exports(job), _secrets(job), containers.forwarding(job, variables(job)))
     return [line for part in parts if (found := list(part)) for line in (*found, "")]
 
 
@@ -88,7 +89,7 @@ def _settings(job: SlurmJob) -> list[Setting]:
         gpu=job.gpu, degrees=job.degrees, engine=job.engine,
         gpus_per_node=job.gpus_per_node * (job.cluster.segment or 1), cpus_per_task=job.cpus_per_task,
     )  # fmt: skip
-    derived += _network(job.cluster)
+    derived += [*_network(job.cluster), *_of_container(job)]
     theirs = job.cluster.variables
     kept = [item for item in derived if item.name not in theirs]
     return kept + [Setting(variable(name), text, _THEIRS) for name, text in theirs.items() if text is not None]
@@ -102,10 +103,17 @@ def _network(cluster: Slurm) -> Iterator[Setting]:
         yield Setting("NCCL_IB_TIMEOUT", str(cluster.ib_timeout), "cluster.ib_timeout: patience with InfiniBand")
 
 
+def _of_container(job: SlurmJob) -> Iterator[Setting]:
+    if job.cluster.container is not None:
+        yield Setting("PYTHONNOUSERSITE", "1", "packages in your home were not installed for the image's Python")
+    if isinstance(job.cluster.container, Pyxis) and job.gpu is not None:
+        yield Setting("TRITON_CACHE_DIR", f"/tmp/triton-{job.run_id}", "a home that is not mounted is read-only")  # noqa: S108
+
+
 def _path_of_code(job: SlurmJob) -> str:
     if any(":" in str(folder) for folder in job.module_path):
         raise ValueError(
-            f"{str(job.module_path[0])!r} holds a colon, at which PYTHONPATH would be cut in two; use another run_dir"
+            f"{str(job.module_path[0])!r} contains a colon, which separates paths in PYTHONPATH; use another run_dir"
         )
     code = ":".join(map(str, job.module_path))
     if job.cluster.container is not None:
@@ -117,7 +125,7 @@ def _secrets(job: SlurmJob) -> Iterator[str]:
     """Names and files: `read` and `export NAME` show no value, not even under `set -x`."""
     if not job.cluster.secrets and not job.needed:
         return
-    yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here."
+    yield "# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here."
     yield "missing="
     for name, file in job.cluster.secrets.items():
         yield f"unset {variable(name)}; IFS= read -r {name} < {quoted(str(file))}; export {name}"

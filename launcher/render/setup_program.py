@@ -52,7 +52,7 @@ def main(target: Path, packages: Path, wanted: Sequence[str]) -> None:
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(new / "tmp")}, check=False)  # noqa: S603
     if done.returncode:
         sys.exit(f"vfm-launch: pip could not install what the image lacks, see above. Nodes without a network need "
-                 f"PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment; {new} shows how far it came")  # fmt: skip
+                 f"PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment; {new} shows how far it got")  # fmt: skip
     shutil.rmtree(new / "tmp")
     try:
         new.rename(target)

@@ -20,6 +20,11 @@ _NOT_FOR_JOBS = re.compile(
 )
 _PLAIN_WORD = re.compile(r"[\^=]?[\w:,.-]{1,200}", re.ASCII)
 _TIME = re.compile(r"(\d+-)?\d+(:[0-5]?\d){0,2}")
+#: `[docker://][USER@][REGISTRY#]IMAGE[:TAG][@DIGEST]`, as enroot reads it; since 4.0 also `REGISTRY/IMAGE`.
+_ENROOT_ADDRESS = re.compile(
+    r"(dockerd?://)?([^\s@/#]+@)?([^\s@/#]+[#/])?[a-z0-9][a-z0-9/._-]*(:[\w.:-]+)?(@sha256:[0-9a-f]+)?", re.ASCII
+)
+_IMAGE_FILE = re.compile(r".*\.(sqsh|squashfs|sqfs|sif|img)", re.IGNORECASE)
 
 #: What the script decides by itself, so that a cluster cannot say it twice: stopping, going on and logs depend on it.
 OURS = frozenset((
@@ -35,7 +40,7 @@ class Pyxis:
     """A container that srun itself starts, by NVIDIA's pyxis and enroot.
 
     Args:
-        image: a squashfs file, or an image that enroot can name, such as `registry#team/image:tag`.
+        image: a squashfs file, by its whole path, or an image that enroot can name, such as `registry#team/image:tag`.
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         writable: whether the root of the container may be written, for the time of the job.
@@ -50,6 +55,17 @@ class Pyxis:
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
+        if self.image.startswith(("/", "./", "../")):
+            return
+        if _IMAGE_FILE.fullmatch(self.image):  # pyxis tells files from addresses by the first character alone
+            raise ValueError(
+                f"image is {self.image!r}, which pyxis would ask of a registry; give the file's whole path"
+            )
+        if not _ENROOT_ADDRESS.fullmatch(self.image):
+            raise ValueError(
+                f"image is {self.image!r}, which enroot cannot read; write the whole path of a squashfs file, or an "
+                "address such as registry.example.com#team/image:tag"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +73,7 @@ class Apptainer:
     """A container that Apptainer (or Singularity) starts in each task, where a cluster has no pyxis.
 
     Args:
-        image: a .sif file, or an address that Apptainer knows.
+        image: a .sif file, or an address that Apptainer knows, such as `docker://registry/team/image:tag`.
         mounts: further folders, as path outside -> path inside; the run folder, the code and the folder of the
             submission are mounted in any case, at the same paths.
         program: the program, by name or path.
@@ -72,6 +88,10 @@ class Apptainer:
 
     def __post_init__(self) -> None:
         _check_container(self.image, self.mounts)
+        if "#" in self.image and not self.image.startswith(("/", "./", "../")):
+            raise ValueError(
+                f"image is {self.image!r}, as enroot writes it; Apptainer takes docker://{self.image.replace('#', '/')}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +113,7 @@ class NodeCheck:
     def __post_init__(self) -> None:
         if min(self.min_memory_gb, self.min_disk_gb) < 0:
             raise ValueError(
-                f"min_memory_gb ({self.min_memory_gb}) and min_disk_gb ({self.min_disk_gb}) are at least 0"
+                f"min_memory_gb ({self.min_memory_gb}) and min_disk_gb ({self.min_disk_gb}) must be at least 0"
             )
 
 
@@ -117,7 +137,7 @@ class Cluster:
         for name, value in self.environment.items():
             if isinstance(value, float):  # 12.10 would arrive as 12.1
                 raise ValueError(
-                    f"{name} is the number {value}, and may have been written differently; quote it as text, on a "
+                    f"{name} is the number {value}, which may not be what you typed; quote it as text, on a "
                     f"command line \"cluster.environment.{name}='{value}'\""
                 )
             if is_secret_name(name):
@@ -219,14 +239,14 @@ class Slurm(Cluster):
     def __post_init__(self) -> None:
         Cluster.__post_init__(self)
         if not _TIME.fullmatch(str(self.time)):
-            raise ValueError(f"time is {self.time!r}; Slurm's times are such as 30 (minutes), 4:00:00 or 2-00:00:00")
+            raise ValueError(f"time is {self.time!r}; Slurm takes times such as 30 (minutes), 4:00:00 or 2-00:00:00")
         for name in ("cpus_per_node", "cpus_per_cpu_node", "memory_gb", "segment", "most_at_once"):
             if (number := getattr(self, name)) is not None and number < 1:
-                raise ValueError(f"{name} is {number}; it is at least 1, or null")
+                raise ValueError(f"{name} is {number}; it must be at least 1, or null")
         if self.gpus_per_node is not None and self.gpus_per_node < 0:
-            raise ValueError(f"gpus_per_node is {self.gpus_per_node}; 0 is a cluster without GPUs")
+            raise ValueError(f"gpus_per_node is {self.gpus_per_node}; it must be at least 0 (a cluster without GPUs)")
         if self.cpu_nodes < 0 or (self.cpu_nodes and self.cpus_per_cpu_node is None):
-            raise ValueError(f"cpu_nodes is {self.cpu_nodes}; it is at least 0, and needs cpus_per_cpu_node")
+            raise ValueError(f"cpu_nodes is {self.cpu_nodes}; it must be at least 0, and needs cpus_per_cpu_node")
         self._check_network()
         for name in (*self.options, *self.step_options):
             option_name(name)
@@ -236,11 +256,13 @@ class Slurm(Cluster):
     def _check_network(self) -> None:
         for name in ("cpu_bind", "interface"):
             if (text := getattr(self, name)) is not None and not _PLAIN_WORD.fullmatch(text):
-                raise ValueError(f"{name} is {text!r}; it is a word such as cores, or names such as ib0,ib1")
+                raise ValueError(f"{name} is {text!r}; it must be a word such as cores, or names such as ib0,ib1")
         if self.ib_timeout is not None and not 1 <= self.ib_timeout <= 31:
-            raise ValueError(f"ib_timeout is {self.ib_timeout}; it is an exponent from 1 to 31, NCCL's own is 20")
+            raise ValueError(
+                f"ib_timeout is {self.ib_timeout}; it must be an exponent from 1 to 31 (NCCL's default is 20)"
+            )
         if self.rank_timeout_s is not None and not 1 <= self.rank_timeout_s < float("inf"):
-            raise ValueError(f"rank_timeout_s is {self.rank_timeout_s:g}; it takes seconds, one or more")
+            raise ValueError(f"rank_timeout_s is {self.rank_timeout_s:g}; it must be at least 1 second")
 
 
 def _text(value: str | float | bool) -> str:
@@ -250,6 +272,6 @@ def _text(value: str | float | bool) -> str:
 def _check_container(image: str, mounts: Mapping[str, str]) -> None:
     """What would be read as something else: an empty image, or a path that the list of mounts would cut in two."""
     if not image or image.startswith("-"):
-        raise ValueError(f"image is {image!r}; it is a file or an address")
+        raise ValueError(f"image is {image!r}; it must be a file or an address")
     for outside, inside in mounts.items():
         in_bind(outside), in_bind(inside)

@@ -16,6 +16,7 @@ from nemo_vfm.config.compose import RESERVED
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
 from nemo_vfm.config.recipe_errors import Mark, Problem, Source, fail, shown_path
+from nemo_vfm.config.roots import BUILT_IN
 from nemo_vfm.config.tree import Map, Node, Scalar, plain, walk
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
@@ -56,7 +57,10 @@ def cluster_of(request: LaunchRequest) -> ChosenCluster:
     composed = compose(file, changes, request.conf)
     root = composed.root.without(*RESERVED)
     made = _made(root, roots, request)
-    return replace(made, notes=(f"{shown_path(str(file))}, {roots.whose(file)}", *made.notes))
+    whose = roots.whose(file)
+    # Nobody asked where the package lies: its own files go by the name that documentation gives them.
+    name = f"conf/{SLOT}/{file.name}" if whose == BUILT_IN else shown_path(str(file))
+    return replace(made, notes=(f"{name}, {whose}", *made.notes))
 
 
 def cluster_again(values: Json, request: LaunchRequest) -> Where:

@@ -97,16 +97,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """RECIPE, changes, and the options that a recipe needs."""
     parser.add_argument("recipe", metavar="RECIPE", help="a file, or a name that `nemo-vfm list` shows")
     parser.add_argument("overrides", metavar="CHANGE", nargs="*", default=[],
-                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N or gpus=N is "
-                        "its size; any other is for the recipe")  # fmt: skip
+                        help="cluster=NAME takes conf/cluster/NAME.yaml, cluster.a=b changes it, nodes=N or gpus=N "
+                        "sets its size; the rest is for the recipe")  # fmt: skip
     parser.add_argument("--conf", metavar="DIR", type=Path, action="append", default=[],
                         help="folder of your own ingredients and clusters, searched first")  # fmt: skip
     parser.add_argument("--overlay", metavar="NAME", action="append", default=[],
                         help="apply conf/overlay/NAME to every component that it names; `smoke` makes the "
                              "recipe tiny")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="a package whose classes the recipe may name, or `cluster`: the programs and the "
-                        "variables that your own cluster's file names; their code will run")  # fmt: skip
+                        help="a package whose classes the recipe may name, or `cluster` for the programs and "
+                        "variables that your own cluster file names; their code will run")  # fmt: skip
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="resume in a run folder even though this key differs")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
@@ -125,19 +125,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--rank-{name}", metavar="SECONDS", type=float, help=f"seconds {what}, as nemo-vfm run")
     parser.add_argument("--profile", choices=["nsys"],
                         help="record what chosen ranks and their GPUs do, below launch/profile/")  # fmt: skip
-    parser.add_argument("--profile-ranks", metavar="R,R", help="which ranks: 0 where nothing is said")
-    parser.add_argument("--profile-seconds", metavar="A-B", help="from when to when after the start: 120-180")
+    parser.add_argument("--profile-ranks", metavar="R,R", help="ranks to record (default 0)")
+    parser.add_argument(
+        "--profile-seconds", metavar="A-B", help="time to record, counted from the start, such as 120-180"
+    )
     parser.add_argument("--no-paths", action="store_true",
-                        help="the nodes see files that this machine does not: look for none of them here")  # fmt: skip
-    parser.add_argument("--no-code", action="store_true", help="copy no working tree: the installed packages run")
+                        help="do not look for the recipe's files here: the nodes see files that this machine does "
+                             "not")  # fmt: skip
+    parser.add_argument(
+        "--no-code", action="store_true", help="do not copy the working tree: the installed packages run"
+    )
 
 
 def add_allow_write(parser: argparse.ArgumentParser) -> None:
     """--allow-write, kept among the words of --allow-host as `nemo-vfm run` keeps it."""
     parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append",
                         type=folder_word,
-                        help="a folder that the recipe may write in, although it lies outside the working directory "
-                             "and the run folder")  # fmt: skip
+                        help="a folder outside the working directory and the run folder in which the recipe may "
+                             "write")  # fmt: skip
 
 
 def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
@@ -150,21 +155,21 @@ def parse_request(arguments: argparse.Namespace) -> LaunchRequest:
         raise UserError(f"--parts takes 1 to {_MOST_PARTS:,}, got {arguments.parts}")
     for name in ("rank_silence", "rank_timeout"):
         if (value := vars(arguments)[name]) is not None and not 1 <= value < float("inf"):
-            raise UserError(f"--{name.replace('_', '-')} is {value:g}; it takes seconds, one or more")
+            raise UserError(f"--{name.replace('_', '-')} is {value:g}; it must be at least 1 second")
     if arguments.parts and arguments.sweep:
         raise UserError("--parts splits one run and --sweep makes several; drop one of them")
     # Whatever follows --sweep is among its words, also what says where, and changes that sweep nothing.
     where = ("cluster=", "cluster.", *(f"{name}=" for name in _SIZES))
     of_sweep = swept([word for word in arguments.sweep if not word.lstrip("~").startswith(where)])
     if arguments.sweep and not of_sweep:
-        raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4; it got none")
+        raise UserError("--sweep takes values of the recipe, such as optimizer.lr=1e-4,3e-4, and got none")
     given = [*arguments.overrides, *(word for word in arguments.sweep if word not in of_sweep)]
     given = [f"{bare[1]}='{bare[2]}'" if (bare := _BARE_VARIABLE.fullmatch(word)) else word for word in given]
     changes = [(word, parse_override(word)) for word in given]
     ours = {word: change for word, change in changes if change.path.partition(".")[0] in ("cluster", *_SIZES)}
     nodes, gpus = (_number(name, ours.values()) for name in _SIZES)
     if nodes is not None and gpus is not None:
-        raise UserError(f"nodes={nodes} and gpus={gpus} are two sizes; give one, and the other follows")
+        raise UserError(f"nodes={nodes} and gpus={gpus} both set the size; give only one")
     return LaunchRequest(
         recipe=arguments.recipe, changes=tuple(word for word, _ in changes if word not in ours),
         cluster=_cluster([change for change in ours.values() if change.path == "cluster"]),
@@ -195,7 +200,9 @@ def _cluster(changes: Sequence[Override]) -> str:
         from nemo_vfm.config import Roots
 
         there = ", ".join(Roots.standard().choices("cluster"))
-        raise UserError(f"no cluster given: cluster=NAME. There are {there}; add your own as conf/cluster/NAME.yaml")
+        raise UserError(
+            f"no cluster given; add cluster=NAME. Available: {there}; add your own as conf/cluster/NAME.yaml"
+        )
     last = changes[-1]
     if not isinstance(last.value, Scalar) or not last.text:
         raise fail("give a cluster by the name of its file: cluster=NAME", last.mark)

@@ -87,8 +87,8 @@ def interactive(text: str) -> int:
     """
     bash = programs.program("bash")
     if bash is None or programs.program("srun") is None:
-        raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. What would "
-                        "be run is shown anywhere by --dry-run")  # fmt: skip
+        raise UserError("there is no srun on this machine; open the shell from a login node of the cluster. --dry-run "
+                        "shows on any machine what would run")  # fmt: skip
     return subprocess.run([bash, "-c", text], env=clean(os.environ), check=False).returncode  # noqa: S603
 
 

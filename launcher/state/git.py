@@ -59,9 +59,7 @@ def root_of(folder: Path) -> Path | None:
     message = os.fsdecode(done.stderr).strip()
     if "not a git repository" in message:
         return None
-    raise UserError(
-        f"git cannot read the repository of {folder}: {message}. Mend that, or take no code along: --no-code"
-    )
+    raise UserError(f"git cannot read the repository of {folder}: {message}. Fix that, or copy no code: --no-code")
 
 
 def names(root: Path, *words: str) -> list[str]:
@@ -77,7 +75,7 @@ def names(root: Path, *words: str) -> list[str]:
     for name in found:
         if name.startswith("/") or {"..", ".git"} & set(name.split("/")):  # no git adds such a path to an index
             raise UserError(f"the index of {root} names {name!r}, which is no file of the working tree; its .git was "
-                            f"made by hand. Take no code along: --no-code")  # fmt: skip
+                            f"made by hand. Copy no code: --no-code")  # fmt: skip
     return found
 
 
@@ -103,8 +101,8 @@ def _require_around(root: Path, folder: Path) -> Path:
     nearest = next((one for one in (here, *here.parents) if (one / ".git").exists()), None)
     if nearest is None or root.resolve() != nearest:
         raise UserError(
-            f"the repository of {folder} says that its working tree is {root}, and its .git lies in "
-            f"{nearest or 'another folder'}. Mend core.worktree in its settings, or take no code along: --no-code"
+            f"the repository of {folder} says that its working tree is {root}, but its .git is in "
+            f"{nearest or 'another folder'}. Fix core.worktree in its config, or copy no code: --no-code"
         )
     return root
 
@@ -118,4 +116,4 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
                               stdin=subprocess.DEVNULL, env={**outer, "PATH": search_path(), **_VARIABLES})  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise UserError(f"git {words[0]} gave no answer for {_PATIENCE_S:.0f} s in {folder}; look at its .git/config, "
-                        f"or take no code along: --no-code") from error  # fmt: skip
+                        f"or copy no code: --no-code") from error  # fmt: skip

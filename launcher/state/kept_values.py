@@ -45,6 +45,11 @@ def _each(check: _Check) -> _Check:
     return lambda value: isinstance(value, list) and all(map(check, value))
 
 
+def _is_profile(value: object) -> bool:
+    times = isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("begin_s", "end_s"))
+    return times and isinstance(value, dict) and _each(_is_number)(value.get("ranks"))
+
+
 _JOB: dict[str, _Check] = {
     "name": _is_name, "script": _is_name, "step": _is_below, "phase": _is_text, "waits_for": _is_text,
     "nodes": _is_number, "tasks_per_node": _is_number, "gpus_per_node": _is_number,
@@ -83,5 +88,7 @@ def _wrong_in_parts(values: Mapping[str, Any]) -> Iterator[str]:
         yield "runs"
     if not _each(_is_text)(values["code"].get("imports", [])):
         yield "code.imports"
+    if not _or_none(_is_profile)(values["words"].get("profile")):
+        yield "words.profile"
     if not _or_none(_is_number)(values["cluster"].get("most_at_once")):
         yield "cluster.most_at_once"

@@ -175,10 +175,10 @@ def read(path: Path) -> KeptLaunch:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{run_dir / LAUNCH / _FILE} cannot be read: {error}") from error
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that one")
+        raise UserError(f"{run_dir / LAUNCH / _FILE} was written by another version of the launcher; use that version")
     if wrong := first_wrong(values):
         raise UserError(f"{run_dir / LAUNCH / _FILE} is not what a launcher writes: look at {wrong}, or submit the "
-                        f"recipe anew in another folder")  # fmt: skip
+                        f"recipe again in another folder")  # fmt: skip
     return KeptLaunch(run_dir, values)
 
 
@@ -186,7 +186,7 @@ def require_own(kept: KeptLaunch) -> None:
     """Raises UserError where another user wrote the launch: its scripts would run as yours."""
     for file in (kept.folder / _FILE, *(kept.folder / job["script"] for job in kept.jobs)):
         if file.exists() and file.stat().st_uid != os.geteuid():
-            raise UserError(f"{file} belongs to another user, and what it says would run as you; submit the recipe "
+            raise UserError(f"{file} belongs to another user, and its content would run as you; submit the recipe "
                             f"yourself: vfm-launch submit {kept.recipe_file}")  # fmt: skip
 
 
@@ -197,10 +197,10 @@ def require_unchanged(kept: KeptLaunch, jobs: Sequence[Mapping[str, Any]]) -> No
         try:
             digest = sha256_file(_plain_file(file))
         except (OSError, ValueError) as error:
-            raise UserError(f"{file} cannot be read: {error}; submit the recipe anew") from error
+            raise UserError(f"{file} cannot be read: {error}; submit the recipe again") from error
         if job.get("sha256", digest) != digest:
             raise UserError(
-                f"{file} is not any more what the launch wrote, and is not run; submit the recipe anew: "
+                f"{file} has changed since the launch wrote it, and is not run; submit the recipe again: "
                 f"vfm-launch submit {kept.recipe_file}, with cluster.options for what you changed"
             )
 
@@ -209,7 +209,7 @@ def _plain_file(file: Path) -> Path:
     """Raises ValueError where reading it would wait for ever, or fill the memory."""
     found = file.stat()
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
-        raise ValueError(f"it is no plain file of at most {_MOST_BYTES >> 20} MiB")
+        raise ValueError(f"it is not a regular file of at most {_MOST_BYTES >> 20} MiB")
     return file
 
 
@@ -243,7 +243,7 @@ def _lock(descriptor: int, run_dir: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise UserError(f"somebody else is submitting in {run_dir} at this moment; try again") from error
+        raise UserError(f"another process is submitting in {run_dir}; try again") from error
     except OSError:  # some cluster file systems have no locks: then nobody may submit twice in the same second
         return
 

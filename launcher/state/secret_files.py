@@ -29,7 +29,7 @@ def objections(secrets: Mapping[str, Path]) -> Iterator[str]:
 
 def _wrong(file: Path) -> str:
     if not file.is_absolute():
-        return f"{file} is not an absolute path, and the job starts elsewhere"
+        return f"{file} is not an absolute path, but the job starts in another folder"
     try:
         mode = file.stat().st_mode
         first = file.read_bytes().partition(b"\n")[0] if stat.S_ISREG(mode) else b""
@@ -37,4 +37,4 @@ def _wrong(file: Path) -> str:
         return f"{file} cannot be read: {error.strerror}"
     if mode & 0o077:
         return f"{file} is readable by others (mode {stat.S_IMODE(mode):04o}); chmod 600 it"
-    return "" if first.strip() else f"{file} has nothing on its first line"
+    return "" if first.strip() else f"{file} is empty in its first line"

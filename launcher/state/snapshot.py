@@ -162,8 +162,8 @@ def requirements(*, with_package: bool) -> tuple[str, ...]:
     try:
         own = distribution("nemo_vfm")
     except PackageNotFoundError as error:
-        raise UserError("cluster.container.setup: pip installs what the installed nemo_vfm says it needs, and this one "
-                        "is not installed; pip install -e .") from error  # fmt: skip
+        raise UserError("cluster.container.setup: pip installs what the installed nemo_vfm requires, but nemo_vfm is "
+                        "not installed here; run pip install -e .") from error  # fmt: skip
     declared = [Requirement(text) for text in own.requires or ()]
     extras = [extra for extra in own.metadata.get_all("Provides-Extra") or () if extra != "dev"
               and all(_is_here(one) for one in declared if _is_of(one, extra))]  # fmt: skip
@@ -284,7 +284,7 @@ def _read_plain(file: Path) -> Kept:
     if not stat.S_ISREG(mode):
         raise UserError(f"{file} cannot be copied: it is not a regular file. Remove it, or copy no code: --no-code")
     if len(content) > MOST_BYTES:
-        raise UserError(f"{file} grows while it is read, beyond {MOST_BYTES / 1e6:.0f} MB; name it in .gitignore")
+        raise UserError(f"{file} is still growing, beyond {MOST_BYTES / 1e6:.0f} MB; list it in .gitignore")
     return Kept(content, stat.S_IMODE(mode) & 0o777 | 0o400)
 
 
@@ -294,7 +294,7 @@ def _require_inside(root: Path, link: Path) -> None:
     lexical = Path(os.path.normpath(link.parent / to))
     if to.is_absolute() or not lexical.is_relative_to(root) or not link.resolve().is_relative_to(root.resolve()):
         raise UserError(
-            f"{link.relative_to(root)} is a link out of the working tree, to {to}. List it in .gitignore if it is "
+            f"{link.relative_to(root)} is a link to {to}, outside the working tree. List it in .gitignore if it is "
             f"not code, point it inside the tree by a relative path, or copy no code: --no-code"
         )
 

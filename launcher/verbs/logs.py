@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Show the end of a launch's logs; -f follows them, from one job of a chain to the next, until all have ended."""
+"""Show the end of a launch's logs; -f follows them, from one job of a chain to the next, until all have ended.
+
+Examples:
+  vfm-launch logs RUN -f
+"""
 
 import argparse
 from pathlib import Path

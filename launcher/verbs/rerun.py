@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Submit a launch once more into another run folder: the same recipe, cluster, size and code as they were then."""
+"""Submit a launch once more into another run folder: the same recipe, cluster, size and code as they were then.
+
+Examples:
+  vfm-launch rerun RUN run_dir=runs/again
+"""
 
 import argparse
 from pathlib import Path
@@ -14,12 +18,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", type=Path, help="its run folder")
     parser.add_argument("to", metavar="run_dir=DIR", help="run folder of the new launch")
     parser.add_argument("typed", metavar="KEY=VALUE", nargs="*", default=[],
-                        help="values of the recipe that only you can give, such as models.python.strict=false, "
-                             "again")  # fmt: skip
+                        help="values of the recipe that only you can give, such as models.python.strict=false; "
+                             "give them again")  # fmt: skip
     parser.add_argument("--trust", metavar="PREFIX", action="append", default=[],
-                        help="packages that the launch was trusted with, again; their code will run")  # fmt: skip
+                        help="packages to trust again; their code will run")  # fmt: skip
     parser.add_argument("--allow-host", metavar="HOST[=VARIABLE]", action="append", default=[],
-                        help="hosts that the launch was allowed to contact, again")  # fmt: skip
+                        help="hosts that it may contact again")  # fmt: skip
     add_allow_write(parser)
     add_dry_run(parser)
 

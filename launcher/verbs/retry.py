@@ -26,14 +26,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     kept = read(arguments.run)
     if kept.is_local:
-        raise UserError(f"{kept.run_dir} ran without a queue; submit the same words again to resume")
+        raise UserError(f"{kept.run_dir} ran without a queue; repeat the submit command to resume")
     require_own(kept)
     with held(kept.run_dir):
         require_free(kept)
         found = states(kept, queued(kept))
         left = [job for job, one in zip(kept.jobs, found, strict=True) if not one.done]
         if not left:
-            say(f"{kept.run_dir} is completely done")
+            say(f"{kept.run_dir} is complete")
             return 0
         require_unchanged(kept, left)
         enqueue(kept, left, {one.name: one.left for one in found if one.left})

@@ -3,6 +3,9 @@
 """Open a shell on a node as a recipe's job would have it: variables, modules, secrets, container, GPUs. For debugging.
 
 Nothing is written and nothing of the recipe is run. --dry-run prints the lines and needs no Slurm.
+
+Examples:
+  vfm-launch shell R cluster=dgx_h100
 """
 
 import argparse
@@ -19,7 +22,9 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Which recipe, where, and as which of its jobs."""
     add_asked(parser)
-    parser.add_argument("--job", metavar="NAME", help="of a workflow: as this job; else the one on most GPUs")
+    parser.add_argument(
+        "--job", metavar="NAME", help="job of a workflow to stand in for (default: the one on most GPUs)"
+    )
     parser.add_argument("--dry-run", action="store_true", help="print what would be run")
 
 
@@ -33,9 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     wanted = parse_request(arguments)
     if wanted.nodes is not None or wanted.gpus is not None:
-        raise UserError("a shell is on one node; leave nodes and gpus out")
+        raise UserError("a shell runs on one node; leave out nodes and gpus")
     if wanted.sweep or wanted.parts or wanted.profile:
-        raise UserError("a shell is of one run, which you begin yourself; leave out --sweep, --parts and --profile")
+        raise UserError("a shell is for one run, which you start yourself; leave out --sweep, --parts and --profile")
     try:
         text = shell_script(_job(prepared(wanted), arguments.job))
     except ValueError as error:
@@ -53,13 +58,13 @@ def _job(launch: "Launch", name: str | None) -> "SlurmJob":
     from nemo_vfm.core.errors import UserError
 
     if not isinstance(launch.where, Slurm):
-        raise UserError("cluster=local is this machine, and you have a shell on it; name a cluster of Slurm's")
+        raise UserError("cluster=local is this machine, where you already have a shell; name a Slurm cluster")
     if found := [*secret_files.objections(launch.where.secrets), *launch.unknown]:
         raise UserError("; ".join(found))
     jobs = dict(zip((share.name for share in launch.shares), launch.jobs(), strict=True))
     if not jobs:
         raise UserError(f"give these first: {', '.join(launch.work.missing)}")
     if name is not None and name not in jobs:
-        raise UserError(f"there is no job {name}; there are {', '.join(jobs)}")
+        raise UserError(f"there is no job {name}; the jobs are {', '.join(jobs)}")
     widest = max(launch.shares, key=lambda share: (share.gpus_per_node, share.ranks)).name
     return jobs[name or widest]

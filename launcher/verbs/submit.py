@@ -4,6 +4,12 @@
 
 A workflow becomes a chain of jobs, one per step. --dry-run writes nothing and needs no Slurm: it prints what each job
 would take and what was found out. With --print-script, standard output is what would be submitted, byte for byte.
+
+Examples:
+  vfm-launch submit quickstart cluster=cpu_slurm --dry-run             # what each job would take, and problems
+  vfm-launch submit R cluster=dgx_h100 nodes=16 optimizer.lr=1e-4      # submit; the same command again resumes
+  vfm-launch submit R cluster=ours --dry-run --print-script            # what would be submitted, byte for byte
+  vfm-launch submit --ssh HOST R cluster=ours                          # on a login node
 """
 
 import argparse
@@ -17,6 +23,7 @@ from typing import TYPE_CHECKING
 from launcher.columns import counted, names_first, say
 from launcher.remote.words import add_arguments as add_ssh
 from launcher.request.request import add_arguments as add_asked
+from nemo_vfm.core.program import narrowed
 
 if TYPE_CHECKING:
     from launcher.plan.launch import Launch
@@ -62,7 +69,7 @@ def require_dry_run(arguments: argparse.Namespace) -> None:
     from nemo_vfm.core.errors import UserError
 
     if arguments.print_script and not arguments.dry_run:
-        raise UserError("--print-script is for --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
+        raise UserError("--print-script needs --dry-run; add it, or look at launch/*.sh in the run folder afterwards")
 
 
 def launched(launch: "Launch", *, dry_run: bool, with_script: bool = False) -> int:
@@ -123,8 +130,8 @@ def _sizes(launch: "Launch", where: "Slurm") -> Iterator[tuple[str, ...]]:
 
 
 def _folded(text: str, width: int) -> Iterator[str]:
-    """Lines of at most so many letters; what is indented, as a place in a file is, stays as it is."""
-    for line in text.splitlines() or [""]:
+    """Lines of at most so many letters; what is indented, as a place in a file is, is folded at its caret alone."""
+    for line in narrowed(text.splitlines() or [""], max(width, 20)):
         if len(line) <= width or line.startswith(" "):
             yield line
         else:
@@ -135,7 +142,7 @@ def _say_end(found: "Sequence[Finding]") -> None:
     """What submitting would do."""
     wrong = sum(one.wrong for one in found)
     say()
-    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would keep it from being submitted"
+    say(f"nothing was written; {counted(wrong, 'PROBLEM')} would prevent its submission"
         if wrong else "nothing was written; no PROBLEM was found")  # fmt: skip
 
 

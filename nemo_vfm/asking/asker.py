@@ -33,7 +33,7 @@ class Asker:
         pace: Pace = Pace(), budget: Budget | None = None, tries: int = 4,
     ) -> None:  # fmt: skip
         if tries < 1:
-            raise ValueError(f"tries is {tries}, but each question is asked at least once")
+            raise ValueError(f"tries is {tries}; it must be at least 1")
         self.chat, self.journal, self.pace, self.tries = chat, journal, pace, tries
         self.budget = Budget() if budget is None else budget
         self._models = {"": chat, **(others or {})}
@@ -84,6 +84,6 @@ def _price(budget: Budget, chat: ChatModel) -> Price:
     if isinstance(chat, BudgetedModel):
         return budget.price_of(chat.model_name())
     if budget.limits and not (isinstance(chat, FreeModel) and chat.is_free()):
-        raise ValueError(f"a budget needs to know the model and how long an answer can be, and {type(chat).__name__} "
-                         "has no model_name() and longest_answer_tokens()")  # fmt: skip
+        raise ValueError(f"a budget needs the model's name and the longest answer, but {type(chat).__name__} has no "
+                         "model_name() and longest_answer_tokens()")  # fmt: skip
     return Price(million_in=0.0, million_out=0.0)

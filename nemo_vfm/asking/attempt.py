@@ -112,12 +112,12 @@ class Attempts:
         refused_s = self._limit.refused_for_s(now_s)
         progress.set_wait_reason(conceal(str(error)))
         if isinstance(error, EndpointUnreachable):  # a bar on a terminal has no place for it
-            warn_once(conceal(f"{error}; it is asked again"))
+            warn_once(conceal(f"{error}; the question is retried"))
         if not is_known and refused_s >= min(self._patience_s, _UNREACHED_PATIENCE_S):
             return UserError(f"nothing has listened at that address for {refused_s:.0f} s: {error}. Start the "
                              "service, or correct its address, and run again; every answer is kept")  # fmt: skip
         if refused_s > self._patience_s:
-            return UserError(f"nothing but refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
+            return UserError(f"only refusals for {refused_s:.0f} s, longer than patience_s; the last: {error}. "
                              "Every answer is kept: run again when the service takes questions")  # fmt: skip
         return Retry()
 
@@ -129,7 +129,9 @@ class Attempts:
         asked.faults += 1
         progress.set_wait_reason(conceal(str(error)))
         if asked.faults >= self._tries:
-            return Failure(asked.question, f"{asked.faults} tries failed; the last: {conceal(str(error))}", asked.key)
+            return Failure(
+                asked.question, f"{asked.faults} attempts failed; the last: {conceal(str(error))}", asked.key
+            )
         asked.due_s = time.monotonic() + (0.0 if timed_out else self._backoff_s * 2.0 ** (asked.faults - 1))
         return Retry()
 

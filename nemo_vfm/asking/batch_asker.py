@@ -125,7 +125,7 @@ class BatchAsker:
     def _pending(self, files: list[Path], before: int) -> BatchPending:
         written = f"wrote {', '.join(file.name for file in files)} to {self.folder}. " if files else ""
         return BatchPending(
-            f"{written}{before} questions of earlier files have no result yet. Send the files off as a batch, put its "
+            f"{written}{before} questions of earlier files have no result yet. Submit the files as a batch, put its "
             f"results into {self.folder / 'results'}, and run again"
         )
 

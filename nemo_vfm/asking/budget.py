@@ -99,9 +99,9 @@ class Budget:
         """
         if model not in self.prices and self.money is not None:
             known = ", ".join(sorted(self.prices)) or "none"
-            raise ValueError(f"the budget limits money to {self.money:g}, and its prices have none for the model "
-                             f"{model!r} (they have {known}): give what a million tokens cost each way; 0 is a price, "
-                             "too")  # fmt: skip
+            raise ValueError(f"the budget limits money to {self.money:g}, but has no price for the model "
+                             f"{model!r} (it has {known}): give the price of a million tokens each way; 0 is "
+                             "allowed")  # fmt: skip
         return self.prices.get(model, _FREE)
 
     def reserve(self, cost: Cost) -> bool:

@@ -130,8 +130,8 @@ class OpenJournal:
                 written += os.write(self._descriptor, line[written:])
         except OSError as error:
             os.ftruncate(self._descriptor, self._own.end)
-            raise UserError(f"cannot write to {self._path}: {error.strerror}; what it holds is whole: make room and "
-                            "run again") from error  # fmt: skip
+            raise UserError(f"cannot write to {self._path}: {error.strerror}; its content is intact: free some "
+                            "space and run again") from error  # fmt: skip
 
 
 @contextmanager

@@ -57,7 +57,7 @@ class JournalIndex:
                     break
                 unreadable += not self.add(line)
         if unreadable:
-            warn(f"{self._path}: {unreadable} lines cannot be read; what they answered is asked again")
+            warn(f"{self._path}: {unreadable} lines cannot be read; their questions are asked again")
 
 
 def _entry(line: bytes) -> Json:

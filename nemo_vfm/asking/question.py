@@ -87,7 +87,7 @@ class Question:
 
     def __post_init__(self) -> None:
         if callable(self.messages) and not self.key:
-            raise ValueError("messages that are made later cannot be hashed now: give the question a key")
+            raise ValueError("messages that are created later cannot be hashed now: give the question a key")
 
     def built(self) -> Messages:
         """The messages."""

@@ -31,8 +31,8 @@ def add_allow_host(parser: argparse.ArgumentParser, words: str = _CONTACTED) -> 
 def add_allow_write(parser: argparse.ArgumentParser) -> None:
     """--allow-write, kept among the words of --allow-host, so that whatever passes these on passes it on, too."""
     parser.add_argument("--allow-write", metavar="DIR", dest="allow_host", action="append", type=_folder,
-                        help="a folder that the recipe may write in, although it lies outside the working directory "
-                             "and the run folder")  # fmt: skip
+                        help="a folder outside the working directory and the run folder in which the recipe may "
+                             "write")  # fmt: skip
 
 
 def _folder(text: str) -> str:
@@ -41,13 +41,13 @@ def _folder(text: str) -> str:
     return folder_word(text)
 
 
-#: The default network between GPUs: conf/network/NAME.
-NETWORK = "dgx_h100"
+#: The default GPU, and the default network between them: conf/network/NAME.
+GPU, NETWORK = "h100", "dgx_h100"
 
 
 def add_sample_arguments(parser: argparse.ArgumentParser) -> None:
     """--gpu, --latents and --tokens, for verbs that say how much memory a training needs."""
-    parser.add_argument("--gpu", metavar="NAME", default="h100",
+    parser.add_argument("--gpu", metavar="NAME", default=GPU,
                         help="GPU model, such as h100, h200, a100 or rtx_4090 (default h100)")  # fmt: skip
     parser.add_argument(
         "--latents",

@@ -107,7 +107,7 @@ def write(texts: Mapping[Path, str]) -> None:
     there = [shown_path(str(path)) for path in texts if path.exists() or path.is_symlink()]
     if there:
         verb = "is" if len(there) == 1 else "are"
-        raise UserError(f"{', '.join(there)} {verb} there already and is never overwritten: move it away, or choose "
+        raise UserError(f"{', '.join(there)} {verb} there already and is never overwritten: move it, or choose "
                         f"another place")  # fmt: skip
     written: list[Path] = []
     try:

@@ -84,7 +84,7 @@ def _wanted(arguments: argparse.Namespace, recipe: str, changes: Sequence[str]) 
     plan = job.parallel
     if plan.world > SAMPLES or SAMPLES % (plan.data * plan.microbatches):
         raise UserError(
-            f"{recipe} asks for {plan.world} devices ({plan}, microbatches {plan.microbatches}), and {SAMPLES} samples "
+            f"{recipe} needs {plan.world} devices ({plan}, microbatches {plan.microbatches}), but {SAMPLES} samples "
             f"are tried here on at most {SAMPLES}; give smaller degrees, such as --a parallel.shard=2"
         )
     require_divisible(model, plan)

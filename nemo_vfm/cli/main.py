@@ -14,7 +14,10 @@ PROGRAM = Program(
     folder=Path(__file__).parent / "verbs", package="nemo_vfm.cli.verbs",
     version=f"nemo_vfm {__version__}", parser=VerbParser,
     exits="""exit status: 0 ok, 1 something unexpected, 2 you can fix it, 3 nothing was kept, 69 another rank was lost,
-75 preempted (run the same command again to resume), 130 interrupted""",
+75 preempted (run the same command again to resume), 76 the next phase needs
+another number of devices, 130 interrupted
+environment: NEMO_VFM_LOG_LEVEL=DEBUG, INFO, WARNING or ERROR is the least that is logged; others:
+docs/reference/environment.md""",
 )  # fmt: skip
 
 

@@ -44,8 +44,7 @@ def rehearsed(
         )
     except RecipeError as error:
         raise UserError(
-            f"the model of {arguments.recipe} cannot be built without the files that it is given, so no small one can "
-            f"be tried:\n{error}"
+            f"the model of {arguments.recipe} cannot be built without its files, so no small one can be tried:\n{error}"
         ) from error
     return ready, model, job
 
@@ -87,7 +86,7 @@ def _training(job: "Job", name: str) -> "tuple[str, Train]":
         raise UserError(f"{name} trains nothing, so there is no layout to try")
     if len(found) > 1:
         raise UserError(f"{name} has {len(found)} trainings ({', '.join(step for step, _ in found)}); give one of "
-                        f"them a recipe of its own")  # fmt: skip
+                        f"them its own recipe")  # fmt: skip
     return found[0]
 
 

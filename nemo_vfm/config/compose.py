@@ -130,6 +130,8 @@ class Composed:
 
     def _reserved(self, key: str, kind: type, words: str) -> Scalar:
         node = resolve_at(self.root, key)
+        if isinstance(node, Scalar) and node.value == MISSING:  # no folder of this name
+            raise fail(f"you must give this: {key}=VALUE ({words})", node.mark, key)
         if not isinstance(node, Scalar) or type(node.value) is not kind or not str(node.value) or node.broken:
             raise fail(f"{key} is {words}", node.mark, key)
         return node

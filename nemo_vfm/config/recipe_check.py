@@ -17,7 +17,7 @@ from nemo_vfm.config.build import ARGS, PARTIAL, Call, Group, Items, Part, Value
 from nemo_vfm.config.emit import text_of
 from nemo_vfm.config.locate import NotLocated, Target, is_users
 from nemo_vfm.config.recipe_errors import Mark, Problem, did_you_mean, printable, some_of
-from nemo_vfm.config.slot_fit import chosen, fitting
+from nemo_vfm.config.slot_fit import chosen, fitting, lost_braces
 from nemo_vfm.config.tree import MISSING, TARGET, Map, Node, Scalar, Seq, find, join, plain, walk
 from nemo_vfm.config.values import BadValue, convert, got, key_value, require_limits
 from nemo_vfm.config.written_paths import write_refusal
@@ -223,6 +223,8 @@ class Checker:
             self.problems.append(reports[0])
             return _NOTHING
         near = did_you_mean(str(node.value), hints.choices(hint)) if is_open and isinstance(node, Scalar) else ""
+        if any(hints.is_mapping(one) for one in get_args(hint)):
+            near = near or _braces(node, path)
         return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}{near}")
 
     def _limited(self, part: Part, node: Node, hint: Any, path: str) -> Part:
@@ -235,7 +237,8 @@ class Checker:
 
     def _group(self, node: Node, hint: Any, path: str) -> Part:
         if not isinstance(node, Map):
-            return self._say(path, node.mark, f"expected {hints.in_words(hint)}, got {_kind(node)}")
+            text = f"expected {hints.in_words(hint)}, got {_kind(node)}{_braces(node, path)}"
+            return self._say(path, node.mark, text)
         if TARGET in node.items:
             text = f"expected {hints.in_words(hint)}; {TARGET} makes this a single component; put it under a name"
             return self._say(path, node.key_mark(TARGET), text)
@@ -408,6 +411,12 @@ def _is_written_at(root: Map, path: str) -> bool:
 
 def _target_mark(node: Map) -> Mark:
     return node.key_mark(TARGET)
+
+
+def _braces(node: Node, path: str) -> str:
+    """What to type where a shell may have taken the braces of a mapping; a file's are as they were written."""
+    is_typed = isinstance(node, Scalar) and not node.secret and not node.mark.source.is_file
+    return lost_braces(path, str(plain(node))) if is_typed else ""
 
 
 def _kind(node: Node) -> str:

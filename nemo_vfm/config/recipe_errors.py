@@ -127,17 +127,18 @@ def some_of(names: Sequence[str]) -> str:
     return ", ".join([*names[:_NAMED], *([f"{len(names) - _NAMED} more"] if len(names) > _NAMED else [])])
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A suggestion to append to a message, or nothing."""
-    return "".join(f"; did you mean {near}?" for near in nearest(name, known))
+def did_you_mean(name: str, known: Iterable[str], most: int = _KNOWN) -> str:
+    """A suggestion to append to a message, or nothing; `most` is how many names are searched."""
+    return "".join(f"; did you mean {near}?" for near in nearest(name, known, most))
 
 
-def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """The known name that is most like a name, if any is."""
+def nearest(name: str, known: Iterable[str], most: int = _KNOWN) -> list[str]:
+    """The known name that is most like a name, if any is, and there are no more than `most`."""
     if len(name) > _WIDTH:  # nobody's slip of the pen, and the search takes quadratic time
         return []
-    small = {one.lower(): one for one in islice(known, _KNOWN + 1)}
-    if len(small) > _KNOWN:
+    names = [*islice(known, most + 1)]
+    small = {one.lower(): one for one in names}
+    if len(names) > most:
         return []
     return [small[close] for close in difflib.get_close_matches(name.lower(), list(small), n=1, cutoff=0.6)]
 

@@ -15,6 +15,7 @@ _FOLDER = re.compile(r"[A-Za-z0-9_][\w-]{0,99}", re.ASCII)
 _CHOICE = re.compile(r"[A-Za-z0-9_][\w.-]*(?:/[A-Za-z0-9_][\w.-]*)*", re.ASCII)
 _TARGET = re.compile(r"^_target_:\s*['\"]?([\w.]+)", re.MULTILINE)
 _PACKAGE = Path(__file__).resolve().parents[1]
+BUILT_IN = "built in"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Roots:
     def whose(self, file: Path) -> str:
         """Whose an ingredient's file is, in words, and whether it stands in the place of one of ours."""
         if file.resolve().is_relative_to(shipped("conf").resolve()):
-            return "ours"
+            return BUILT_IN
         owner = "the working directory's" if Path("conf") in file.parents else "from a folder of --conf"
         return f"{owner}, instead of the built-in file" if self.replaced(file) else owner
 

@@ -3,6 +3,7 @@
 """Finds the trusted class or function that `_target_` names, and checks that it fits the type of its slot."""
 
 import inspect
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -59,10 +60,19 @@ def word_refusal(root: Map, address: str, word: str, roots: Roots, trust: Sequen
         return ""
     if known := fitting(targets, hint, trust):
         return no_ingredient(address, word, known)
+    if advice := lost_braces(address, word):
+        return f"{word} is no mapping{advice}"
     folder = f"conf/{address.rpartition('.')[2]}"
     there = f"nothing in {folder} fits here" if targets else f"there is no folder {folder}"
     other = f"change a key, {address}.KEY=VALUE, or name a class, {address}._target_=CLASS"
     return f"{there}, so {word} is not a choice; {other}"
+
+
+def lost_braces(address: str, word: str) -> str:
+    """What to type where a shell made `KEY={a:1,b:2}` two words; empty for any other word."""
+    joined = re.fullmatch(r"([\w-]+):(?!//)(.+)", word)
+    change = f"'{address}={{{joined[1]}: {joined[2]}}}'" if joined else ""
+    return f"; a shell takes braces without quotes away, so quote the whole change: {change}" if joined else ""
 
 
 def fitting(targets: Mapping[str, str], hint: Any, trust: Sequence[str]) -> list[str]:

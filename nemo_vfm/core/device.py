@@ -46,7 +46,7 @@ def has_fast_bf16() -> bool:
         return bool(torch.cuda.is_bf16_supported())
     if answer := os.environ.get("NEMO_VFM_CPU_BF16"):
         if answer not in ("0", "1"):
-            raise UserError(f"NEMO_VFM_CPU_BF16 is 1 where bf16 products count as fast, else 0, not {answer!r}")
+            raise UserError(f"NEMO_VFM_CPU_BF16 must be 1 if bf16 matmuls count as fast, otherwise 0, not {answer!r}")
         return answer == "1"
     capabilities = torch.cpu.get_capabilities() if hasattr(torch.cpu, "get_capabilities") else {}
     return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
@@ -98,7 +98,7 @@ def try_product() -> None:
     """A bfloat16 product on the device; RuntimeError where the driver and torch do not fit together."""
     ones = torch.ones(64, 64, device=device(), dtype=torch.bfloat16)
     if float((ones @ ones).float().sum()) != 64.0**3:
-        raise RuntimeError("a matrix product is wrong")
+        raise RuntimeError("a matmul is wrong")
 
 
 def most_memory(run: Callable[[], object]) -> int:

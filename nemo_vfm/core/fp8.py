@@ -57,14 +57,14 @@ class Fp8:
                 f"history ({self.history}) at least 1"
             )
         if self.recipe == "delayed" and (self.first_bf16 or self.last_bf16):
-            raise ValueError("delayed scaling has no bf16 ends in Megatron-Core; use recipe=current, or leave out "
-                             "first_bf16 and last_bf16")  # fmt: skip
+            raise ValueError("delayed scaling cannot keep blocks in bf16 in Megatron-Core; use recipe=current, or "
+                             "leave out first_bf16 and last_bf16")  # fmt: skip
         if self.recipe != "delayed" and self.margin:
             raise ValueError(f"margin is for recipe=delayed, got {self.margin} for {self.recipe}")
         if self.kernels not in ("torch", "te"):
             raise ValueError(f"kernels must be torch or te, got {self.kernels!r}")
         if self.kernels == "te" and self.recipe == "rowwise":
-            raise ValueError("Transformer Engine has no scales of rows; use kernels=torch, or recipe=current")
+            raise ValueError("Transformer Engine has no row scales; use kernels=torch, or recipe=current")
         if self.recipe == "mxfp8" and self.pow2 is False:
             raise ValueError("the scales of mxfp8 are powers of two; leave pow2 out")
 
@@ -76,16 +76,16 @@ class Fp8:
         """
         here = f"this GPU's compute capability is {capability[0]}.{capability[1]}"
         if capability < (8, 9):
-            return f"FP8 has hardware from compute capability 8.9 (Ada, Hopper) on, and {here}; use precision=bf16"
+            return f"FP8 needs compute capability 8.9 or newer (Ada, Hopper), but {here}; use precision=bf16"
         instead = f"use precision.fp8.recipe={'rowwise, or current' if self.kernels == 'torch' else 'current'}"
         if self.recipe == "mxfp8" and not (10, 0) <= capability < (12, 0):
-            return f"MXFP8 has hardware on compute capability 10.0 to 11 (Blackwell) alone, and {here}; {instead}"
+            return f"MXFP8 needs compute capability 10.0 to 11 (Blackwell), but {here}; {instead}"
         if self.recipe == "mxfp8" and self.kernels == "torch":
-            return f"products of recipe=mxfp8 are emulated as yet, which is slow on a GPU; {instead}, or fp8.kernels=te"
+            return f"matmuls of recipe=mxfp8 are still emulated, which is slow on a GPU; {instead}, or fp8.kernels=te"
         if self.recipe == "block" and capability != (9, 0):
-            return f"scales of blocks have hardware on compute capability 9.0 (Hopper) alone, and {here}; {instead}"
+            return f"block scales need compute capability 9.0 (Hopper), but {here}; {instead}"
         if self.recipe == "block" and self.gradients_in_e5m2:
-            return "blocks have hardware for E4M3 alone; leave precision.fp8.format out"
+            return "block scales have hardware only for E4M3; leave precision.fp8.format out"
         return None
 
     @property

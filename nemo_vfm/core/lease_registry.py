@@ -31,6 +31,6 @@ def stop_if_lost() -> None:
         if not is_ours():
             with suppress(OSError):
                 sys.stderr.write(f"{name} was taken over by another process while this one was silent; this one "
-                                 f"stops so that both do not write to one run\n")  # fmt: skip
+                                 f"stops, so that they do not both write to one run\n")  # fmt: skip
                 sys.stderr.flush()
             os._exit(EXIT_CODE)

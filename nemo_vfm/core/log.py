@@ -13,8 +13,9 @@ from contextlib import contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.secret import conceal
-from nemo_vfm.core.progress_line import ProgressLines, every_s, ticking, to
+from nemo_vfm.core.progress_line import ProgressLines, every_s, stamped, ticking, to
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,38 +37,60 @@ def speak() -> None:
     console().quiet = False
 
 
+_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
 @cache
 def logger() -> logging.Logger:
     """The package's logger, writing through the console so that bars and lines do not collide."""
-    from rich.logging import RichHandler
-
     log = logging.getLogger("nemo_vfm")
     if not log.handlers:
-        handler = (
-            RichHandler(console=console(), show_path=False, markup=False, log_time_format="[%X]")
-            if console().is_terminal
-            else _WholeLines()
-        )
-        handler.addFilter(_clean)  # before the terminal's width cuts a secret in two
+        log.setLevel(_level(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO")))
+        handler = _Lines()
+        handler.addFilter(_clean)  # before a line's end cuts a secret in two
         log.addHandler(handler)
-        log.setLevel(os.environ.get("NEMO_VFM_LOG_LEVEL", "INFO").upper())
         log.propagate = False
     return log
 
 
-class _WholeLines(logging.Handler):
-    """A line a record, for a log: folded at 80 columns, names of files could be neither searched nor copied."""
+def _level(text: str) -> str:
+    """What NEMO_VFM_LOG_LEVEL says.
+
+    Raises:
+        UserError: it is no level.
+    """
+    if text.upper() not in _LEVELS:
+        raise UserError(f"NEMO_VFM_LOG_LEVEL is {text[:40]!r}, expected one of {', '.join(_LEVELS)}")
+    return text.upper()
+
+
+class _Lines(logging.Handler):
+    """Writes records below each other, all but those of information with their level."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write it, unless this rank has to be silent."""
         if console().quiet:
             return
-        text = "\n".join(filter(None, [record.getMessage(), record.exc_text]))
+        level = "" if record.levelno == logging.INFO else f"{record.levelname}: "
+        text = "\n".join(filter(None, [level + record.getMessage(), record.exc_text]))
         try:
-            indented = text.replace("\n", "\n" + " " * 20)  # else a file's name could forge a line of the log
-            to(sys.stderr)(f"{record.levelname:<8} {indented}")
+            if console().is_terminal:
+                _print(stamped(text, console().width), record.levelno)
+            else:
+                to(sys.stderr)(text)
         except (OSError, ValueError):  # a log that is full or closed must not end a training
             self.handleError(record)
+
+
+def _print(lines: str, level: int) -> None:
+    """Above a bar that moves; a word longer than a line is left to the terminal, which copies it whole."""
+    from rich.text import Text
+
+    text, stamp = Text(lines), lines.index(" ")
+    text.stylize("dim", 0, stamp)
+    if level != logging.INFO:
+        text.stylize("bold red" if level > logging.WARNING else "yellow", stamp, lines.index(":", stamp))
+    console().print(text, soft_wrap=True)
 
 
 def _clean(record: logging.LogRecord) -> bool:

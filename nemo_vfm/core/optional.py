@@ -3,8 +3,11 @@
 """Declares what a component needs, optional packages and a GPU; imports the former, and says how to install them."""
 
 import inspect
+import logging
+import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -16,8 +19,9 @@ from nemo_vfm.core.errors import MissingPackage
 
 #: Module -> the extra of ours that brings it. Any other is installed by its own name.
 EXTRAS = {
-    "alembic": "mlflow", "diffusers": "diffusers", "imagecodecs": "microscopy", "jsonschema": "functions",
-    "megatron": "megatron", "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys", "ray": "ray",
+    "alembic": "mlflow", "decord": "decord", "diffusers": "diffusers", "imagecodecs": "microscopy",
+    "jsonschema": "functions", "megatron": "megatron", "mlflow": "mlflow", "nemo": "nemo", "numba": "recsys",
+    "ray": "ray",
     "sentencepiece": "text", "sqlalchemy": "mlflow", "starlette": "serve", "tifffile": "microscopy",
     "tokenizers": "text", "torchcodec": "torchcodec", "transformer_engine": "te", "transformers": "transformers",
     "uvicorn": "serve", "wandb": "wandb",
@@ -26,6 +30,7 @@ EXTRAS = {
 APART = {
     "nemo": "in a separate environment, as it needs an older Lightning: make setup-nemo (docs/how-to/training/nemo.md)"
 }
+_CHATTY = frozenset(("diffusers", "transformers"))
 GIVEN: Final = object()  #: any value but None
 _ATTRIBUTE, _IDLE = "__needed__", "__idle_parts__"
 
@@ -122,6 +127,8 @@ def require(module: str, *, purpose: str) -> ModuleType:
     Raises:
         MissingPackage: it is not installed.
     """
+    if module in _CHATTY:
+        _hush(module)
     try:
         __import__(module)
     except ImportError as error:
@@ -129,7 +136,21 @@ def require(module: str, *, purpose: str) -> ModuleType:
             f"{purpose} needs the package {module!r}, which cannot be imported here ({error}). "
             f"Install it: {install_line([module])}"
         ) from error
+    if module in _CHATTY:
+        sys.modules[module].utils.logging.disable_progress_bar()
     return sys.modules[module]
+
+
+def _hush(module: str) -> None:
+    """Let a library and what it imports say errors alone: their warnings and bars are of their own insides.
+
+    What of them matters to a user is checked here and said in a sentence of ours. Modules are imported long after
+    their package, so this stays. NAME_VERBOSITY=info brings a library's words back.
+    """
+    os.environ.setdefault(f"{module.upper()}_VERBOSITY", "error")
+    for name in ("torchao", "accelerate", "torch.utils._pytree"):  # the last of names that torchao registers
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module=r"(diffusers|transformers|torchao|accelerate|huggingface_hub)\b")
 
 
 def install_line(modules: Iterable[str]) -> str:

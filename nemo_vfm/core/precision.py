@@ -31,9 +31,8 @@ class Precision:
         """The arithmetic dtype on this device, and the reason as text."""
         if self.compute == "auto":
             fast = has_fast_bf16()
-            reason = f"auto: this device has {'fast' if fast else 'no fast'} bfloat16 products"
-            return (torch.bfloat16 if fast else torch.float32), reason
-        return (torch.bfloat16 if self.compute == "bf16" else torch.float32), "asked for by the recipe"
+            return (torch.bfloat16, "auto") if fast else (torch.float32, "auto: bfloat16 is slow here")
+        return (torch.bfloat16 if self.compute == "bf16" else torch.float32), "by the recipe"
 
     def narrowest(self) -> Literal["fp32", "bf16", "fp8"]:
         """The narrowest numbers that anything is computed in."""

@@ -44,7 +44,7 @@ def stopped(urgency: float, what: str) -> Preempted:
 
     Args:
         urgency: on which all ranks have agreed.
-        what: was reached, such as "at step 5, whose checkpoint is in FOLDER".
+        what: was reached, such as "at step 5; its checkpoint is in FOLDER".
     """
     return Interrupted(f"interrupted {what}") if urgency > 1 else Preempted(f"a signal stopped the run {what}")
 
@@ -53,7 +53,7 @@ def idle(error: BaseException) -> Preempted:
     """The error that ends a run which a signal, or a Ctrl-C, met while no job was at work."""
     by = "interrupted" if is_interrupt(error) else f"stopped by {error}"
     kind = Interrupted if is_interrupt(error) else Preempted
-    return kind(f"{by} while no work was under way; run the same command again to resume")
+    return kind(f"{by} while no work was in progress; run the same command again to resume")
 
 
 @contextmanager

@@ -7,15 +7,21 @@ import ast
 import difflib
 import os
 import pkgutil
+import re
+import shutil
 import sys
+import textwrap
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TextIO
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.network.secret import concealing_streams, register_arguments
 from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle
+
+_CARET = re.compile(r" *\^ ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +90,7 @@ class Program:
         try:
             return self._dispatch(verb, words)
         except NemoVfmError as error:
-            sys.stderr.write(f"{_plain(error)}\n")
+            sys.stderr.write(f"{below_caret(_plain(error), sys.stderr)}\n")
             return error.exit_code
         except PreemptedNow as error:  # one more signal, while the answer to the first was under way
             sys.stderr.write(f"{idle(error)}\n")
@@ -106,12 +112,49 @@ class Program:
             return 1
 
     def _dispatch(self, verb: str, words: Sequence[str]) -> int:
-        module = pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
-        parser = self.parser(prog=f"{self.name} {verb}", description=module.__doc__, epilog=self.exits,
+        module = self._module(verb)
+        status: int = module.run(self.verb_parser(verb).parse_intermixed_args(words))
+        return status
+
+    def verb_parser(self, verb: str) -> argparse.ArgumentParser:
+        """What reads a verb's words; its help is the docstring of the verb's file, with its examples at the end."""
+        module = self._module(verb)
+        about, _, examples = (module.__doc__ or "").partition("\nExamples:\n")
+        epilog = f"examples:\n{examples}\n{self.exits}" if examples else self.exits
+        parser = self.parser(prog=f"{self.name} {verb}", description=about, epilog=epilog,
                              formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
         module.add_arguments(parser)
-        status: int = module.run(parser.parse_intermixed_args(words))
-        return status
+        return parser
+
+    def _module(self, verb: str) -> Any:
+        return pkgutil.resolve_name(f"{self.package}.{verb}")  # one of the files that were found
+
+
+def below_caret(text: str, stream: TextIO) -> str:
+    """A text for a stream; on a terminal it is `narrowed`."""
+    return "\n".join(narrowed(text.split("\n"), shutil.get_terminal_size().columns)) if stream.isatty() else text
+
+
+def narrowed(lines: Sequence[str], width: int) -> Iterator[str]:
+    """Lines in which a sentence behind a caret goes on below itself, and the line it points into is cut around it.
+
+    Others may be commands, which are copied: they stay whole.
+    """
+    for above, line, below in zip(["", *lines[:-1]], lines, [*lines[1:], ""], strict=True):
+        if caret := _CARET.match(line):
+            sentence = line[_cut(above, caret.end(), width) :]
+            indent = " " * min(sentence.index("^") + 2, width // 2)
+            yield from textwrap.wrap(sentence, width, subsequent_indent=indent, break_long_words=False,
+                                     break_on_hyphens=False)  # fmt: skip
+        elif pointing := _CARET.match(below):
+            yield line[_cut(line, pointing.end(), width) :][:width]
+        else:
+            yield line
+
+
+def _cut(line: str, caret: int, width: int) -> int:
+    """The columns to leave out before a line so that its caret stands in the first third."""
+    return max(0, caret - width // 3) if len(line) > width else 0
 
 
 def _plain(error: object) -> str:

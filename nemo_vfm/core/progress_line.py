@@ -3,6 +3,8 @@
 """Writes progress as plain lines where there is no terminal: one every ten seconds, and one at the end."""
 
 import math
+import os
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.progress import wait_reason
 
 EVERY_S = 10.0
+LOG_WIDTH = 80
 _LONGEST_WAIT_S = 3600.0  # a lock cannot wait for ever
 
 
@@ -124,15 +127,42 @@ def every_s(text: str | None) -> float:
     except ValueError:
         seconds = math.nan
     if not seconds >= 0:
-        raise UserError(f"NEMO_VFM_PROGRESS_S is the seconds between two lines of progress, such as 10, not {text!r}")
+        raise UserError(
+            f"NEMO_VFM_PROGRESS_S must be the number of seconds between progress lines, such as 10, not {text!r}"
+        )
     return seconds
 
 
 def to(stream: TextIO) -> Callable[[str], None]:
-    """Writes lines with the time of day, each at once."""
+    """Writes texts as `stamped` lines, each at once, wrapped as NEMO_VFM_LOG_WIDTH says."""
 
-    def write(line: str) -> None:
-        stream.write(f"[{time.strftime('%H:%M:%S')}] {line}\n")
+    def write(text: str) -> None:
+        stream.write(f"{stamped(text, log_width(os.environ.get('NEMO_VFM_LOG_WIDTH')))}\n")
         stream.flush()
 
     return write
+
+
+def log_width(text: str | None) -> int:
+    """What NEMO_VFM_LOG_WIDTH says, in columns; 0 wraps nothing, for logs that programs read."""
+    return int(text) if text is not None and text.isdecimal() else LOG_WIDTH
+
+
+def stamped(text: str, width: int) -> str:
+    """A text behind the time of day; its lines stand below each other, so that none can pass for a line of its own.
+
+    Lines are wrapped between words only: the name of a file can be searched and copied.
+
+    Args:
+        text: of any number of lines.
+        width: columns; 0 wraps nothing.
+    """
+    stamp = time.strftime("[%H:%M:%S] ")
+    lines = [part for line in text.split("\n") for part in _parts(line, width - len(stamp))]
+    return stamp + f"\n{' ' * len(stamp)}".join(lines)
+
+
+def _parts(line: str, width: int) -> list[str]:
+    if width <= 0 or len(line) <= width:
+        return [line]
+    return textwrap.wrap(line, width, replace_whitespace=False, break_long_words=False, break_on_hyphens=False)

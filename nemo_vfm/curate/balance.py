@@ -8,15 +8,15 @@ workers matters, and a lower cap keeps a subset of what a higher one keeps.
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import label_columns
+from nemo_vfm.curate.decide.check_rules import Known
 from nemo_vfm.curate.decide.score_table import Table, table_of
-from nemo_vfm.curate.stage import ClipRecord, Stage
+from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.batching.bucket import Buckets
 
 RULE = "balance"  #: what ledgers and tables call it
@@ -45,7 +45,8 @@ class Balance:
     far above what there is costs many clips of the others: balance.json names the group that holds all back.
 
     Args:
-        by: what makes a group: a column of labels such as `camera`, `bucket` (needs buckets), or `source`, the file.
+        by: what makes a group: a column of labels, of a stage such as `camera` or of a table of videos, `bucket` (needs
+            buckets), or `source`, the file.
         shares: group -> its part of all clips, 0 to 1. What they leave of 1 goes to all other groups together.
         caps: group -> the most clips that it may have; `*` stands for each other group.
         repeat: a clip may count up to this many times where its group is too small for its share; a weight in the index
@@ -67,35 +68,44 @@ class Balance:
         self.by, self.shares, self.caps = by, dict(shares or {}), dict(caps or {})
         self.repeat, self.buckets, self.seed = repeat, buckets, seed
         if not self.shares and not self.caps:
-            raise ValueError("a balance needs shares or caps, got neither")
+            raise ValueError("balance needs shares or caps, got neither")
         if any(not 0 <= share <= 1 for share in self.shares.values()) or sum(self.shares.values()) > 1 + 1e-9:
-            raise ValueError(f"shares are parts of 1, got {self.shares} with the sum {sum(self.shares.values()):g}")
+            raise ValueError(
+                f"shares must add up to at most 1, got {self.shares} with the sum {sum(self.shares.values()):g}"
+            )
         if REST in self.shares:
-            raise ValueError("what shares leave of 1 goes to all other groups, so * needs no share")
+            raise ValueError("whatever shares leave of 1 goes to all other groups, so remove *")
         if any(cap < 0 for cap in self.caps.values()) or repeat < 1:
             raise ValueError(f"caps must be at least 0 and repeat at least 1, got {self.caps} and {repeat}")
         if (by == BUCKET) != (buckets is not None):
-            raise ValueError(f"by: bucket needs buckets, and nothing else does; by is {by!r}")
+            raise ValueError(f"buckets are needed for by: bucket and for nothing else; by is {by!r}")
 
-    def check(self, stages: Mapping[str, Stage]) -> None:
-        """Refuse groups that no stage gives.
+    def check(self, columns: Known, *, is_all: bool = True) -> None:
+        """Refuse groups that nothing gives.
+
+        Args:
+            columns: of stages and source: column -> the words that may stand in it, none where nobody knows them yet;
+                None where it holds numbers.
+            is_all: whether there are no others.
 
         Raises:
             PartRefused: such a group, or a column that holds no words.
         """
-        labels = label_columns(stages)
-        if self.by in (BUCKET, SOURCE):
-            known = None if self.buckets is None else list(self.buckets.buckets)
-        elif self.by in labels:
-            known = list(labels[self.by])
-        else:
-            there = [BUCKET, SOURCE, *sorted(labels)]
+        known: Collection[str] | None = ()
+        if self.buckets is not None:
+            known = list(self.buckets.buckets)
+        elif self.by != SOURCE and self.by in columns:
+            known = columns[self.by]
+        elif self.by != SOURCE and is_all:
+            there = [BUCKET, SOURCE, *sorted(name for name, words in columns.items() if words is not None)]
             near = get_close_matches(self.by, there, n=1, cutoff=0.6)
             hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}"
-            raise PartRefused(f"a balance by {self.by!r}: no stage gives such labels; {hint}", "balance", "by")
-        odd = sorted({*self.shares, *self.caps} - {REST, *(known or ())}) if known is not None else []
-        if odd:
-            text = f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known or ())}"
+            raise PartRefused(f"a balance by {self.by!r}: nothing gives such labels; {hint}", "balance", "by")
+        if known is None:
+            text = f"a balance by {self.by!r} groups clips by words, but that column holds numbers"
+            raise PartRefused(text, "balance", "by")
+        if odd := sorted({*self.shares, *self.caps} - {REST, *known} if known else ()):
+            text = f"a balance by {self.by!r} names {', '.join(odd)}; there are {', '.join(known)}"
             raise PartRefused(text, "balance")
 
     def apply(self, records: Sequence[ClipRecord]) -> Balanced:

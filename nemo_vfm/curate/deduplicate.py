@@ -50,11 +50,13 @@ class Deduplicate:
         if not shards or not stages:
             raise ValueError("give at least one folder of shards and one stage")
         if set(above) != set(stages):
-            raise ValueError(f"above must name the stages {sorted(stages)}, got {sorted(above)}; null is a choice")
+            raise ValueError(
+                f"above must name the stages {sorted(stages)}, got {sorted(above)}; null is allowed as a value"
+            )
         odd = {name: value for name, value in above.items() if value is not None and not 0 < value < 1}
         if odd or not 0 < epsilon < 1 or samples_per_shard < 1:
             raise ValueError(
-                f"likenesses in above ({odd}) and epsilon ({epsilon}) must lie between 0 and 1, samples_per_shard "
+                f"thresholds in above ({odd}) and epsilon ({epsilon}) must lie between 0 and 1, samples_per_shard "
                 f"({samples_per_shard}) must be at least 1"
             )
         for name, stage in stages.items():
@@ -74,7 +76,7 @@ class Deduplicate:
         folder, done = run.folder, run.folder / "made_of.json"
         remove_unfinished(folder)
         if any(isinstance(place, Path) and place.resolve() == (folder / "shards").resolve() for place in self.shards):
-            raise UserError(f"{folder / 'shards'} is what would be read and written at once; choose another run_dir")
+            raise UserError(f"{folder / 'shards'} would be read and written at the same time; choose another run_dir")
         clips = open_all(self.shards)
         state = self._state(clips)
         if (known := _finished(folder, state)) is not None:
@@ -93,7 +95,7 @@ class Deduplicate:
         ledger = _Ledger.of(records, clips, exact)
         self._write(folder, looked, records, choices, ledger)
         if not ledger.clips.kept:
-            raise NothingKept(f"not one of {len(clips)} clips could be read: {dict(ledger.clips.failed)}")
+            raise NothingKept(f"none of {len(clips)} clips could be read: {dict(ledger.clips.failed)}")
         dropped = ", ".join(f"{number} by {rule}" for rule, number in ledger.clips.dropped.most_common())
         summary = f"kept {ledger.clips.kept} of {len(clips)} clips; dropped {dropped or 'none'}"
         figures = {"clips": float(len(clips)), "clips_kept": float(ledger.clips.kept)}

@@ -140,7 +140,7 @@ def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) ->
     groups = (entries[first : first + _GROUP] for first in range(0, len(entries), _GROUP))
     cut = sum(encoder.num_cut([caption_of(samples, entry) for entry in group]) for group in groups)
     if cut:
-        warn(f"{cut} of {len(entries)} captions are longer than the text encoder's max_tokens; their rest is cut off")
+        warn(f"{cut} of {len(entries)} captions are longer than the text encoder's max_tokens and were truncated")
     return cut
 
 

@@ -18,7 +18,7 @@ from nemo_vfm.curate.balance import Balance, Balanced
 from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS, check_captions
 from nemo_vfm.curate.caption.caption_types import Editor, Viewer
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.check_rules import check_rules, comparisons, label_columns
+from nemo_vfm.curate.decide.check_rules import Known, check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.fate import add_likeness, decide, decide_by_captions, rules_json
 from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
@@ -127,8 +127,6 @@ class Curate:
         require_between(32, MOST_SIDE_PX, side_px=side_px)
         require_between(1, MOST_FILE_FRAMES, max_frames=max_frames)
         restorers = restore or {}
-        if balance is not None:
-            balance.check(stages)
         self.source, self.splitter, self.stages, self.rules = source, split, stages, rules
         self.captions, self.transcode, self.restore = captions, transcode, restorers
         self.executor, self.limits, self.side_px = executor, limits, side_px
@@ -140,6 +138,8 @@ class Curate:
             self._check_columns({})
         else:
             check_rules(stages, rules, None)
+            if balance is not None:
+                balance.check(self._columns({}), is_all=False)
 
     def run(self, run: Run) -> Outcome:
         """Do the work; the second time it does only what is missing.
@@ -262,11 +262,19 @@ class Curate:
         return found
 
     def _check_columns(self, of_source: Mapping[str, type[float] | type[str]]) -> None:
-        """Refuse rules and captioners that read a score which neither the stages nor the source give."""
-        check_rules(self.stages, self.rules, {name: () if kind is str else None for name, kind in of_source.items()})
+        """Refuse rules, captioners and a balance that read what neither the stages nor the source give."""
+        kinds: Known = {name: () if kind is str else None for name, kind in of_source.items()}
+        check_rules(self.stages, self.rules, kinds)
+        if self.balance is not None:
+            self.balance.check(self._columns(kinds))
         parts = (*self.stages.values(), *self.restore.values())
         columns = (column for part in parts for column in part.columns())
         check_captions(self.captions, {*FACTS, *columns, *of_source})
+
+    def _columns(self, of_source: Known) -> Known:
+        """By which a balance may group, and those that hold numbers."""
+        numbers = (column for stage in self.stages.values() for column in stage.columns())
+        return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
     def _balance(self, balanced: Balanced | None, places: "_Places") -> Mapping[str, int]:
         """How often each clip counts; nothing where nothing is balanced."""
@@ -417,7 +425,7 @@ def _why_nothing(ledger: Ledger) -> str:
     what = f"{ledger.clips.total} clips" + (f" and {ledger.images.total} images" if ledger.images.total else "")
     by_failure = [f"{number}: {message}" for message, number in ledger.files.failed.most_common()]
     # A threshold helps where a rule dropped something; what failed was never compared with any.
-    advice = ["mend or leave out the files that failed (files.json has each one's message)"] if by_failure else []
+    advice = ["fix or leave out the files that failed (files.json has the message of each)"] if by_failure else []
     if by_rule or not by_failure:
         advice.append("look at scores.parquet, then change a threshold (rules.<name>.below or .above) or the input")
     return (

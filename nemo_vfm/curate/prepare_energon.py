@@ -25,7 +25,7 @@ class WriteEnergon:
     def __init__(self, *, shards: WritePath, val_fraction: float = 0.0) -> None:
         if not 0 <= val_fraction < 1:
             raise ValueError(f"val_fraction must be at least 0 and below 1, got {val_fraction}")
-        self.shards, self.val_fraction = local(shards, "the shards that energon is to read"), val_fraction
+        self.shards, self.val_fraction = local(shards, "the shards for energon"), val_fraction
 
     def run(self, run: Run) -> Outcome:
         """Write `.nv-meta`, the tars' `.tar.idx` and `energon.yaml` into the folder.
@@ -36,7 +36,7 @@ class WriteEnergon:
         """
         entries = ShardSet(self.shards).entries
         if not entries:
-            raise NothingKept(f"{self.shards} holds no samples; look at what the step before it dropped, and why")
+            raise NothingKept(f"{self.shards} holds no samples; see what the previous step dropped, and why")
         held_out = {entry.key for entry in entries if is_held_out(entry, self.val_fraction)}
         counts = write_energon_meta(self.shards, {"val": held_out} if held_out else {})
         parts = ", ".join(f"{count} {part}" for part, count in counts.items())

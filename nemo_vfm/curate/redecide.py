@@ -70,7 +70,7 @@ class Redecide:
             NothingKept: no clip is kept; the tables and the ledger are written all the same.
         """
         if run.folder.resolve() == self.curated.resolve():
-            raise UserError(f"{run.folder} is the curation itself, which is only read; choose another run_dir")
+            raise UserError(f"{run.folder} is the curation itself, which must not be written; choose another run_dir")
         state, done = self._state(), run.folder / "made_of.json"
         whole = not self.with_shards or (run.folder / "shards/shards.json").is_file()
         if whole and (known := _known(done)) is not None and known["made_of"] == state:
@@ -83,7 +83,7 @@ class Redecide:
         without = self._write_shards(run.folder, curated, fates)
         if not ledger.kept:
             dropped = dict(ledger.clips.dropped + ledger.images.dropped)
-            raise NothingKept(f"not one of {len(curated.table)} clips is kept: {dropped}")
+            raise NothingKept(f"none of {len(curated.table)} clips is kept: {dropped}")
         summary = _summary(curated, fates, ledger, without)
         figures = {"clips": ledger.clips.total, "clips_kept": ledger.clips.kept, "without_media": len(without)}
         write_json(done, {"made_of": state, "summary": summary, "figures": figures})

@@ -38,7 +38,7 @@ class Look:
 
     def __init__(self, *, num_frames: int = 8) -> None:
         if num_frames < 1:
-            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+            raise ValueError(f"num_frames is {num_frames}; it must be at least 1")
         self.num_frames = num_frames
 
     def wanted(self, num_frames: int) -> list[int]:

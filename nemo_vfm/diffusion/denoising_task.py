@@ -61,8 +61,8 @@ class Denoise:
             UserError: these are no videos.
         """
         if not isinstance(batch, VideoBatch | PackedBatch):
-            raise UserError(f"a diffusion model learns from videos or latents, and this data gives a "
-                            f"{type(batch).__name__}; name data of videos")  # fmt: skip
+            raise UserError(f"a diffusion model learns from videos or latents, but this data yields "
+                            f"a {type(batch).__name__}; use video data")  # fmt: skip
         pixels, clean = self._pixels(batch), self._clean(batch)
         device = clean[0].device
         text_BLD, mask_BL = self._text(batch, device)

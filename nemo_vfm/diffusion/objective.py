@@ -259,8 +259,8 @@ def _mean_square(error: Tensor, made: Tensor | None) -> Tensor:
 def _require_channels(output: Tensor, latents: Tensor) -> None:
     if output.shape[1] != latents.shape[1]:
         raise ValueError(
-            f"the model gave {output.shape[1]} channels for latents of {latents.shape[1]}; a model that says its "
-            "uncertainty (one channel more) goes with the objective UncertaintyWeighted"
+            f"the model returned {output.shape[1]} channels for latents with {latents.shape[1]}; a model with "
+            "uncertainty (one channel more) needs the objective UncertaintyWeighted"
         )
 
 

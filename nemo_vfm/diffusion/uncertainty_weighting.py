@@ -57,8 +57,8 @@ class UncertaintyWeighted:
         losses_B = self.objective.losses(latents, clean, noise, sigma_B, made) * torch.exp(-u_B) + u_B
         if bool((losses_B.detach() < 0).any()):
             log.warn_once(
-                "The loss of a sample fell below zero, as it may under uncertainty weighting: it is L exp(-u) + u, "
-                "which nears 1 + ln L as u learns. exp(loss - 1) is about the plain loss L."
+                "The loss of a sample fell below zero, as it can under uncertainty weighting: it is L exp(-u) + u, "
+                "which approaches 1 + ln L as u is learned. exp(loss - 1) is about the plain loss L."
             )
         return losses_B
 
@@ -75,7 +75,7 @@ def _halves(output: Tensor, latents: Tensor) -> tuple[Tensor, Tensor]:
     """The output in the shape of the latents, and u of each sample."""
     if output.shape[1] != latents.shape[1] + 1:
         raise ValueError(
-            f"the model gave {output.shape[1]} channels for latents of {latents.shape[1]}; weighing by uncertainty "
-            f"takes {latents.shape[1] + 1}, the last of which says u: build the model with uncertainty: true"
+            f"the model returned {output.shape[1]} channels for latents with {latents.shape[1]}; weighting by "
+            f"uncertainty needs {latents.shape[1] + 1}, the last of which is u: build the model with uncertainty: true"
         )
     return output[:, :-1], output[:, -1].flatten(1).mean(1)

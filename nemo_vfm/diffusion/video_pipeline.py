@@ -65,7 +65,7 @@ class TextToVideo:
     ) -> None:
         if negative_prompt and not guidance.acts():
             raise ValueError(
-                f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise that or drop the prompt"
+                f"negative_prompt {negative_prompt!r} has no effect at guidance scale 1; raise it or drop the prompt"
             )
         self.codec, self.text_encoder, self.objective = codec, text_encoder, objective
         self.sampler, self.guidance, self.negative_prompt = sampler, guidance, negative_prompt

@@ -49,7 +49,7 @@ def write(paper: Terminal, report: StepReport) -> None:
 def _recorded(report: StepReport) -> str:
     line = report.recorded
     if not line:
-        return "metrics.jsonl has no line of it: it was not reached yet, or its metrics were not kept"
+        return "metrics.jsonl has no line for it: it was not reached yet, or its metrics were not stored"
     if line.get("skipped"):
         return "skipped as a whole (skip.steps): no weights changed"
     parts = [f"{name.replace('_', ' ')} {line[name]:.6g}" for name in ("loss", "grad_norm", "lr") if name in line]

@@ -195,7 +195,7 @@ def _model(job: Train, folder: Path, seed: int, step: int) -> tuple[nn.Module, s
         if job.start_from is not None:
             job.start_from.load_into(model)
             begin(model)
-        done, named = 0, "the first weights" if job.start_from is None else f"the weights of {job.start_from.path}"
+        done, named = 0, "the initial weights" if job.start_from is None else f"the weights of {job.start_from.path}"
     return model.to(device()).train(), named, done == step - 1
 
 

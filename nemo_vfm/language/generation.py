@@ -59,8 +59,8 @@ def generate(
     """
     if len(seeds) != len(beginnings) or not all(beginnings):
         raise ValueError(
-            f"{len(beginnings)} beginnings need as many seeds ({len(seeds)} given) and a token each; a model's own "
-            f"beginning-of-text word is one"
+            f"{len(beginnings)} prompts need as many seeds ({len(seeds)} given) and at least one token each; the "
+            f"model's beginning-of-text token counts"
         )
     longest = max(map(len, beginnings), default=0)
     begins_B = torch.tensor([longest - len(one) for one in beginnings], device=device)

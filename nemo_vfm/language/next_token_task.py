@@ -32,7 +32,7 @@ class NextToken:
             UserError: the batch has no tokens.
         """
         if not isinstance(batch, TokenBatch):
-            raise UserError("a language model learns from tokens, and this data gives videos; give data such as "
+            raise UserError("a language model learns from tokens, but this data yields videos; use data such as "
                             "nemo_vfm.data.tokens.token_data.TokenData")  # fmt: skip
         inputs = {"tokens_BS": batch.tokens_BS, "labels_BS": batch.labels_BS}
         if batch.documents:

@@ -31,7 +31,7 @@ class Choice:
         if not temperature >= 0 or not math.isfinite(temperature):
             raise ValueError(f"temperature must be at least 0 and finite, got {temperature}")
         if top_k is not None and top_k < 1:
-            raise ValueError(f"top_k must be at least 1, or null for all words, got {top_k}")
+            raise ValueError(f"top_k must be at least 1, or null for all tokens, got {top_k}")
         if not 0 < top_p <= 1 or not 0 <= min_p < 1:
             raise ValueError(f"top_p must be above 0 and at most 1, min_p from 0 to below 1, got {top_p} and {min_p}")
         self.temperature, self.top_k, self.top_p, self.min_p = temperature, top_k, top_p, min_p
@@ -44,7 +44,7 @@ class Choice:
         """
         scores = scores_BV.float()
         if scores.isnan().any() or scores.amax(1).isinf().any():
-            raise ValueError("the scores of a text's next word are not finite; the model is not trained, or damaged")
+            raise ValueError("the scores of a text's next token are not finite; the model is not trained, or damaged")
         if self.temperature == 0:
             return torch.nn.functional.one_hot(scores.argmax(1), scores.shape[1]).float()
         scores = self._kept(scores / self.temperature)

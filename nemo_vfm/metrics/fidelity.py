@@ -27,7 +27,7 @@ def ssim(made_BCTHW: Tensor, video_BCTHW: Tensor) -> Tensor:
         ValueError: frames are smaller than its window of 11 x 11.
     """
     if min(made_BCTHW.shape[3:]) < _SIDE:
-        raise ValueError(f"SSIM looks at {_SIDE} x {_SIDE} pixels, and frames are {tuple(made_BCTHW.shape[3:])}")
+        raise ValueError(f"SSIM needs {_SIDE} x {_SIDE} pixels, but frames are {tuple(made_BCTHW.shape[3:])}")
     # The formula compares means by their product, which wants a black of 0: signed pixels gave 0.2 for a shift of 0.1.
     x, y = (part.flatten(0, 2)[:, None].double() / 2 + 0.5 for part in (made_BCTHW.clamp(-1, 1), video_BCTHW))
     mean_x, mean_y, xx, yy, xy = (_blurred(part) for part in (x, y, x * x, y * y, x * y))

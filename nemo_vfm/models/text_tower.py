@@ -24,7 +24,6 @@ from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.pretrained import checked_folder
-from nemo_vfm.models.vision import quiet
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 _ONE_AT_A_TIME = threading.Lock()  # a fast tokenizer that two threads use raises "Already borrowed"
@@ -227,7 +226,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
     config = _config(folder)
     transformers = require("transformers", purpose="A text encoder from a folder")
     local = {"local_files_only": True, "trust_remote_code": False}
-    with _folder_errors(folder), quiet(transformers):
+    with _folder_errors(folder):
         model, report = _kind(transformers, config).from_pretrained(
             folder,
             config=config,
@@ -243,8 +242,7 @@ def load(folder: Path, tokenizer: Path, precision: Precision) -> Tower:
 
 def count_tokens(folder: Path, tokenizer: Path, texts: Sequence[str]) -> list[int]:
     """The tokens of each whole text, marks of its beginning and end included."""
-    transformers = require("transformers", purpose="A text encoder from a folder")
-    with _folder_errors(folder), quiet(transformers), _ONE_AT_A_TIME:
+    with _folder_errors(folder), _ONE_AT_A_TIME:
         return [len(ids) for ids in _tokenizer(tokenizer)(list(texts), truncation=False)["input_ids"]]
 
 

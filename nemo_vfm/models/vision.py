@@ -6,8 +6,7 @@ Shape letters: B batch, C channels, T frames, H height, W width, F frames of all
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -162,7 +161,7 @@ def _unsupported(folder: Path, config: Mapping[str, Json]) -> str:
     if "auto_map" in config or "cosmos" in str(kind).lower():
         return (
             f"{folder} holds a model ({kind}) that comes as its own Python code, which is never run. Supported "
-            f"are {supported}; for Cosmos-Embed1 take the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
+            f"are {supported}; for Cosmos-Embed1, use the stage nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"
         )
     return f"{folder} holds a model of type {kind!r}; supported image encoders are {supported}"
 
@@ -177,14 +176,13 @@ def load_encoder(folder: Path, name: str) -> nn.Module:
         return measured
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder} holds no .safetensors; other weight formats are not read, as they can run code")
-    with quiet(transformers):
-        try:
-            model, report = kind.from_pretrained(
-                folder, config=vision, local_files_only=True, use_safetensors=True, trust_remote_code=False,
-                output_loading_info=True, dtype=torch.float32,
-            )  # fmt: skip
-        except Exception as error:  # a damaged file is an error of safetensors' own making, others are of any kind
-            raise DataError(f"the weights in {folder} are not those of its config.json: {error}") from error
+    try:
+        model, report = kind.from_pretrained(
+            folder, config=vision, local_files_only=True, use_safetensors=True, trust_remote_code=False,
+            output_loading_info=True, dtype=torch.float32,
+        )  # fmt: skip
+    except Exception as error:  # a damaged file is an error of safetensors' own making, others are of any kind
+        raise DataError(f"the weights in {folder} are not those of its config.json: {error}") from error
     _check(folder, report, _TEXT_PARTS if "Projection" in name else (*_TEXT_PARTS, "visual_projection."))
     assert isinstance(model, nn.Module)
     return model
@@ -212,17 +210,3 @@ def _check(folder: Path, report: Mapping[str, Json], left: tuple[str, ...]) -> N
     ]
     if sentences:
         raise DataError(f"the weights in {folder} are not those of its config.json: {'; '.join(sentences)}")
-
-
-@contextmanager
-def quiet(transformers: Json) -> Iterator[None]:
-    """Bars and tables of transformers are silenced: what they say is checked, and said as one sentence."""
-    logging = transformers.utils.logging
-    before = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
-        logging.enable_progress_bar()

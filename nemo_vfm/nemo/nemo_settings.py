@@ -52,10 +52,10 @@ def _require_whole(file: Path, found: "DictConfig") -> None:
     if missing := [name for name in SECTIONS if name not in found]:
         raise UserError(f"{file} has no section {missing[0]!r}; a NeMo configuration has {' and '.join(SECTIONS)}")
     if found.get("init_from_pretrained_model"):
-        raise UserError(f"{file} names a model that NeMo would fetch (init_from_pretrained_model); nothing is fetched "
-                        "here: bring its archive yourself, and name it as init_from_nemo_model")  # fmt: skip
+        raise UserError(f"{file} names a model that NeMo would download (init_from_pretrained_model); nothing is "
+                        "downloaded here: supply its archive, and name it as init_from_nemo_model")  # fmt: skip
     if [entry for entry in found.get("defaults") or [] if entry != "_self_"]:
-        raise UserError(f"{file} takes parts from other files (defaults); write it out with hydra's --cfg job first")
+        raise UserError(f"{file} includes other files (defaults); resolve it with hydra's --cfg job first")
 
 
 def length(duration: Duration | None) -> dict[str, Json]:
@@ -70,7 +70,7 @@ def length(duration: Duration | None) -> dict[str, Json]:
         return {"trainer.max_steps": int(duration.amount), "trainer.max_epochs": -1}
     if duration.unit == "epochs":
         return {"trainer.max_epochs": int(duration.amount), "trainer.max_steps": -1}
-    raise ValueError(f"the length of a NeMo run is in steps or epochs, got {duration}")
+    raise ValueError(f"the length of a NeMo run must be in steps or epochs, got {duration}")
 
 
 def compare(folder: Path, now: Mapping[str, Json]) -> None:
@@ -89,7 +89,7 @@ def compare(folder: Path, now: Mapping[str, Json]) -> None:
         key = serious[0]
         more = f" (and {len(serious) - 1} more differ)" if len(serious) > 1 else ""
         raise RunFolderError(
-            f"{folder} was begun with {key}: {before.get(key)}, now it is {after.get(key)}{more}; choose "
+            f"{folder} was started with {key}: {before.get(key)}, now it is {after.get(key)}{more}; choose "
             f"another run_dir"
         )
 

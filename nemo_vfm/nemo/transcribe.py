@@ -96,7 +96,7 @@ class NeMoSpeech:
     def fingerprint(self) -> str:
         """The archive's bytes."""
         if not self.model.is_file():
-            raise UserError(f"there is no model {self.model}; download one first, nothing is fetched here")
+            raise UserError(f"there is no model {self.model}; download one first, nothing is downloaded automatically")
         return f"nemo-speech/1 {sha256_file(self.model)[:16]}"
 
 
@@ -169,7 +169,7 @@ class Transcribe:
         try:
             found = self._listen(json.loads(clips.read(entry, "json")), rate)
         except (DataError, UserError, KeyError, ValueError) as error:
-            warn_once(f"a clip could not be heard: {error}")
+            warn_once(f"a clip could not be transcribed: {error}")
             return Transcript("", "error", clean(str(error)))
         write_json(kept, asdict(found))
         return found
@@ -191,7 +191,7 @@ class Transcribe:
         root = self.videos.resolve()
         path = (root / str(clip["source"])).resolve()
         if not path.is_relative_to(root):
-            raise UserError(f"the source {clean(str(clip['source']))[:200]!r} lies outside {self.videos}")
+            raise UserError(f"the source {clean(str(clip['source']))[:200]!r} is outside {self.videos}")
         if not path.is_file():
             raise UserError(f"there is no {clip['source']} in {self.videos}")
         if _hash(path, path.stat().st_size, path.stat().st_mtime_ns) != clip["source_id"]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.errors import UserError
 
-#: Of the memory, what weights, activations and optimizer may fill: the CUDA context, NCCL's buffers, kernels'
-#: workspaces and gaps between allocations take the rest. A round number, and not measured.
+#: Of the memory, what weights, activations, optimizer and cuBLAS's workspaces may fill: the CUDA context, NCCL's
+#: buffers, other kernels' workspaces and gaps between allocations take the rest. A round number, and not measured.
 USABLE = 0.92
 
 
@@ -38,6 +38,15 @@ class Gpu:
     def usable_bytes(self) -> float:
         """What a training may fill."""
         return self.memory_gib * 2**30 * USABLE
+
+    @property
+    def workspaces(self) -> int:
+        """Bytes that torch allocates for cuBLAS, one workspace a thread: a step's own thread and the backward's.
+
+        torch's sizes where CUBLAS_WORKSPACE_CONFIG is not set: 32 MiB on Hopper and, in later versions, on Blackwell;
+        `:4096:2:16:8` on older ones. cuBLASLt may take 1 MiB a thread besides.
+        """
+        return 2 * (32 * 2**20 if self.capability[0] >= 9 else (4096 * 2 + 16 * 8) * 2**10)
 
     @property
     def flops_per_s(self) -> float:

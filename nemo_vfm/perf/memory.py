@@ -3,8 +3,8 @@
 """Predicts the peak bytes of a training step on the fullest device.
 
 `facts` examines a model once. After that `memory` is closed form, except for a trace of two blocks the first time that
-a way of splitting them is needed. Tensors are counted: what torch, CUDA and NCCL take for themselves, and what the
-allocator cannot use, comes on top.
+a way of splitting them is needed. Tensors are counted: what CUDA and NCCL take for themselves, and what the allocator
+cannot use, comes on top.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,6 +38,7 @@ class Memory:
             weights that are gathered; less the gradients that are not there yet.
         average: the running average of weights.
         beside: other networks on the device, all the time: encoders and codecs.
+        workspaces: of cuBLAS, all the time; `memory` knows no GPU and leaves them out.
         host: in host memory, where the optimizer is kept there.
         moment: the fullest, in words.
     """
@@ -48,13 +49,15 @@ class Memory:
     activations: int
     average: int = 0
     beside: int = 0
+    workspaces: int = 0
     host: int = 0
     moment: str = ""
 
     @property
     def total(self) -> int:
         """At the fullest moment."""
-        return self.parameters + self.gradients + self.optimizer + self.activations + self.average + self.beside
+        standing = self.parameters + self.gradients + self.optimizer + self.average + self.beside + self.workspaces
+        return standing + self.activations
 
 
 def memory(

@@ -76,7 +76,7 @@ class Question:
             self.known, plan, precision=self.precision, fp8=self.fp8, recompute="blocks" if recompute else "none",
             microbatch_rows=rows, offload_optimizer=self.offload, average=self.average,
         )  # fmt: skip
-        return replace(own, beside=self.beside)
+        return replace(own, beside=self.beside, workspaces=self.machine.gpu.workspaces)
 
     def fits(self, needed: Memory) -> bool:
         """Whether the GPU has so much."""

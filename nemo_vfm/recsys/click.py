@@ -56,7 +56,7 @@ class Click:
         """
         if not isinstance(batch, FeatureBatch):
             raise UserError(
-                f"Click learns from features and labels of a log, and this data gives {type(batch).__name__}; give "
+                f"Click learns from features and labels of a log, but this data yields {type(batch).__name__}; use "
                 "data such as nemo_vfm.recsys.feature_table_data.FeatureTableData"
             )
         if lacking := [name for name in self.labels if name not in batch.labels]:
@@ -78,7 +78,7 @@ class Click:
             row, column = wrong_BL.nonzero()[0].tolist()
             raise DataError(
                 f"batch {batch.index}: the label {[*self.labels][column]!r} of sample {batch.keys[row]} is "
-                f"{float(label_BL[row, column]):g}, and labels are 0 to 1, or NaN where not observed"
+                f"{float(label_BL[row, column]):g}, but labels must be 0 to 1, or NaN where not observed"
             )
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
@@ -128,7 +128,9 @@ class Click:
             }
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
         if taken := sorted(own.keys() & others.keys()):
-            raise UserError(f"the label {taken[0]!r} of the data has the name of a column of predictions; rename it")
+            raise UserError(
+                f"the label {taken[0]!r} of the data has the same name as a column of predictions; rename it"
+            )
         return own | others
 
     def label_column(self, label: str) -> str:
@@ -187,12 +189,14 @@ def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
     """The group of each sample, and whether it has one."""
     if name == "session":
         if batch.session_B is None:
-            raise UserError("samples are to be ranked by session, and these batches do not say of which they are")
+            raise UserError("samples should be ranked by session, but these batches have no sessions")
         return batch.session_B, torch.ones_like(batch.session_B)
     rows, group = feature_rows(batch, name)
     if len(several := (rows.lengths_B > 1).nonzero()):
         count = int(rows.lengths_B[several[0]])
-        raise DataError(f"samples are to be ranked by {name}, and one has {count} ids of it; name a feature with one")
+        raise DataError(
+            f"samples should be ranked by {name}, but one has {count} ids of it; name a feature with one id a sample"
+        )
     has = rows.lengths_B == 1
     ids = torch.zeros_like(rows.lengths_B).masked_scatter_(has, rows.values_N)
     return (ids, has) if group is None else (ids[batch.groups[group].inverse_B], has[batch.groups[group].inverse_B])

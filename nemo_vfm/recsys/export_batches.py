@@ -60,7 +60,7 @@ def _begin(run: Run, folder: Path) -> None:
     settings = {name: value for name, value in run.settings.items() if name != "num_batches"}
     plan, path = {"format": 2, "settings": settings, "seed": run.seed, "before": run.before}, run.folder / "plan.json"
     if path.is_file() and read_json(path) != plan:
-        warn(f"{folder} holds batches of other settings; they are written again")
+        warn(f"{folder} holds batches made with other settings; they are written again")
         shutil.rmtree(folder, ignore_errors=True)
     write_json(path, plan)
 
@@ -72,7 +72,7 @@ def _file(folder: Path, number: int) -> Path:
 def _write(folder: Path, batch: object) -> None:
     if not isinstance(batch, FeatureBatch):
         raise UserError(
-            f"the data gives {type(batch).__name__}, which has no features; give data of a recommender, such as "
+            f"the data yields {type(batch).__name__}, which has no features; use data of a recommender, such as "
             "nemo_vfm.recsys.feature_table_data.FeatureTableData"
         )
     labels = {f"label/{name}": label_B for name, label_B in batch.labels.items()}

@@ -25,6 +25,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
 from nemo_vfm.data.batching.faults import Fault, Faults
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.data.loader.batch_loader import Batches
 from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.recsys.feature_table.row_order import Order, RowOrder, WindowId
@@ -96,9 +97,11 @@ class FeatureTableData(TrainingData):
                 f"least 1, num_workers ({num_workers}) at least 0, val_fraction ({val_fraction}) at least 0 and below 1"
             )
         if val_fraction and held_out is not None:
-            raise ValueError(f"val_fraction ({val_fraction:g}) and held_out both define what is held out; give one")
+            raise ValueError(
+                f"val_fraction ({val_fraction:g}) and held_out both define what is held out; give only one"
+            )
         if time_window is not None and (order != "time" or time_window < 1):
-            raise ValueError(f"time_window ({time_window}) must be at least 1, and is for order: time, not {order}")
+            raise ValueError(f"time_window ({time_window}) must be at least 1, and needs order: time, not {order}")
         self.folder, self.batch_size, self.order, self.groups = folder, batch_size, order, groups
         self.dense, self.labels, self.features = dense, labels, features
         self.num_rows, self.out_of_range = dict(num_rows or {}), out_of_range
@@ -152,7 +155,8 @@ class FeatureTableData(TrainingData):
         found = {name: manifest.table_rows[name] for name in names if name in manifest.table_rows}
         if not found:
             raise UserError(
-                f"{folder} does not say how many there are: import the log with ids, such as HashedIds or FrequentIds"
+                f"{folder} does not record the number of rows: import the log with ids, such as HashedIds or "
+                "FrequentIds"
             )
         return found
 
@@ -250,7 +254,7 @@ class FeatureTableData(TrainingData):
 
     def _by_time(self) -> TimeOrder:
         order = self._open().order
-        assert isinstance(order, TimeOrder), f"windows of time were asked for, and the order is {self.order}"
+        assert isinstance(order, TimeOrder), f"windows of time need order: time, but the order is {self.order}"
         return order
 
     def _reader(self, folder: Path) -> WindowReader:
@@ -287,7 +291,7 @@ class FeatureTableData(TrainingData):
         if not sum(sizes):
             raise UserError(f"all samples of {self.folder} are held out; hold out fewer, by val_fraction or held_out")
         if rows.held_out is not None and sum(sizes) == reader.table.num_rows:
-            warn(f"no sample of {self.folder} is held out; hold out more, by val_fraction or held_out")
+            warn_that_none_is_held_out()
         if self.order == "time":
             return TimeOrder(reader, rows, window_groups=self.window_groups, time_window=self.time_window)
         return RowOrder(
@@ -296,7 +300,7 @@ class FeatureTableData(TrainingData):
 
     def _open(self) -> "_Started":
         if self._started is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._started
 
 
@@ -388,7 +392,7 @@ class OrderedBatches:
 
     def __getitem__(self, index: int) -> FeatureBatch:
         if not 0 <= index < len(self):
-            raise IndexError(f"there are {len(self)} batches, and {index} was asked for")
+            raise IndexError(f"there are {len(self)} batches, but batch {index} was requested")
         first, end = index * self._batch_size, min((index + 1) * self._batch_size, self._ends[-1])
         parts, number = [], bisect.bisect_right(self._ends, first)
         while first < end:
@@ -410,7 +414,7 @@ class OrderedBatches:
 def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Tensor]:
     """Whether each sample of a row group is among the first ones."""
     if samples is not None and samples > table.num_rows:
-        warn(f"{table.folder} has {table.num_rows:,} samples, all of which are held out: {samples:,} were asked for")
+        warn(f"{table.folder} has {table.num_rows:,} samples, all of which are held out, {samples:,} were requested")
     borders, most = table.row_groups, samples or table.num_rows
     return lambda number: torch.arange(borders[number], borders[number + 1]) < most
 
@@ -418,8 +422,8 @@ def _first_rows(table: FeatureTable, samples: int | None) -> Callable[[int], Ten
 def _require_same_ids(one: FeatureTable, other: FeatureTable) -> None:
     if one.manifest.ids != other.manifest.ids:
         raise UserError(
-            f"the ids of {other.folder} have other rows than those of {one.folder}, so a model of the one says nothing "
-            "of the other. Import it by KnownIds with the other's run folder as vocabulary, or with equal HashedIds"
+            f"the ids of {other.folder} map to other rows than those of {one.folder}, so a model of one cannot score "
+            "the other. Import it by KnownIds with the other's run folder as vocabulary, or with equal HashedIds"
         )
 
 

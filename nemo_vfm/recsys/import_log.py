@@ -78,9 +78,9 @@ class ImportLog:
             )
         schema = source.schema()
         if keep_negatives < 1 and not schema.labels:
-            raise ValueError("keep_negatives needs labels, and the source has none")
+            raise ValueError("keep_negatives needs labels, but the source has none")
         if unknown := [name for name in raw_features if name not in schema.features]:
-            raise ValueError(f"raw_features names {unknown[0]}, and the source has {', '.join(schema.features)}")
+            raise ValueError(f"raw_features names {unknown[0]}, but the source has {', '.join(schema.features)}")
         self.source, self.ids, self.raw_features = source, ids, tuple(raw_features)
         self.memory_bytes = memory_bytes
         self.schema = replace(
@@ -151,7 +151,9 @@ class ImportLog:
     def _begin(self, places: "_Places", plan: Json) -> None:
         before = _read(places.plan)
         if before is not None and before != plan:
-            warn(f"the log or the settings are not those that {places.folder} was started with; it is imported again")
+            warn(
+                f"the log or the settings differ from those that {places.folder} was started with; it is imported again"
+            )
         if before != plan:
             places.remove_state()
             places.vocabulary.unlink(missing_ok=True)
@@ -227,8 +229,8 @@ class ImportLog:
         write_text(places.bad_rows, "".join(lines))
         if self.keep_negatives < 1 and not counts.dropped.get(NEGATIVES):
             warn(
-                f"keep_negatives={self.keep_negatives} dropped no sample: a negative has no label above 0, and a label "
-                "that is a probability, such as a teacher's, is above 0 nearly everywhere; leave it out of the labels"
+                f"keep_negatives={self.keep_negatives} dropped no sample: a negative has no label above 0, but a label "
+                "that is a probability, such as a teacher's, is nearly always above 0; leave it out of the labels"
             )
         for reason, count in sorted(counts.failed.items()):
             warn(f"{count:,} of {counts.total:,} rows are not samples: {reason}; see bad_rows.jsonl")

@@ -48,6 +48,8 @@ def first_histogram(path: Path) -> ReuseHistogram:
     shares = [float(share) for share in re.findall(r"^\(\d+(?:, \d+\]|\+): (\d\.\d+)", text, re.M)[:34]]
     totals = [re.search(rf"^Avg # of {what}: (\d+)", text, re.M) for what in ("indices", "unique cols")]
     if len(shares) != 34 or totals[0] is None or totals[1] is None:
-        raise DataError(f"{path} holds no two histograms of 17 bins with totals; is it a whole locality_stats file?")
+        raise DataError(
+            f"{path} does not hold two histograms of 17 bins with totals; is it a complete locality_stats file?"
+        )
     mean = int(totals[0][1]) / int(totals[1][1])
     return ReuseHistogram(np.array(shares[:17]), np.array(shares[17:]), mean)

@@ -44,14 +44,14 @@ class MakeRawLog:
             for day in missing:
                 _write(paths[day], log, day, line)
         figures = {"samples": log.num_samples, "days": log.days}
-        return Outcome(f"{log.num_samples:,} samples, a file a day in {run.folder}", figures, not missing)
+        return Outcome(f"{log.num_samples:,} samples, one file a day in {run.folder}", figures, not missing)
 
 
 def _begin(run: Run) -> None:
     """Take away days of other settings."""
     path, plan = run.folder / "plan.json", {"settings": run.settings, "seed": run.seed}
     if path.is_file() and read_json(path) != plan:
-        warn(f"{run.folder} holds a log of other settings; it is made again")
+        warn(f"{run.folder} holds a log made with other settings; it is made again")
         for old in run.folder.glob("day-*.parquet"):
             old.unlink()
     write_json(path, plan)

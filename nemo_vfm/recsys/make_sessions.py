@@ -81,7 +81,7 @@ class MakeSessions:
         if before == plan and (result := _read_or_none(run.folder / _RESULT)) is not None:
             return _outcome(result, did_nothing=True)
         if before not in (None, plan):
-            warn(f"{run.folder} holds a log of other settings; it is made again")
+            warn(f"{run.folder} holds a log made with other settings; it is made again")
             work.clear()
         write_json(run.folder / _PLAN, plan)
         return _outcome(work.finish(plan), did_nothing=False)

@@ -51,7 +51,7 @@ class MeasureScores:
         (first, known), *others = files.items()
         for name, found in others:
             if any(not torch.equal(known[column].nan_to_num(-1), found[column].nan_to_num(-1)) for column in _SAMPLES):
-                raise DataError(f"{first} and {name} are of other samples, or in another order; score the same table")
+                raise DataError(f"{first} and {name} have different samples, or another order; score the same table")
         scores = {name: found["score"] for name, found in files.items()}
         scores |= {_TEACHER: known[_TEACHER]} if _TEACHER in known else {}
         measures = {name: _measures(score_B, known) for name, score_B in scores.items()}

@@ -114,12 +114,12 @@ def _say_what_is_odd(profile: Mapping[str, Json]) -> None:
     runs, sessions = profile["session_runs"], profile["sessions"]["high"]
     if runs > 1.01 * sessions:
         log.warn(
-            f"the log is not clustered: {sessions:,.0f} sessions come in {runs:,} pieces, so copies inside of sessions "
+            f"the log is not clustered: {sessions:,.0f} sessions come in {runs:,} pieces, so copies within sessions "
             "are not found. Write it as a feature table first."
         )
     if (kept := profile["kept"])["fraction"] < profile["fraction"]:
         log.warn(
-            f"groups, batches and intervals of tables are of {kept['samples']:,} samples, a fraction of "
+            f"groups, batches and intervals of tables are from {kept['samples']:,} samples, a fraction of "
             f"{kept['fraction']:.2g} of the sessions, since max_values is {profile['max_values']:,}"
         )
 

@@ -93,7 +93,7 @@ class ScoreTable:
             join(ParallelPlan(replicate=self.ranks), device())
         batches = self._batches(run.seed)
         if not len(batches):
-            raise NothingKept(f"{self.data.folder} holds no samples out, so there is nothing to score")
+            raise NothingKept(f"{self.data.folder} holds out no samples, so there is nothing to score")
         engine, sha256 = self._engine(run.seed)
         plan: Json = {
             "weights": sha256, "table": batches.digest, "seed": run.seed, "samples": self.samples,
@@ -174,7 +174,7 @@ def _kept(batch: FeatureBatch, names: Sequence[str], dense: Sequence[str]) -> "d
             rows = batch.features[name]
             found[name] = pa.LargeListArray.from_arrays(rows.offsets.numpy(), rows.values_N.numpy())
         else:
-            raise UserError(f"keep names {name}, and the table has {', '.join([*dense, *batch.features])}")
+            raise UserError(f"keep names {name}, but the table has {', '.join([*dense, *batch.features])}")
     return found
 
 
@@ -194,7 +194,7 @@ def _begin(folder: Path, plan: Json) -> str:
         return "done"
     if before != plan:
         if before is not None:
-            warn(f"the scores in {folder} are of other weights, settings or samples; they are made again")
+            warn(f"the scores in {folder} are from other weights, settings or samples; they are made again")
         for old in [*folder.glob(".scores-*.parquet"), folder / NAME]:
             old.unlink(missing_ok=True)
     folder.mkdir(parents=True, exist_ok=True)

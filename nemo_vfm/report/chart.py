@@ -26,7 +26,7 @@ class Line:
         name: its word in the legend; the empty text leaves it out.
         points: (x, y) by rising x, all finite.
         tone: the colour's name in the page's style.
-        style: a line, a faint line for raw values, or a line with a dot at each value.
+        style: a line, a dashed one, a faint line for raw values, or a line with a dot at each value.
         steps: where the value of a point holds: up to it from the point before, or from it to the next; else the line
             is straight between points.
     """
@@ -34,7 +34,7 @@ class Line:
     name: str
     points: Sequence[Point]
     tone: str = "a"
-    style: Literal["line", "faint", "dots"] = "line"
+    style: Literal["line", "dash", "faint", "dots"] = "line"
     steps: Literal["", "before", "after"] = ""
 
 
@@ -201,7 +201,7 @@ _LINES = """
 </svg>
 {% for line in lines %}
 {% for x, y in line.dots %}
-<circle class="tone-{{ line.tone }}" cx="{{ x }}%" cy="{{ y }}%" r="2.6"/>
+<circle class="{{ "dash " if line.style == "dash" }}tone-{{ line.tone }}" cx="{{ x }}%" cy="{{ y }}%" r="2.6"/>
 {% endfor %}
 {% endfor %}"""
 

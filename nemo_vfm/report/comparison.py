@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 from urllib.parse import quote
 
 from markupsafe import Markup
@@ -42,7 +43,7 @@ _TABLE = """
 </tr></thead>
 <tbody>
 {% for run in runs %}
-<tr><th scope="row"><span class="key tone-{{ run.tone }}">
+<tr><th scope="row"><span class="key {{ run.look.style }} tone-{{ run.look.tone }}">
 {%- if run.link %}<a href="{{ run.link }}">{{ run.name }}</a>{% else %}{{ run.name }}{% endif %}</span></th>
 <td>{{ run.state }}</td>
 {% for value in run.figures %}
@@ -65,7 +66,8 @@ _MORE = """
 </tbody></table></div>
 """
 _LEGEND = """
-<p class="legend shared">{% for name, tone in keys %}<span class="key tone-{{ tone }}">{{ name }}</span>
+<p class="legend shared">{% for name, look in keys %}
+<span class="key {{ look.style }} tone-{{ look.tone }}">{{ name }}</span>
 {% endfor %}</p>
 {{ charts }}"""
 
@@ -90,6 +92,19 @@ class Compared:
     figures: Mapping[str, float]
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a run's lines are drawn; no two that are drawn look alike.
+
+    Args:
+        tone: see `Line`.
+        style: see `Line`.
+    """
+
+    tone: str
+    style: Literal["line", "dash"] = "line"
+
+
 def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", measure: str = "") -> Path:
     """Write the page.
 
@@ -100,29 +115,31 @@ def write(path: Path, title: str, runs: Sequence[Compared], best: str = "", meas
         NotADirectoryError: a run has no folder.
         OSError: the page cannot be written.
     """
-    tones = _tones(len(runs))
-    sections = [_table(path, runs, tones), *_differences(runs), *_curves(runs, tones)]
+    looks = _looks(len(runs))
+    sections = [_table(path, runs, looks), *_differences(runs), *_curves(runs, looks)]
     head = Head(title, f"{len(runs)} runs beside each other.", (), "")
     cards = [Card("best run", best, words(measure))] if best else []
     write_text(path, conceal(page_text(head, sections, cards, (), kind="comparison of runs")))
     return path
 
 
-def _tones(count: int) -> list[str]:
-    """A colour for each that is drawn: five are told apart by hue, more by their place on a ramp."""
+def _looks(count: int) -> list[Look]:
+    """One for each that is drawn: five are told apart by hue, more by their place on a ramp and then by dashes."""
     if count <= 5:
-        return list("abcde"[:count])
+        return [Look(tone) for tone in "abcde"[:count]]
     drawn = min(count, MAX_RUNS)
-    return [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)] + ["other"] * (count - drawn)
+    tones = [f"n{round(place * (_RAMP - 1) / (drawn - 1))}" for place in range(drawn)]
+    looks = [Look(tone, "dash" if tone in tones[:place] else "line") for place, tone in enumerate(tones)]
+    return looks + [Look("other")] * (count - drawn)
 
 
-def _table(path: Path, runs: Sequence[Compared], tones: Sequence[str]) -> Section:
+def _table(path: Path, runs: Sequence[Compared], looks: Sequence[Look]) -> Section:
     settings, figures = _settings(runs)[:MAX_COLUMNS], _figures(runs)
     rows = [
-        {"name": run.name, "tone": tone, "state": run.state, "link": _link(path, run),
+        {"name": run.name, "look": look, "state": run.state, "link": _link(path, run),
          "settings": [run.settings.get(key, "") for key in settings],
          "figures": [figure(run.figures.get(name)) if name in run.figures else "" for name in figures]}
-        for run, tone in zip(runs, tones, strict=True)
+        for run, look in zip(runs, looks, strict=True)
     ]  # fmt: skip
     columns = [key.removeprefix("steps.") for key in settings]
     names = [words(name) for name in figures]
@@ -156,19 +173,19 @@ def _differences(runs: Sequence[Compared]) -> Iterator[Section]:
         yield Section("What else differs", body, f"{len(more)} further keys of the recipes.", folded=True)
 
 
-def _curves(runs: Sequence[Compared], tones: Sequence[str]) -> Iterator[Section]:
+def _curves(runs: Sequence[Compared], looks: Sequence[Look]) -> Iterator[Section]:
     """A chart for each metric that a run logged, with a line for each run that did."""
-    drawn = [(run, tone, _logged(run)) for run, tone in list(zip(runs, tones, strict=True))[:MAX_RUNS]]
+    drawn = [(run, look, _logged(run)) for run, look in list(zip(runs, looks, strict=True))[:MAX_RUNS]]
     keys = sorted({key for _, _, curves in drawn for key in curves}, key=_place)
     shared = len(drawn) > MAX_OWN_LEGEND
     charts = [
-        _chart(key, [(run.name, tone, curves.get(key, [])) for run, tone, curves in drawn], with_legend=not shared)
+        _chart(key, [(run.name, look, curves.get(key, [])) for run, look, curves in drawn], with_legend=not shared)
         for key in keys
     ]
     if charts:
         body = grid(charts, NUM_OPEN)
         if shared:
-            body = fragment(_LEGEND, {"keys": [(run.name, tone) for run, tone, _ in drawn], "charts": body})
+            body = fragment(_LEGEND, {"keys": [(run.name, look) for run, look, _ in drawn], "charts": body})
         left = f" The first {MAX_RUNS} of {len(runs)} runs are drawn." if len(runs) > MAX_RUNS else ""
         yield Section("Curves", body, f"The loss of each batch is smoothed over steps.{left}")
 
@@ -189,13 +206,13 @@ def _place(key: tuple[str, str]) -> tuple[int, str, str]:
     return (list(_TITLES).index(name) if name in _TITLES else len(_TITLES), name, step)
 
 
-def _chart(key: tuple[str, str], runs: Sequence[tuple[str, str, Sequence[Point]]], *, with_legend: bool) -> Markup:
+def _chart(key: tuple[str, str], runs: Sequence[tuple[str, Look, Sequence[Point]]], *, with_legend: bool) -> Markup:
     step, name = key
     title = _TITLES.get(name, words(clean(name, 60))) + (f" ({step})" if step else "")
     smoothed = name in ("loss", "grad_norm")
     lines = [
-        Line(who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, tone)
-        for who, tone, points in runs
+        Line(who, smooth_both_ways(points, max(len(points) / 60, 1)) if smoothed else points, look.tone, look.style)
+        for who, look, points in runs
         if points
     ]
     log_y = spreads([point for line in lines for point in line.points])

@@ -23,8 +23,8 @@ def remember(recipe: str, writes: Sequence[Path]) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_json(file, {"writes": [str(path) for path in writes]})
     except (OSError, RuntimeError) as error:  # a container's user may have no home
-        warn(f"what you let this recipe write cannot be remembered ({error}); allow it again to resume from the run "
-             f"folder's recipe.yaml: {', '.join(map(str, writes))}")  # fmt: skip
+        warn(f"the permissions to write cannot be stored ({error}); give them again to resume from the run folder's "
+             f"recipe.yaml: {', '.join(map(str, writes))}")  # fmt: skip
 
 
 def remembered(recipe: Path) -> list[Path]:

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from nemo_vfm.config import Composed
 
 _LOCKS = (
-    ": a run folder needs a file system with locks. Run in a folder here, and let checkpoints and shards be copied to "
-    "the store as they are finished: copy_to (docs/how-to/clusters/object-stores.md)"
+    ": a run folder needs a file system with locks. Run in a local folder, and have finished checkpoints and shards "
+    "copied to the store: copy_to (docs/how-to/clusters/object-stores.md)"
 )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from nemo_vfm.config import read_values
+from nemo_vfm.config.tree import TARGET
 from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.sanitize import printable
 from nemo_vfm.core.types.json_value import Json
@@ -38,9 +39,9 @@ def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Pat
     keys = [key for key in dict.fromkeys(key for one in recipes.values() for key in one) if key not in _IGNORED]
     differing = [key for key in keys if len({recipe.get(key) for recipe in recipes.values()}) > 1]
     runs = [
-        Compared(name, folder, look(folder).state, {key: recipes[name].get(key, "") for key in differing},
-                 sweep_table.result_of(folder).get("figures", {}))
-        for name, folder in folders.items()
+        Compared(name, folder, look(folder).state, shown, sweep_table.result_of(folder).get("figures", {}))
+        for (name, folder), shown in zip(folders.items(), _with_short_classes(list(recipes.values()), differing),
+                                         strict=True)
     ]  # fmt: skip
     rows = [{"name": run.name, "figures": run.figures} for run in runs]
     measure, mode = sweep_table.measure_of(rows, list(folders.values()))
@@ -48,6 +49,18 @@ def write_comparison(path: Path, title: str, folders: Mapping[str, Path]) -> Pat
     return comparison.write(
         path, title, runs, best["name"] if best else "", f"{'highest' if mode == 'max' else 'lowest'} {measure}"
     )
+
+
+def _with_short_classes(recipes: Sequence[Mapping[str, str]], keys: Sequence[str]) -> list[dict[str, str]]:
+    """Each recipe's values of these keys; a class goes by its last name where no other class of the key has it."""
+    shown: list[dict[str, str]] = [{} for _ in recipes]
+    for key in keys:
+        values = [recipe.get(key, "") for recipe in recipes]
+        short = [value.rpartition(".")[2] if key.split(".")[-1] == TARGET else value for value in values]
+        is_clear = len(set(short)) == len(set(values))
+        for row, value in zip(shown, short if is_clear else values, strict=True):
+            row[key] = value
+    return shown
 
 
 def _recipe(folder: Path) -> Json:

@@ -232,8 +232,8 @@ def perform_recorded(job: "Job", run: "Run", status: "Status") -> Ending:
     if outcome.did_nothing and finished is not None:
         status.put(finished)  # when it ran and how long it took, not when somebody looked
     elif not status.write("done", summary=outcome.summary, figures=dict(outcome.figures)):
-        unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot say so; run the same command "
-                           f"again when it can be written")  # fmt: skip
+        unsaid = UserError(f"all work is done, but {run.folder / 'status.json'} cannot be written; run the same "
+                           f"command again when it can")  # fmt: skip
         return _failed(unsaid, unsaid.exit_code, run.folder, status)
     return _done(outcome, run.folder, time.monotonic() - began)
 
@@ -310,7 +310,7 @@ def _no_room(error: Exception, folder: Path) -> Exception:
     # Of a copy the second name is the one that was written to.
     where = getattr(error, "filename2", None) or getattr(error, "filename", None) or folder
     refusal = UserError(
-        f"there is no room left on the disk of {where}; free some space and run the same command again to resume"
+        f"there is no space left on the disk of {where}; free some space and run the same command again to resume"
     )
     refusal.__cause__ = error
     return refusal

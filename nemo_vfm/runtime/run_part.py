@@ -32,7 +32,7 @@ def part_of(text: str) -> JobShard:
     """
     match = _TEXT.fullmatch(text)
     if match is None or int(match[1]) >= int(match[2]):
-        raise UserError(f"--part takes a number from 0 and how many parts there are, such as 0/8 to 7/8, got {text}")
+        raise UserError(f"--part takes K/N, a number from 0 and the number of parts, such as 0/8 to 7/8, got {text}")
     return JobShard(int(match[1]), int(match[2]), int(match[3] or 0))
 
 

@@ -4,16 +4,23 @@
 
 Every combination is checked before the first one runs. Each runs in a process of its own, by the command that a user
 would type. So a crash affects one run only, and a cluster can run them as an array: `sweep.json` keeps the commands.
-The same sweep again resumes; with more values it grows.
+The same sweep again resumes; with more values it grows. A signal that asks for an end goes to the run under way, and no
+other begins.
 """
 
 import argparse
+import signal
 import subprocess
+import sys
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import FrameType
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.preemption import INTERRUPTED
+from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, numbers
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime import sweep_table
 from nemo_vfm.runtime.command import composed_recipe, own_command, run_folder
@@ -31,19 +38,58 @@ def run_sweep(arguments: argparse.Namespace) -> int:
     sweep_table.read(sweep.folder)  # a damaged table is told before anything runs
     _check_all(sweep)
     rows: list[Json] = []
-    try:
+    with _handed_on(arguments.preempt or DEFAULT) as heard:
         for number, point in enumerate(sweep.points, 1):
             info(f"[{number}/{len(sweep.points)}] {point.name}")
-            rows.append(_run(sweep, point))
+            rows.append(_run(sweep, point, heard))
             sweep_table.keep(sweep, rows)
-            if rows[-1]["exit_status"] == INTERRUPTED:
+            if heard.signals:
                 break
-    finally:
-        if rows:
-            from nemo_vfm.runtime.compared_runs import show_sweep
+        from nemo_vfm.runtime.compared_runs import show_sweep
 
-            show_sweep([axis.path for axis in sweep.axes], rows, sweep.folder)
+        show_sweep([axis.path for axis in sweep.axes], rows, sweep.folder)
+    if heard.signals and (left := sum(row["exit_status"] != 0 for row in rows) + len(sweep.points) - len(rows)):
+        name = signal.Signals(heard.signals[0]).name
+        sys.stderr.write(f"{name} stopped the sweep with {left} of {len(sweep.points)} runs left; run the same command "
+                         "again to resume\n")  # fmt: skip
+        return INTERRUPTED if heard.signals[0] == signal.SIGINT else EXIT_CODE
     return next((int(row["exit_status"]) for row in rows if row["exit_status"]), 0)
+
+
+@dataclass(slots=True)
+class _Heard:
+    """The signals that came, each handed on once to the run that was under way or had just begun."""
+
+    signals: list[int] = field(default_factory=list)
+    child: "subprocess.Popen[bytes] | None" = None
+
+    def hand_on(self, number: int, frame: FrameType | None) -> None:
+        self.signals.append(number)
+        if self.child is not None:
+            self.child.send_signal(number)
+
+    def wait(self, command: Sequence[str]) -> int:
+        """Run it; its status. It is in a group of its own, so that a terminal's Ctrl-C reaches it once, by us."""
+        self.child = child = subprocess.Popen(command, process_group=0)  # noqa: S603
+        try:
+            if self.signals:  # came while it was started
+                child.send_signal(self.signals[-1])
+            return child.wait()
+        finally:
+            self.child = None
+
+
+@contextmanager
+def _handed_on(names: Sequence[str]) -> Iterator[_Heard]:
+    """Listen to Ctrl-C, to a terminal that closes, and to these signals; what is ignored stays ignored."""
+    heard, wanted = _Heard(), [signal.SIGINT, signal.SIGHUP, *numbers(names)]
+    before = {number: signal.signal(number, heard.hand_on)
+              for number in wanted if signal.getsignal(number) is not signal.SIG_IGN}  # fmt: skip
+    try:
+        yield heard
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_all(sweep: SweepPlan) -> None:
@@ -66,11 +112,12 @@ def _check_all(sweep: SweepPlan) -> None:
     refuse_missing(missing)
 
 
-def _run(sweep: SweepPlan, point: Point) -> Json:
+def _run(sweep: SweepPlan, point: Point, heard: _Heard) -> Json:
     """Run one combination to its end and say how it went."""
     began = time.monotonic()
-    child = subprocess.Popen(own_command("run", *sweep.words(point)))  # noqa: S603
-    status = _waited(child)
+    status = heard.wait(own_command("run", *sweep.words(point)))
+    if -status in heard.signals:  # it came before the run could listen
+        status = INTERRUPTED if -status == signal.SIGINT else EXIT_CODE
     result = sweep_table.result_of(sweep.folder / point.name)
     return {
         **sweep_table.waiting(sweep, point),
@@ -81,19 +128,9 @@ def _run(sweep: SweepPlan, point: Point) -> Json:
     }
 
 
-def _waited(child: "subprocess.Popen[bytes]") -> int:
-    """Its status. The terminal tells the child of a Ctrl-C, too: it saves, and a second one is the child's as well."""
-    interrupted = False
-    while True:
-        try:
-            status = child.wait()
-            return INTERRUPTED if interrupted else status
-        except KeyboardInterrupt:
-            interrupted = True
-
-
 def _state(status: int, result: Json) -> str:
     """How it ended: its own word where it could still say one."""
     if status < 0:
         return f"killed by signal {-status}"
-    return "done" if status == 0 else str(result.get("state", "failed"))
+    stopped = {EXIT_CODE: "preempted", INTERRUPTED: "interrupted"}.get(status, "failed")
+    return "done" if status == 0 else str(result.get("state", stopped))

@@ -57,10 +57,10 @@ def axes(words: Sequence[str]) -> list[Axis]:
     """
     found = [_axis(word) for word in words]
     if not found:
-        raise UserError("--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; it got none")
+        raise UserError("--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4, got none")
     paths = [axis.path for axis in found]
     if twice := next((path for path in paths if paths.count(path) > 1), None):
-        raise UserError(f"--sweep names {twice} twice; give all its values in one word: {twice}=a,b,c")
+        raise UserError(f"--sweep names {twice} twice; give all its values in one argument: {twice}=a,b,c")
     return found
 
 
@@ -72,7 +72,7 @@ def points(swept: Sequence[Axis]) -> list[Point]:
     """
     short = dict(zip((axis.path for axis in swept), _short([axis.path for axis in swept]), strict=True))
     if (count := math.prod(len(axis.choices) for axis in swept)) > MAX_POINTS:
-        raise UserError(f"this sweep has {count:,} points, and at most {MAX_POINTS:,} are run; take fewer values, or "
+        raise UserError(f"this sweep has {count:,} points, but at most {MAX_POINTS:,} are run; give fewer values, or "
                         f"split it")  # fmt: skip
     combinations = itertools.product(*(axis.choices for axis in swept))
     chosen = [dict(zip(short, combination, strict=True)) for combination in combinations]
@@ -84,7 +84,7 @@ def _axis(word: str) -> Axis:
     if not equals or not path or path == "run_dir" or path.startswith("~"):
         raise UserError(f"--sweep takes address=value,value, such as optimizer.lr=1e-4,3e-4; got {word!r}")
     if form := _OF_HYDRA.search(text):
-        raise UserError(f"--sweep {word}: {form[1]}(...) is a form of Hydra's; here values are written out: "
+        raise UserError(f"--sweep {word}: {form[1]}(...) is Hydra syntax; here values are written out: "
                         f"{path}={_written_out(form[1], form[2])}")  # fmt: skip
     choices = tuple(alternatives(text))
     if "" in choices:

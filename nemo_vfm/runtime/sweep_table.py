@@ -73,7 +73,7 @@ def read(folder: Path) -> Json:
         for row in found["points"]:  # each is looked at, since show() and gathered() rely on these
             row["name"], row["seconds"], row["figures"].items, row["choices"].items
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise RunFolderError(f"{file} is damaged; delete it, the runs beside it stay and are listed again") from error
+        raise RunFolderError(f"{file} is damaged; delete it. The runs next to it stay and are listed again") from error
     return found
 
 

@@ -85,6 +85,11 @@ class Terminal:
         # Cells are filled up with spaces, which nobody wants to paste.
         sys.stdout.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
+    def result(self, text: str) -> None:
+        """A sentence: wrapped on a terminal, and one line for a program that reads lines."""
+        for line in text.split("\n"):
+            (self.prose if sys.stdout.isatty() else self.line)(line)
+
     def prose(self, text: str, indent: int = 0) -> None:
         """A paragraph, wrapped to the terminal."""
         for line in wrapped(text, min(self.width, WIDEST), indent):

@@ -93,13 +93,13 @@ def _read(file: Path, recipe: Path | None) -> list[Allowed]:
     real = file.resolve()
     for folder in (Path.cwd(), *((recipe.parent,) if recipe is not None else ())):
         if _is_below(real, folder.resolve()):
-            raise UserError(f"it lies in {folder.resolve()}, where recipes come from; keep it in your own folder")
+            raise UserError(f"it is in {folder.resolve()}, where recipes come from; keep it in your own folder")
     with real.open("rb") as opened:
         _require_own(real, os.fstat(opened.fileno()))
         data = opened.read(MAX_BYTES + 1)
     try:
         if len(data) > MAX_BYTES:
-            raise UserError(f"it holds more than {MAX_BYTES} bytes")
+            raise UserError(f"it has more than {MAX_BYTES} bytes")
         return list(_entries(parse(data.decode("utf-8-sig"), str(file)), file))
     except (RecipeError, UnicodeDecodeError) as error:
         raise UserError(str(error)) from error
@@ -124,7 +124,7 @@ def _require_own(file: Path, found: os.stat_result) -> None:
 
 def _entries(node: object, file: Path) -> Iterator[Allowed]:
     if not isinstance(node, Map):
-        raise UserError("it holds a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
+        raise UserError("it must hold a mapping: NAME: {url: https://..., api_key_env: VARIABLE, allow_private: false}")
     for name, entry in node.items.items():
         try:
             if name == _WRITE:
@@ -139,7 +139,7 @@ def _entries(node: object, file: Path) -> Iterator[Allowed]:
 def _folders(node: object, source: str) -> Iterator[Allowed]:
     """The folders of `write: [DIR, ...]`."""
     if not isinstance(node, Seq) or not all(isinstance(one, Scalar) for one in node.items):
-        raise ValueError("write is a list of folders that runs may write in")
+        raise ValueError("write must be a list of folders that runs may write in")
     for one in node.items:
         assert isinstance(one, Scalar)
         yield allowed_folder(str(Path(str(one.value)).expanduser()), source)
@@ -149,12 +149,12 @@ def _entry(name: str, node: object, source: str) -> Allowed:
     if not isinstance(node, Map) or not set(node.items) <= set(_KEYS) or "url" not in node.items:
         raise ValueError(f"an endpoint takes {', '.join(_KEYS)}, and needs url")
     if not all(isinstance(value, Scalar) for value in node.items.values()):
-        raise ValueError("each of its values is a single one")
+        raise ValueError("each of its values must be a single one")
     url, variable, private = (getattr(node.items.get(key), "value", None) for key in _KEYS)
     if not isinstance(url, str) or not (variable is None or isinstance(variable, str)):
-        raise ValueError("url and api_key_env are texts")
+        raise ValueError("url and api_key_env must be texts")
     if private not in (None, True, False):
-        raise ValueError("allow_private is true or false")
+        raise ValueError("allow_private must be true or false")
     if variable is not None:
         require_variable(variable)
     if url.partition("://")[0] in (*SCHEMES, "ray"):

@@ -71,6 +71,6 @@ def _note(applied: Mapping[str, Json], wanted: Mapping[str, Json]) -> str:
     told = [f"{name} {value}" for name, value in applied.items()]
     left = [name for name in wanted if name not in applied]
     why = " (do_sample is not true)" if set(left) <= set(_SAMPLING) else ""
-    parts = [f"a request without its own gets {', '.join(told)}"] if told else []
+    parts = [f"a request without its own values gets {', '.join(told)}"] if told else []
     parts += [f"not applied: {', '.join(left)}{why}"] if left else []
     return f"{GENERATION}: {'; '.join(parts)}" if parts else ""

@@ -98,9 +98,9 @@ class LocalChat:
     def _load(self) -> ServedModel:
         served = self.model()
         if served.chat is None:
-            raise UserError(f"{served.name} has no chat format: there is no chat template in its folder")
+            raise UserError(f"{served.name} has no chat format: its folder has no chat template")
         if served.reward is not None:
-            raise UserError(f"{served.name} is a reward model and writes no text; LocalReward asks it for scores")
+            raise UserError(f"{served.name} is a reward model and generates no text; LocalReward returns its scores")
         return served
 
     def _request(self, served: ServedModel, messages: Sequence[Json]) -> TextRequest:

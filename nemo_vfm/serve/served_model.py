@@ -77,8 +77,8 @@ class ServedModel:
         decode = self.tokenizer.decoder() if isinstance(self.tokenizer, GivesDecoder) else self.tokenizer.decode
         object.__setattr__(self, "decode", decode)
         if self.tokenizer.vocab_size() > self.model.vocab:
-            raise UserError(f"the model knows {self.model.vocab} tokens and the tokenizer has "
-                            f"{self.tokenizer.vocab_size()}; they are not of each other")  # fmt: skip
+            raise UserError(f"the model has {self.model.vocab} tokens, but the tokenizer has "
+                            f"{self.tokenizer.vocab_size()}; they do not belong together")  # fmt: skip
 
     def thought_split(self, prompt: Sequence[int]) -> ThoughtSplit:
         """What splits the thought from the answer to a prompt, whose template may have begun the thought itself."""

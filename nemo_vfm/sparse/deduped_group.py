@@ -75,11 +75,13 @@ class DedupedGroup:
         for name, feature in self.features.items():
             if len(feature) != self.num_unique:
                 first = next(iter(self.features))
-                raise DataError(f"{name} has {len(feature)} unique rows, and {first} of its group {self.num_unique}.")
+                raise DataError(
+                    f"{name} has {len(feature)} unique rows, but {first} of its group has {self.num_unique}."
+                )
             feature.require_valid((num_rows or {}).get(name), name)
         if len(bad := ((self.inverse_B < 0) | (self.inverse_B >= self.num_unique)).nonzero()):
             sample, names = int(bad[0]), ", ".join(self.features)
             raise DataError(
-                f"{names}: the inverse of sample {sample} is {int(self.inverse_B[sample])}, and there are "
-                f"the unique rows 0 to {self.num_unique - 1}."
+                f"{names}: the inverse of sample {sample} is {int(self.inverse_B[sample])}, but the "
+                f"unique rows are 0 to {self.num_unique - 1}."
             )

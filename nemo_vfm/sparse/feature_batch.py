@@ -108,7 +108,7 @@ class FeatureBatch:
             of_samples["session_B"] = self.session_B
         for name, part in {**of_samples, **self.labels, **self.features, **self.groups}.items():
             if len(part) != len(self):
-                raise DataError(f"batch {self.index}: {name} is of {len(part)} samples, and the batch of {len(self)}.")
+                raise DataError(f"batch {self.index}: {name} has {len(part)} samples, but the batch has {len(self)}.")
         for name, feature in self.features.items():
             feature.require_valid((num_rows or {}).get(name), name)
         for group in self.groups.values():

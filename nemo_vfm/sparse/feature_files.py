@@ -37,7 +37,8 @@ def write_features(
 
     if wrong := [name for name in groups if name in ("", _PLAIN, SAMPLES) or "/" in name]:
         raise ValueError(
-            f"a group cannot be called {wrong[0]!r}: its name is a folder of the file, beside 'plain' and 'samples'"
+            f"a group cannot be called {wrong[0]!r}: its name becomes a folder of the file, beside 'plain' and "
+            "'samples'"
         )
     tensors = _tensors(_PLAIN, features) | {f"{SAMPLES}/{name}": tensor for name, tensor in (samples or {}).items()}
     for name, group in groups.items():
@@ -75,7 +76,7 @@ def _read(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise DataError(f"{path} is not a whole safetensors file ({error}). Write it again.") from error
+        raise DataError(f"{path} is not a complete safetensors file ({error}). Write it again.") from error
 
 
 def _tensors(folder: str, features: Mapping[str, Jagged]) -> dict[str, Tensor]:

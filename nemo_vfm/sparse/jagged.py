@@ -95,12 +95,12 @@ class Jagged:
         """
         if len(bad := (self.lengths_B < 0).nonzero()):
             row = int(bad[0])
-            raise DataError(f"{feature}: row {row} has length {int(self.lengths_B[row])}; lengths are 0 or more.")
+            raise DataError(f"{feature}: row {row} has length {int(self.lengths_B[row])}; lengths must be at least 0.")
         for what, tensor in (("values", self.values_N), ("weights", self.weights_N)):
             if tensor is not None and len(tensor) != int(self.offsets[-1]):
                 raise DataError(
                     f"{feature}: the lengths of {len(self)} rows add up to {int(self.offsets[-1])}, but there are "
-                    f"{len(tensor)} {what}. Was the file or the batch cut?"
+                    f"{len(tensor)} {what}. Was the file or the batch truncated?"
                 )
         if num_rows is not None:
             self._require_ids(num_rows, feature)
@@ -111,6 +111,6 @@ class Jagged:
             place = bad[0]
             row = int(torch.searchsorted(self.offsets, place, right=True)) - 1
             raise DataError(
-                f"{feature}: row {row} has the id {int(ids[place])}, and its table has the rows 0 to {num_rows - 1}. "
+                f"{feature}: row {row} has the id {int(ids[place])}, but its table has the rows 0 to {num_rows - 1}. "
                 "Hash the ids into the table, or make the table larger."
             )

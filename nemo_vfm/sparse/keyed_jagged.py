@@ -69,7 +69,7 @@ def to_keyed_jagged(
     whole = Jagged.cat([*every.values()])
     stored = {"keys": [*every], "values": whole.values_N, "lengths": whole.lengths_B, "weights": whole.weights_N}
     if len(sizes := {*map(len, features.values()), *map(len, groups.values())}) > 1:
-        raise ValueError(f"features of one batch must be of the same samples, got {sorted(sizes)}")
+        raise ValueError(f"features of one batch must have the same number of samples, got {sorted(sizes)}")
     if not groups:
         return make(**stored)
     identity_B = torch.arange(sizes.pop(), device=whole.lengths_B.device)

@@ -101,7 +101,7 @@ class LogChunk:
         named |= {} if self.weight_B is None else {"weight_B": self.weight_B}
         for name, column in {**named, **self.dense, **self.labels, **self.features}.items():
             if len(column) != len(self):
-                raise DataError(f"{name} is of {len(column)} samples, and the chunk of {len(self)}.")
+                raise DataError(f"{name} has {len(column)} samples, but the chunk has {len(self)}.")
         for name, feature in self.features.items():
             feature.require_valid((num_rows or {}).get(name), name)
 

@@ -107,9 +107,11 @@ def _require_groups(features: Mapping[str, Jagged], groups: Mapping[str, Sequenc
             raise ValueError(f"group {group} has no features; name some or leave it out")
         for name in names:
             if name not in features:
-                raise ValueError(f"group {group} names the feature {name}; there are {', '.join(features)}")
+                raise ValueError(f"group {group} names the feature {name}; the features are {', '.join(features)}")
             if name in taken:
-                raise ValueError(f"the feature {name} is in the groups {taken[name]} and {group}; it can be in one")
+                raise ValueError(
+                    f"the feature {name} is in the groups {taken[name]} and {group}; it can be in only one"
+                )
             taken[name] = group
             features[name].require_valid(feature=name)
         if len(set((rows := {name: len(features[name]) for name in names}).values())) > 1:

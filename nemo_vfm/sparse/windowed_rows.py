@@ -78,7 +78,7 @@ def windowed(rows: Jagged) -> WindowedRows:
         DataError: lengths are negative or do not add up to the values.
     """
     if rows.weights_N is not None:
-        raise ValueError("rows with weights cannot be windows: a value has another weight in each row")
+        raise ValueError("rows with weights cannot be windows: a value has a different weight in each row")
     rows.require_valid()
     overlap_B = _compared(rows, _overlaps(rows))
     added_B = rows.lengths_B - overlap_B

@@ -70,7 +70,9 @@ class FolderPipeline(TextToVideo):
         if steps is not None:
             require_between(1, MOST_STEPS, steps=steps)
         if negative_prompt and guidance_scale == 1:
-            raise ValueError(f"negative_prompt {negative_prompt!r} has no effect at guidance_scale 1; raise that")
+            raise ValueError(
+                f"negative_prompt {negative_prompt!r} has no effect at guidance_scale 1; raise guidance_scale"
+            )
         self.folder, self.steps, self.guidance_scale = local(folder, "a pretrained pipeline"), steps, guidance_scale
         self.negative_prompt, self.template, self.precision = negative_prompt, template, precision
         self.network: Network | None = network
@@ -95,9 +97,9 @@ class FolderPipeline(TextToVideo):
     def _made(self) -> TextToVideo:
         found = family_in(self.folder) if self.folder.is_dir() else self.random_base
         if found is None:
-            raise UserError(f"{self.folder} has no video model that is read, so its pipeline is unknown; give a "
-                            f"diffusers pipeline of Cosmos or Wan, or name the family, such as wan21_t2v, in place of "
-                            f"auto")  # fmt: skip
+            raise UserError(f"{self.folder} has no video model that can be read, so its pipeline is unknown; "
+                            "give a diffusers pipeline of Cosmos or Wan, or name the family, such as wan21_t2v, "
+                            f"instead of auto")  # fmt: skip
         if self.network is not None and found not in TWO_NETWORKS:
             raise UserError(f"network is {self.network}, but {self.folder} holds a {found}, which has one network; "
                             f"remove network")  # fmt: skip

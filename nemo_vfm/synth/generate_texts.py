@@ -126,11 +126,11 @@ class Generate:
         else:
             model, empty = build_unfilled(self.model, seed)
         if not isinstance(model, Continues):
-            raise ValueError(f"{type(model).__name__} writes no texts; give a language model such as GPT")
+            raise ValueError(f"{type(model).__name__} does not generate text; give a language model such as GPT")
         rows = getattr(model, "vocab", None)
         if isinstance(rows, int) and rows < self.tokenizer.vocab_size():
-            raise ValueError(f"the model knows {rows} tokens and the tokenizer has {self.tokenizer.vocab_size()}; they "
-                             f"are not of each other")  # fmt: skip
+            raise ValueError(f"the model has {rows} tokens, but the tokenizer has {self.tokenizer.vocab_size()}; "
+                             f"they do not belong together")  # fmt: skip
         model.to(Precision(self.precision).resolved()[0])
         if empty:
             allocate(model, device())

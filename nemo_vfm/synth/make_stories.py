@@ -176,8 +176,8 @@ class TellStories:
 
     def _outcome(self, told: Json, *, did_nothing: bool) -> Outcome:
         nats = told["nats_per_story"]
-        text = (f"{self.num_stories} stories and {self.num_held_out} held out; a reader who knows their grammar needs "
-                f"{nats:.1f} nats for one")  # fmt: skip
+        text = (f"{self.num_stories} stories and {self.num_held_out} held out; knowing their grammar, one takes "
+                f"{nats:.1f} nats")  # fmt: skip
         figures = {"stories": self.num_stories, "held_out": self.num_held_out, "nats_per_story": nats}
         return Outcome(text, figures, did_nothing)
 

@@ -52,7 +52,9 @@ class PromptList:
         if not texts:
             raise ValueError("texts is empty; give at least one prompt")
         if len(given) not in (0, 1, len(texts)):
-            raise ValueError(f"given has {len(given)} files for {len(texts)} texts; give one each, or one for all")
+            raise ValueError(
+                f"given has {len(given)} files for {len(texts)} texts; give one for each text, or one for all"
+            )
         self.texts = tuple(texts)
         self.given = tuple(given) * (len(texts) if len(given) == 1 else 1)
 

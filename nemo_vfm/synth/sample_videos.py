@@ -88,7 +88,9 @@ class Sample:
         self.random_base: Family | None = random_base
         self.parallel, self.fp8 = parallel, fp8
         if fp8 is not None and fp8.recipe == "delayed":
-            raise ValueError("delayed scaling has no history to sample with; use recipe: current or rowwise")
+            raise ValueError(
+                "delayed scaling needs a history, which sampling does not have; use recipe: current or rowwise"
+            )
         if fp8 is not None and fp8.attention and parallel.context > 1:
             raise ValueError("attention in FP8 is not computed over context ranks; set parallel.context to 1, or "
                              "fp8.attention to false")  # fmt: skip

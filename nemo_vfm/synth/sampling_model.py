@@ -112,7 +112,7 @@ def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpu
     try:
         built = on_meta(model)
     except NemoVfmError:
-        notes.append("the model's size is unknown until the folder that describes it can be read")
+        notes.append("the model's size is unknown, because the folder that describes it cannot be read yet")
         return DevicePlan(min(plan.world, num_gpus), 0, {}, tuple(notes))
     try:
         require_divisible(built, plan.layout())

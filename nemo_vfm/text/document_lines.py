@@ -132,7 +132,7 @@ def _of_json(where: int | str, data: bytes, column: str) -> Line:
     except (ValueError, RecursionError) as error:
         return Line(where, fault="not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON")
     if not isinstance(row, dict):
-        return Line(where, fault="no JSON object")
+        return Line(where, fault="not a JSON object")
     if column not in row:
         return Line(where, fault=f"without {column!r}", columns=tuple(row))
     return _checked(where, row[column], column)

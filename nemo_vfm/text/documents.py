@@ -29,7 +29,7 @@ class Documents:
     def __init__(self, *, path: Path, column: str = "text", max_document_mb: float = 64.0) -> None:
         if not column or max_document_mb <= 0:
             raise ValueError(
-                f"column ({column!r}) must name the text column, max_document_mb ({max_document_mb}) is above 0"
+                f"column ({column!r}) must name the text column, max_document_mb ({max_document_mb}) must be above 0"
             )
         self.path, self.column = local(path, "the path of documents"), column
         self.max_document_mb = max_document_mb

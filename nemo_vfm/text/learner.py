@@ -26,9 +26,9 @@ class Learner(Protocol):
 def require_tokens(vocab_size: int, names: Sequence[str], least: int) -> None:
     """ValueError where so many tokens cannot hold what they must, or a name stands twice."""
     if vocab_size < least:
-        raise ValueError(f"vocab_size is {vocab_size}, but bytes, letters and special tokens take {least} already")
+        raise ValueError(f"vocab_size is {vocab_size}, but bytes, characters and special tokens already take {least}")
     if len(set(names)) < len(names) or not all(name.strip() for name in names):
-        raise ValueError(f"special tokens need a name of their own each, got {', '.join(map(repr, names))}")
+        raise ValueError(f"each special token needs its own name, got {', '.join(map(repr, names))}")
 
 
 def write_config(folder: Path, special: Mapping[str, str], more: Sequence[str]) -> None:

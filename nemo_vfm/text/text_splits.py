@@ -69,12 +69,12 @@ def files_of(path: Path) -> tuple[Path, list[tuple[str, str]]]:
     """
     if path.is_file():
         if kind_of(path.name) is None:
-            raise UserError(f"{path} is not a file of documents; known are {', '.join(KINDS)}")
+            raise UserError(f"{path} is not a file of documents; known endings are {', '.join(KINDS)}")
         return path.parent, [(path.name, str(kind_of(path.name)))]
     wanted = files_below(path, lambda name: kind_of(name.as_posix()) is not None)
     names = [found.relative_to(path).as_posix() for found in wanted]
     if not names:
-        raise UserError(f"there is no file of documents in {path}; looked for {', '.join(KINDS)}")
+        raise UserError(f"there is no file of documents in {path}; expected a name ending in {', '.join(KINDS)}")
     return path, [(name, str(kind_of(name))) for name in names]
 
 
@@ -143,6 +143,4 @@ def row_group_bytes(path: Path) -> list[int]:
         facts = pyarrow.parquet.read_metadata(pyarrow.OSFile(os.fsencode(path)))
         return [facts.row_group(number).total_byte_size for number in range(facts.num_row_groups)]
     except (OSError, ValueError, pyarrow.ArrowException) as error:
-        raise DataError(
-            f"{path} is not a Parquet file that can be read ({error}); copy it again, or leave it out"
-        ) from error
+        raise DataError(f"{path} cannot be read as a Parquet file ({error}); copy it again, or leave it out") from error

@@ -60,7 +60,7 @@ class TokenizeText:
         if min(min_characters, max_bad_in_a_row, processes or 1, max_characters or 1) < 1:
             raise ValueError(
                 f"min_characters ({min_characters}), max_characters ({max_characters}), processes ({processes}) and "
-                f"max_bad_in_a_row ({max_bad_in_a_row}) must be at least 1 where they are given"
+                f"max_bad_in_a_row ({max_bad_in_a_row}) must be at least 1 if given"
             )
         if not portion_mb > 0 or not max_document_mb > 0:
             raise ValueError(f"portion_mb ({portion_mb}) and max_document_mb ({max_document_mb}) must be above 0")
@@ -100,7 +100,8 @@ class TokenizeText:
         before = _read(folder / _PLAN)
         if before is not None and before != plan:
             warn(
-                f"the input or the settings are not those that {folder} was started with; the texts are tokenized again"
+                f"the input or the settings differ from those that {folder} was started with; the texts are "
+                "tokenized again"
             )
         if before != plan:
             for old in (work.out, work.records):

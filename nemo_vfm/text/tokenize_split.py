@@ -126,7 +126,7 @@ def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]
             in_a_row = in_a_row + 1 if line.fault else 0
             if in_a_row >= settings.max_bad_in_a_row:
                 raise UserError(
-                    f"{in_a_row} documents in a row cannot be read; of the last, in {settings.folder / span.file}: "
+                    f"{in_a_row} documents in a row cannot be read; the last, in {settings.folder / span.file}: "
                     f"{line.told()}. Is column={settings.column} correct?"
                 )
             if line.fault:

@@ -54,7 +54,7 @@ class TrainTokenizer:
         log.info(f"learning a tokenizer from {self.documents.path}")
         texts = self._counted(run.seed, skipped, read)
         if (first := next(texts, None)) is None:  # libraries answer this each in their own words, or not at all
-            raise NothingKept(f"there is no document with a text in {self.documents.path}: {dict(skipped)}")
+            raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
         self.learner.learn(itertools.chain([first], texts), working)
         written = self._figures(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
         self._say_where_smaller(written["vocab_size"])
@@ -75,8 +75,8 @@ class TrainTokenizer:
 
     def _say_where_smaller(self, found: int) -> None:
         if found < (requested := int(self.learner.settings().get("vocab_size", found))):
-            log.warn(f"{requested:,} tokens were requested, but these texts give only {found:,}; a model "
-                     f"of the size asked for works, but some of its embeddings never train")  # fmt: skip
+            log.warn(f"{requested:,} tokens were requested, but these texts yield only {found:,}; a "
+                     f"model with the requested size works, but some of its embeddings are never trained")  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):

@@ -74,7 +74,7 @@ class Reading:
             )
             return cls(stretches, _position(saved["read"]), _position(saved["left"]))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise CorruptCheckpoint(f"The checkpoint does not say how far the data was read: {error!r}") from error
+            raise CorruptCheckpoint(f"The checkpoint has no usable data position: {error!r}") from error
 
     def json(self, data: ResumableData, step: int) -> Json:
         """For the checkpoint of a step, read by this data."""
@@ -166,8 +166,8 @@ def data_at(data: ResumableData, before: Reading | None, step: int, index: int, 
 
 def _others(index: int, why: str) -> UserError:
     return UserError(
-        f"step {index + 1} was trained on other samples than this folder's recipe has now ({why}); use the recipe "
-        f"of that time in a copy of the folder"
+        f"step {index + 1} was trained on different samples than this folder's recipe has now ({why}); use the "
+        f"recipe of that time in a copy of the folder"
     )
 
 
@@ -213,7 +213,7 @@ def _say(before: Position, now: Position, step: int) -> None:
     log.warn(
         f"the samples of {', '.join(list(other)[:4])} or their order differ from those before: {here}, as far into the "
         f"epoch as it was; if the samples are the same, about {again:,.0f} of the {sum(left.values()):,} that follow "
-        f"in this epoch come again, and as many do not come"
+        f"in this epoch are repeated, and as many are left out"
     )
 
 

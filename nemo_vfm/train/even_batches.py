@@ -50,7 +50,8 @@ def _uneven(sizes: Mapping[str, int], plan: ParallelPlan) -> Iterator[tuple[str,
             yield (
                 name,
                 (
-                    f"{name} {size} cannot be shared by {plan.data} data ranks (parallel.replicate {plan.replicate} x "
+                    f"{name} {size} cannot be divided among {plan.data} data ranks (parallel.replicate "
+                    f"{plan.replicate} x "
                     f"shard {plan.shard}){in_parts}; {_nearest(size, plan.data * parts)} would fit"
                 ),
             )
@@ -62,7 +63,7 @@ def _sequence(tokens: int, plan: ParallelPlan) -> Iterator[str]:
     if tokens % unit:
         split = f" x tensor {plan.tensor}" if plan.sequence else ""
         yield (
-            f"sequences of {tokens} tokens cannot be shared by {plan.tokens} ranks (parallel.context {plan.context}"
+            f"sequences of {tokens} tokens cannot be divided among {plan.tokens} ranks (parallel.context {plan.context}"
             f"{split}); {_nearest(tokens, unit)} would fit"
         )
 

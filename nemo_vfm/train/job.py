@@ -58,7 +58,7 @@ from nemo_vfm.train.data_position import data_at, reading_of, resumed, steps_unt
 from nemo_vfm.train.ema import EMA
 from nemo_vfm.train.even_batches import require_even
 from nemo_vfm.train.loggers import LightningLogger, LoggerSource
-from nemo_vfm.train.optim import Constant, Schedule
+from nemo_vfm.train.optim import Constant, Schedule, WarmupCosine
 from nemo_vfm.train.phases import InPhases, Phase, Stretch, at, data_of, stretches
 from nemo_vfm.train.skip import Skip
 from nemo_vfm.train.train_state import TrainState
@@ -118,12 +118,12 @@ class Train:
         if duration is None and not phases:
             raise ValueError("give a duration, or phases with a duration each")
         if phases and duration is not None and duration.unit != "steps":
-            raise ValueError(f"each phase has a duration, and the total can only be cut in steps, not {duration}")
+            raise ValueError(f"each phase has a duration, and the total can be limited only in steps, not {duration}")
         if duration is not None and duration.unit == "tokens" and not isinstance(data, ResumablePhases):
-            raise ValueError(f"a duration in tokens ({duration}) means nothing for {type(data).__name__}; give "
-                             f"steps, epochs or samples")  # fmt: skip
+            raise ValueError(f"a duration in tokens ({duration}) has no meaning for {type(data).__name__}; "
+                             f"give steps, epochs or samples")  # fmt: skip
         if checkpoint.keep.best and checkpoint.keep.metric.startswith("val_") and validation is None:
-            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which nothing measures: set validation")
+            raise ValueError(f"keep_best chooses by {checkpoint.keep.metric}, which is not measured: set validation")
         if validation is not None:
             validation.require(data, task)
         if adapters is not None and start_from is None:
@@ -153,7 +153,7 @@ class Train:
             return self._run(run)
         for phase in self.phases[self.phases.index(self._now(run.folder)) :]:
             if phase.plan.world != ranks.count():
-                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, and there are "
+                raise NextPhase(f"phase {phase.name} is for {phase.plan.world} devices, but there are "
                                 f"{ranks.count()}: run the same command on {phase.plan.world} devices to resume in "
                                 f"{run.folder}")  # fmt: skip
             outcome = self._in(phase, run.seed)._run(run)
@@ -184,7 +184,7 @@ class Train:
         with preemption.heeded(_PROMISE):
             self._loop(fit)
         if fit.preempted and not fit.finished:
-            raise preemption.stopped(fit.stop, f"at step {fit.step}, whose checkpoint is in {fit.checkpoints}")
+            raise preemption.stopped(fit.stop, f"at step {fit.step}; its checkpoint is in {fit.checkpoints}")
         early = " (a callback ended it early)" if fit.ended_early and not fit.finished else ""
         return Outcome(
             f"trained {fit.step} steps{early}; weights in {fit.checkpoints}",
@@ -282,10 +282,14 @@ class Train:
         fit.set_lr()
         if saved is not None:
             self._say_where_the_schedule_bends(fit, saved.state)
+        warmup = self.schedule.warmup_steps if isinstance(self.schedule, (Constant, WarmupCosine)) else 0
+        if fit.total_steps is not None and fit.total_steps < warmup:  # no warning: a smoke run is meant so
+            log.info(f"{fit.total_steps} steps end within the {warmup} of schedule.warmup_steps: the learning rate "
+                     f"comes to {fit.total_steps / warmup:.0%} of its full value")  # fmt: skip
         checkpoint.require_room(run.folder, 2 * sum(p.numel() * p.element_size() for p in model.parameters()))
         dtype, reason = self.precision.resolved()
         fp8 = f", large linears in FP8 by {self.precision.fp8.recipe}" if self.precision.fp8 else ""
-        log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, on {describe()}")
+        log.info(f"{_size(model)}, {str(dtype).removeprefix('torch.')} ({reason}){fp8}, {describe()}")
         return fit
 
     def _warm(self, model: nn.Module, saved: checkpoint.Checkpoint | None) -> Json:
@@ -345,15 +349,15 @@ class Train:
     def _say_what_was_not_left_out(self, fit: TrainState, state: Json) -> None:
         if difference := self.skip.differs_from(state.get("skip"), fit.step):
             log.warn(
-                f"skip differs from what this run began with ({difference}), and {fit.step} steps were taken before: a "
-                f"run with this skip from the start would have other weights"
+                f"skip differs from what this run began with ({difference}), and {fit.step} steps are done: a run with "
+                f"this skip from the start would have different weights"
             )
 
     def _say_what_adapters_were(self, fit: TrainState, state: Json) -> None:
         """Another alpha changes what the same matrices compute; another rank would have been refused before."""
         if self.adapters is not None and (difference := self.adapters.differs_from(state.get("adapters"))):
             log.warn(f"adapters differ from those of the {fit.step} steps before ({difference}): the network changes "
-                     f"at once, and a run with these from the start would have other weights")  # fmt: skip
+                     f"now, and a run with these from the start would have different weights")  # fmt: skip
 
     def _say_where_the_schedule_bends(self, fit: TrainState, state: Json) -> None:
         """A run that is extended equals one long run, unless its learning rates were made for the shorter length."""
@@ -364,7 +368,7 @@ class Train:
         if any(self.schedule.factor(n, before) != self.schedule.factor(n, fit.total_steps) for n in looked):
             log.warn(
                 f"the schedule depends on the length: it was for {before} steps until step {fit.step} and is for "
-                f"{fit.total_steps} from here; a single run of {fit.total_steps} steps would give other weights"
+                f"{fit.total_steps} from now on; one run of {fit.total_steps} steps would give different weights"
             )
 
     def _length(self, data: TrainingData) -> tuple[int | None, float | None]:

@@ -103,18 +103,18 @@ class TrainerOptions:
 
     #: Arguments of the Trainer that are no options, and why.
     REFUSED_ARGUMENTS: ClassVar[Mapping[str, str]] = {
-        "accelerator": "it stands beside trainer, where the launcher reads it: accelerator=gpu",
-        "barebones": "it leaves out checkpoints, metrics and callbacks, which are what a run folder is for",
-        "callbacks": "they stand beside trainer, by name: callbacks: {early: {_target_: ...}}",
+        "accelerator": "it belongs beside trainer, where the launcher reads it: accelerator=gpu",
+        "barebones": "it turns off checkpoints, metrics and callbacks, which a run folder needs",
+        "callbacks": "they belong beside trainer, by name: callbacks: {early: {_target_: ...}}",
         "default_root_dir": "that is the run folder: run_dir=DIR",
-        "devices": "they stand beside trainer, where the launcher reads them: devices=2",
-        "enable_checkpointing": "there always are checkpoints; every_steps and keep_last beside trainer say which",
-        "logger": "they stand beside trainer, by name: loggers=tensorboard",
+        "devices": "they belong beside trainer, where the launcher reads them: devices=2",
+        "enable_checkpointing": "there are always checkpoints; every_steps and keep_last beside trainer define which",
+        "logger": "they belong beside trainer, by name: loggers=tensorboard",
         "model_registry": "it sends checkpoints to a service",
-        "num_nodes": "it stands beside trainer, where the launcher reads it: num_nodes=2",
-        "plugins": "they say how ranks meet and how checkpoints are read, which the run decides; precision and "
+        "num_nodes": "it belongs beside trainer, where the launcher reads it: num_nodes=2",
+        "plugins": "they define how ranks meet and how checkpoints are read, which the run decides; precision and "
         "sync_batchnorm are options, and strategy beside trainer takes a component",
-        "strategy": "it stands beside trainer, as a name or a component: strategy=ddp",
+        "strategy": "it belongs beside trainer, as a name or a component: strategy=ddp",
     }
 
     max_epochs: int | None = None
@@ -164,7 +164,7 @@ class TrainerOptions:
     def require_length(self) -> None:
         """ValueError where nothing says how long the training is; Lightning would take a thousand epochs."""
         if self.max_epochs is None and self.max_steps in (None, -1) and self.max_time is None and not self.fast_dev_run:
-            raise ValueError("trainer says no length: give max_epochs, max_steps or max_time")
+            raise ValueError("trainer has no length: give max_epochs, max_steps or max_time")
 
     def given(self) -> dict[str, Json]:
         """Those that the Trainer is called with."""
@@ -233,9 +233,7 @@ class LightningFit(PlacedJob):
         if every_steps < 1 or keep_last < 1:
             raise ValueError(f"every_steps ({every_steps}) and keep_last ({keep_last}) must be at least 1")
         if lr_scheduler is not None and optimizer is None:
-            raise ValueError(
-                "lr_scheduler is of the optimizer that stands beside it, and there is none: give optimizer"
-            )
+            raise ValueError("lr_scheduler needs the optimizer beside it, but there is none: give optimizer")
         require_between(0, 2**32 - 1, initial_seed=initial_seed)
         trainer.require_length()
         self.module, self.data, self.trainer, self.strategy = module, data, trainer, strategy

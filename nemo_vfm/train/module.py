@@ -107,7 +107,7 @@ class TrainModule(LightningModule):
         """
         task = self.fit.task
         if not isinstance(task, Predicts):
-            raise UserError(f"{type(task).__name__} has no predict, so what its model gives says nothing by itself")
+            raise UserError(f"{type(task).__name__} has no predict, so its model's output has no meaning by itself")
         return predictions(self.model, task, batch.to(device()))
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:

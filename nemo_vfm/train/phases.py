@@ -38,7 +38,7 @@ class Phase:
 
     def __post_init__(self) -> None:
         if self.duration.unit not in ("tokens", "samples", "steps"):
-            raise ValueError(f"a phase's duration is in tokens, samples or steps, got {self.duration}")
+            raise ValueError(f"a phase's duration must be in tokens, samples or steps, got {self.duration}")
         if self.batch_size is not None and self.batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {self.batch_size}")
 
@@ -50,7 +50,7 @@ class Phase:
         """
         if self.duration.unit != "steps" and not isinstance(data, ResumablePhases):
             raise ValueError(
-                f"{type(data).__name__} does not say how much a step reads; give the phase's duration in steps"
+                f"{type(data).__name__} does not define how much a step reads; give the phase's duration in steps"
             )
         known = (
             {"samples": self.batch_size or data.samples_per_batch(), "tokens": data.tokens_per_sample()}
@@ -103,7 +103,7 @@ def stretches(
     for name, phase in phases.items():
         if (phase.batch_size or phase.blend) and not isinstance(data, ResumablePhases):
             raise ValueError(
-                f"phase {name} changes batch_size or blend, and {type(data).__name__} cannot: only the layout, the "
+                f"phase {name} changes batch_size or blend, but {type(data).__name__} cannot: only the layout, the "
                 f"length and the learning rate can differ between its phases"
             )
     ends = list(itertools.accumulate((phase.steps(data) for phase in phases.values()), initial=0))

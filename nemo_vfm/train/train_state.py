@@ -95,7 +95,7 @@ class TrainState:
 
     def advance(self, batch: Batch) -> None:
         """Take one optimizer step on one global batch."""
-        assert batch.index == self.step, f"the loader gave batch {batch.index} at step {self.step}"
+        assert batch.index == self.step, f"the loader returned batch {batch.index} at step {self.step}"
         if self.skip.has(self.step + 1):
             self._pass_over()
             return
@@ -206,6 +206,6 @@ def _state_of(name: str, callback: Stateful) -> Json:
     try:
         json.dumps(state)
     except (TypeError, ValueError):
-        log.warn_once(f"callbacks.{name} has a state that is not JSON, so a resume will reset it")
+        log.warn_once(f"callbacks.{name} has a state that is not JSON, so resuming will reset it")
         return None
     return state

@@ -146,10 +146,10 @@ def _adapted(callbacks: Mapping[str, object]) -> list[LightningCallback]:
 def _as_lightnings(name: str, callback: object) -> LightningCallback:
     kind = type(callback).__name__
     if isinstance(callback, Checkpoint):
-        raise UserError(f"callbacks.{name}: {kind} writes pickles, and a training saves itself: use checkpoint:")
+        raise UserError(f"callbacks.{name}: {kind} writes pickles, but training saves itself: use checkpoint:")
     if type(callback) in _NEEDS_EPOCHS:
-        raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which a "
-                        f"training of ours does not have; it works in a LightningFit")  # fmt: skip
+        raise UserError(f"callbacks.{name}: {kind} needs the epochs, validations or optimizers of Lightning, which "
+                        f"our training does not have; use it in a LightningFit")  # fmt: skip
     if isinstance(callback, LightningCallback):
         return callback
     if not isinstance(callback, Callback):

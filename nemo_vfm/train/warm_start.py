@@ -97,7 +97,7 @@ class WarmStart:
         if rest := [name for name in unfit if name not in new]:
             differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
             raise UserError(f"The weights of {chosen} do not fit this model. The checkpoint is of another model "
-                            f"({differences}). Where some may be new: start_from.may_differ="
+                            f"({differences}). If some may be new, set start_from.may_differ="
                             f"[{rest[0].partition('.')[0]}]")  # fmt: skip
         put({name: tensor for name, tensor in own.items() if name not in new}, given, ranks)
         return new

@@ -108,7 +108,7 @@ def test_a_fault_or_an_empty_answer_is_tried_again(fault, tmp_path):
 
 @pytest.mark.parametrize(
     ("fault", "reason", "times"),
-    [(EndpointFault("out of memory"), "4 tries failed.*out of memory", 4), (said(""), "4 tries.*nothing", 4),
+    [(EndpointFault("out of memory"), "4 attempts failed.*out of memory", 4), (said(""), "4 attempts.*nothing", 4),
      (EndpointError("too many pictures"), "too many pictures", 1), (DataError("torn file"), "torn file", 1),
      (said("", "blocked"), "declined", 1)],
 )  # fmt: skip
@@ -134,7 +134,7 @@ def test_nothing_but_refusals_ends_the_run_in_a_sentence_and_the_next_one_goes_o
     def refuse():
         raise EndpointBusy("the service answered 429: slow down")
 
-    with pytest.raises(UserError, match=r"nothing but refusals.*patience_s.*slow down.*run again"):
+    with pytest.raises(UserError, match=r"only refusals.*patience_s.*slow down.*run again"):
         asked(chat, numbered(5), tmp_path, pace=Pace(patience_s=0.0, start=1))
     chat = MadeChat()
     assert texts(asked(chat, numbered(5), tmp_path))[0] == "first" and len(chat.asked) == 4
@@ -167,7 +167,7 @@ def test_a_service_that_nobody_has_reached_ends_the_run_within_a_minute_and_one_
     if before is None:
         assert 30 <= Clock.now_s < 40 and "Start the service" in str(outcome)
     else:
-        assert 600 < Clock.now_s < 700 and "nothing but refusals" in str(outcome)
+        assert 600 < Clock.now_s < 700 and "only refusals" in str(outcome)
     assert len(asked_s) < 30, "it is left in peace between two questions"
 
 
@@ -393,7 +393,7 @@ def test_askers_share_a_budget_each_at_the_price_of_its_model():
 
 def test_money_without_the_price_of_a_model_is_refused_before_anything_is_asked():
     budget = Budget(money=5.0, prices={"other": Price(million_in=1.0, million_out=1.0)})
-    with pytest.raises(ValueError, match=r"limits money to 5.*none.*'made'.*they have other"):
+    with pytest.raises(ValueError, match=r"limits money to 5.*no price.*'made'.*it has other"):
         Asker(chat=MadeChat(), budget=budget)
 
 

@@ -59,7 +59,7 @@ def test_faults_that_pass_leave_no_trace(server, tmp_path):
 def test_a_storm_ends_after_so_many_tries_a_question_and_nothing_is_kept(server, tmp_path, fault):
     server.always = fault
     found = ask(asker(server, tmp_path, timeout_s=0.4, tries=2), 3)
-    assert len(found) == 3 and all(isinstance(one, Failure) and "2 tries failed" in one.reason for one in found)
+    assert len(found) == 3 and all(isinstance(one, Failure) and "2 attempts failed" in one.reason for one in found)
     assert len(server.paths) <= 6 and not (tmp_path / "answers.jsonl").read_bytes()
 
 

@@ -192,7 +192,7 @@ def test_what_cannot_be_is_said_and_leaves_nothing(kitchen, capfd) -> None:
         (["run", "out", "--to", "transformers"], 2, "download the tokenizer first"),
         (["run", "out", "--dtype", "bf16"], 2, "--dtype needs --to transformers"),
         (["empty", "out", "--to", "transformers"], 2, "is not a run folder"),
-        (["theirs", "out", "--to", "transformers"], 2, "is a folder of transformers already"),
+        (["theirs", "out", "--to", "transformers"], 2, "is already a transformers folder"),
         (["run", "out", "--to", "transformers", "--key", "teacher", "--tokenizer", "empty"], 2, "no teacher weights"),
     ):  # fmt: skip
         assert kitchen.main("convert", *given) == status, given
@@ -205,7 +205,7 @@ def test_a_tokenizer_of_another_model_is_refused(kitchen, capfd) -> None:
     recipe = kitchen.folder / "run/recipe.yaml"
     recipe.write_text(RECIPE.replace("vocab: 400", "vocab: 300"))
     assert kitchen.main("convert", "run", "out", "--to", "transformers") == 2
-    assert "tokens and the model knows 300" in capfd.readouterr().err
+    assert "tokens, but the model has 300" in capfd.readouterr().err
 
 
 def test_a_training_begins_with_a_folder_of_transformers(tmp_path: Path) -> None:

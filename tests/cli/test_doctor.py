@@ -190,9 +190,36 @@ def test_a_low_limit_is_told_with_what_to_do(monkeypatch):
 
 
 def test_a_containers_limit_counts_for_memory(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine_facts, "_CGROUP", tmp_path / "memory.max")
-    (tmp_path / "memory.max").write_text("2000000000\n")
-    assert machine_facts.memory().state == "low" and machine_facts.memory().detail.startswith("2.0 GB")
+    monkeypatch.setattr(machine_facts, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_facts, "_OWN_CGROUPS", tmp_path / "own")
+    assert "cgroup" not in machine_facts.memory().detail
+    write_limit(tmp_path, "max", "0")
+    assert "cgroup" not in machine_facts.memory().detail
+    write_limit(tmp_path, "2000000000", "500000000")
+    assert machine_facts.memory().state == "low"
+    assert machine_facts.memory().detail.startswith(
+        "2.0 GB, 1.5 GB free; a container or a job (cgroup) may use no more"
+    )
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_smallest_limit_of_a_jobs_groups_counts_whatever_version_they_are_of(monkeypatch, tmp_path, version):
+    (tmp_path / "own").write_text("3:cpu:/x\n4:memory:/slurm/job_7/step_0\n" if version == 1 else
+                                  "0::/slurm/job_7/step_0\n")  # fmt: skip
+    monkeypatch.setattr(machine_facts, "_CGROUPS", tmp_path)
+    monkeypatch.setattr(machine_facts, "_OWN_CGROUPS", tmp_path / "own")
+    root = tmp_path / ("memory" if version == 1 else "")
+    write_limit(root / "slurm/job_7/step_0", str(2**63 - 4096) if version == 1 else "max", "0", version)
+    write_limit(root / "slurm/job_7", "1000000000", "0", version)
+    write_limit(root, "9000000000", "0", version)
+    assert machine_facts.memory().detail.startswith("1.0 GB, 1.0 GB free; a container")
+
+
+def write_limit(group: Path, limit: str, used: str, version: int = 2) -> None:
+    names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    group.mkdir(parents=True, exist_ok=True)
+    for name, text in zip(names, (limit, used), strict=True):
+        (group / name).write_text(f"{text}\n")
 
 
 def test_slurm_is_found_on_the_path(monkeypatch, tmp_path):

@@ -12,7 +12,8 @@ from typing import get_origin
 
 import pytest
 
-from nemo_vfm.cli.catalogue.class_names import _own_modules, full_names, named_in, own_classes
+from nemo_vfm.cli.catalogue import components
+from nemo_vfm.cli.catalogue.class_names import _own_modules, everything, full_names, named_in, own_classes
 from nemo_vfm.cli.catalogue.components import Catalogue, Slot, catalogue
 from nemo_vfm.cli.catalogue.constructor_arguments import node_of
 from nemo_vfm.cli.catalogue.docstring import argument_texts, summary
@@ -22,6 +23,7 @@ from nemo_vfm.config import DEFAULT_TRUST, Problem, Roots, trust_list
 from nemo_vfm.config.hints import is_protocol
 from nemo_vfm.config.interpolate import resolve
 from nemo_vfm.config.recipe_check import Checker
+from nemo_vfm.config.slot_fit import member_names, required_methods
 from nemo_vfm.config.tree import plain
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.duration import Duration
@@ -58,6 +60,18 @@ def test_there_are_components_for_every_kind_of_job():
     assert len(reached) > 40 and not found().left_out
     ours = {name for name in named_in(OURS) if not name.startswith("lightning.")}  # which nobody imports for this
     assert ours <= set(reached), "what a recipe names fills a slot"
+
+
+def test_classes_are_compared_with_a_slot_once_and_method_by_method_only_if_they_have_its_names(monkeypatch):
+    asked: list[tuple[object, object]] = []
+    compared = components.fits
+    found()
+    components._makes.cache_clear()
+    monkeypatch.setattr(components, "fits", lambda made, kind: bool(asked.append((made, kind))) or compared(made, kind))
+    catalogue(OURS, DEFAULT_TRUST)
+    assert asked and all(required_methods(kind) <= member_names(made) for made, kind in asked)
+    compared_pairs = components._makes.cache_info()
+    assert compared_pairs.hits < compared_pairs.misses, "a slot asked for by many was compared again and again"
 
 
 def test_a_class_that_happens_to_have_a_method_of_that_name_is_no_component():
@@ -139,6 +153,16 @@ def test_a_slot_says_what_fills_it(capsys):
     assert "torch.optim.AdamW" in text and "conf/optimizer: adamw" in text
 
 
+def test_each_job_that_has_a_slot_of_that_name_has_its_own_components_below_it(capsys):
+    _, of_videos, of_imports, of_logs = explained(capsys, "source").split("\n  source of ")
+    assert of_videos.startswith("Curate\n  conf/source: folder, table\n") and "TextLog" not in of_videos
+    for text, owner in ((of_imports, "ImportLog"), (of_logs, "Profile")):
+        assert text.startswith(f"{owner}\n  conf/source: click_csv, click_parquet\n")
+        assert "TextLog" in text and "TableSource" not in text and ("SessionLog" in text) == (owner == "Profile")
+    told = json.loads(explained(capsys, "source", "--json"))
+    assert [[slot["of"] for slot in one["slots"]] for one in told["places"]] == [["Curate"], ["ImportLog"], ["Profile"]]
+
+
 def test_without_a_name_everything_is_listed_by_slot(capsys):
     text = explained(capsys)
     assert text.startswith("root, steps (Job)\n") and "  nemo_vfm.models.dit.DiT\n" in text
@@ -165,6 +189,8 @@ def test_machines_get_json(capsys):
         ("modell=dit_s", "there is no folder conf/modell"),
         ("nothing at all", "there is no component"),
         ("modle", "did you mean model?"),
+        ("WaveletCode", "did you mean WaveletCodec?"),
+        ("MegatronPipelin", "did you mean MegatronPipeline?"),
         ("quickstart", "quickstart is a recipe: `nemo-vfm show quickstart`"),
     ],
 )
@@ -284,7 +310,8 @@ def test_looking_at_everything_imports_no_slow_package_and_prints_nothing_else()
     code = f"{verb}sys.exit(', '.join({{'lightning', 'megatron'}} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert not done.stderr.strip(), "Lightning costs some 5 s and Megatron-Core 3 s, and it warns of what is not there"
-    assert json.loads(done.stdout)
+    listed = {group["slots"][0]: group["components"] for group in json.loads(done.stdout)}
+    assert "torch.optim.AdamW" in listed["optimizer"], "whatever this process had imported before"
 
 
 @pytest.mark.slow  # syntax trees of all files
@@ -298,8 +325,10 @@ def test_the_classes_that_are_found_are_those_of_the_syntax_trees_but_for_slow_m
     assert [name for name in classes if name in own_classes()] == list(own_classes())
     apart = {name.rpartition(".")[0] for name in set(classes) - set(own_classes())}
     assert "nemo_vfm.parallel.megatron.schedule" in apart and len(apart) < 30
+    assert set(classes) <= set(everything(OURS)), "those of slow modules have short names, too"
 
 
 def test_short_names_are_found_without_importing_anything():
     assert full_names("DiT", OURS) == ["nemo_vfm.models.dit.DiT"]
     assert full_names("AdamW", OURS) == ["torch.optim.AdamW"]
+    assert full_names("MegatronPipeline", OURS) == ["nemo_vfm.parallel.megatron.schedule.MegatronPipeline"]

@@ -104,7 +104,7 @@ def test_the_same_command_resumes_a_killed_run(hub, kitchen, after):
         (["hf://datasets/a/b"], "only models can be downloaded"), (["acme/tiny-video"], "did you mean hf://acme/tiny-video?"),
         (["hf://acme/tiny-video", "file"], "file exists and was not created by"),
         (["hf://acme/none"], "has no such model, revision or file (404 RepoNotFound)"),
-        (["hf://acme/tiny-video", "--allow-host", "x=y"], "comes the name of the variable"),
+        (["hf://acme/tiny-video", "--allow-host", "x=y"], "give the name of the variable"),
     ],
 )  # fmt: skip
 def test_a_user_error_is_reported_in_one_line(hub, kitchen, capfd, arguments, message):

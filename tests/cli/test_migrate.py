@@ -507,9 +507,9 @@ def test_the_page_names_exactly_the_keys_that_are_looked_for(name):
 
 def test_the_example_on_the_page_is_what_is_printed(kitchen, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    page = (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8").split("\n## migrate\n")[1]
+    page = (ROOT / "docs/how-to/clusters/migrating.md").read_text(encoding="utf-8")
     given, told = re.search(
-        r"```yaml\n(.*?)```.*?```\n\$ nemo-vfm migrate films.yaml\n(.*?)```", page, re.DOTALL
+        r"```text\n(# films.*?)```.*?```\n\$ nemo-vfm migrate films.yaml\n(.*?)```", page, re.DOTALL
     ).groups()
     kitchen.write("films.yaml", given)
     assert kitchen.main("migrate", "films.yaml") == 0

@@ -137,7 +137,7 @@ def test_addresses_and_paths_of_others_are_listed_as_not_looked_at(desk, capsys)
 def test_a_path_from_the_environment_is_not_shown(desk, capsys, monkeypatch):
     monkeypatch.setenv("WHERE", "/gone/private")
     status, said = checked(capsys, "curation/clips", "source.path=${env:WHERE}")
-    assert status == 2 and "private" not in said and "there is nothing at a path from the environment" in said
+    assert status == 2 and "private" not in said and "nothing exists at a path from the environment" in said
 
 
 def test_in_a_container_only_what_is_mounted_is_looked_at(desk, capsys):

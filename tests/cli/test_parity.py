@@ -74,7 +74,7 @@ def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], mo
 @pytest.mark.parametrize(("words", "said"), [
     (["parity", SMALL, "--ranks", "0"], "--ranks takes numbers from 1 to 8"),
     (["parity", "synthetic/shapes"], "trains nothing"),
-    (["parity", "curation/train_scorer"], "cannot be built without the files"),
+    (["parity", "curation/train_scorer"], "cannot be built without its files"),
     (["diverge", SMALL, SMALL, SMALL], "one recipe or two can be compared, got 3"),
     (["diverge", SMALL, "--b", "parallel.shard=16"], "asks for 16 devices"),
     (["diverge", SMALL, "--steps", "0"], "--steps takes one or more"),
@@ -101,4 +101,4 @@ def test_where_two_sides_part_is_said_and_ends_with_one(capsys: pytest.CaptureFi
     assert told["parting"]["step"] == 1 and told["parting"]["phase"] == "weight"
     assert main(["diverge", SMALL, "--a", "precision=fp32", "--b", "precision=bf16", "--tolerance", "1e-4"]) == 1
     shown = " ".join(capsys.readouterr().out.split())
-    assert "They part at step 1, forward, at the output of " in shown and "Rank 0 of B is furthest" in shown
+    assert "They diverge at step 1, forward, at the output of " in shown and "Rank 0 of B is furthest" in shown

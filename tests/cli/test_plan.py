@@ -14,8 +14,10 @@ import pytest
 import yaml
 
 from nemo_vfm.cli.planning import layout_ingredient, plan_page
+from nemo_vfm.cli.planning.cluster_size import with_cluster
 from nemo_vfm.cli.planning.plan_request import PlanRequest, parse_request
 from nemo_vfm.cli.planning.sample_shapes import Sample, sample_of
+from nemo_vfm.cli.verbs import plan
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.planner import Answer, Choice, Planner
@@ -60,6 +62,42 @@ def test_json_has_what_a_launcher_asks(kitchen, capsys):
     assert found["checkpoint_bytes"] > 12 * found["model"]["parameters"] and found["checkpoints_kept"] >= 1
     assert "causal attention counted whole" in found["mfu"] and found["own"] is None
     assert {group["about"] for group in found["refused"]} >= {"tensor", "pipeline"}
+
+
+@pytest.mark.parametrize(("words", "machine"), [
+    (("cluster=dgx_h100", "nodes=2"), (16, "h100", "dgx_h100")),
+    (("cluster=dgx_a100", "gpus=4"), (4, "a100", "dgx_a100")),
+    (("cluster=dgx_gb200", "nodes=3"), (12, "gb200", "gb200_nvl72")),
+    (("cluster=dgx_h200", "nodes=1", "cluster.gpus_per_node=4", "~cluster.node_check"), (4, "h200", "dgx_h100")),
+    (("cluster=cpu_slurm", "cluster.gpu=a100", "cluster.gpus_per_node=2", "nodes=3"), (6, "a100", "dgx_h100")),
+    (("cluster=dgx_a100", "nodes=2", "--gpus=3", "--gpu=h200", "--network=pcie_box"), (3, "h200", "pcie_box")),
+    (("gpus=5",), (5, "h100", "dgx_h100")),
+])  # fmt: skip
+def test_a_cluster_is_named_as_when_submitting_and_says_what_options_leave_open(words, machine):
+    parser = argparse.ArgumentParser()
+    plan.add_arguments(parser)
+    found = with_cluster(parser.parse_args(["r", "seed=3", *words]))
+    assert (found.gpus, found.gpu, found.network) == machine and found.overrides == ["seed=3"]
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    ((), "for how many GPUs"), (("cluster=dgx_h100",), "for how many GPUs"), (("nodes=2",), "for how many GPUs"),
+    (("cluster=dgx_h10", "nodes=2"), "did you mean dgx_h100"), (("gpus=many",), "whole number"),
+    (("cluster=dgx_h100", "nodes=2", "gpus=3"), "two sizes"), (("cluster=cpu_slurm", "nodes=2"), "names no GPUs"),
+    (("cluster=local", "gpus=2"), "names no GPUs"),
+])  # fmt: skip
+def test_a_cluster_that_does_not_say_the_machine_is_refused_with_what_to_give(words, said, kitchen, capsys):
+    assert kitchen.main("plan", SMALL, *SAMPLE, *words) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_cluster_and_the_options_that_say_the_same_give_one_plan(kitchen, capsys):
+    options = ("--gpus", "16", "--gpu", "a100", "--network", "dgx_a100")
+    pages = []
+    for words in (("cluster=dgx_a100", "nodes=2"), options):
+        assert kitchen.main("plan", SMALL, *SAMPLE, "--json", *words) == 0
+        pages.append(capsys.readouterr().out)
+    assert pages[0] == pages[1]
 
 
 @pytest.mark.parametrize(("words", "said"), [
@@ -205,7 +243,7 @@ def test_a_sample_is_as_large_as_the_first_who_knows_says(tmp_path):
     ]
     assert texts == [(1, 512, 1024), (1, 512, 96)] * 2 + [(1, 77, 768), (1, 77, 96)]
     recipe.write_text("# It trains.\n")
-    with pytest.raises(UserError, match="does not say how large"):
+    with pytest.raises(UserError, match="does not define the size"):
         sized(Video())
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 pytestmark = pytest.mark.cluster  # several ranks
@@ -22,23 +23,27 @@ LIMIT_S = 240.0  # of any run here, on a machine that has other things to do
 WORDS = ["--trust", "tests.support.spread", "--rank-silence", "8", "--rank-timeout", "60"]
 
 
-def start(
-    folder: Path, *words: str, job: str = "Together", env: Mapping[str, str] | None = None
-) -> subprocess.Popen[str]:
-    """`nemo-vfm run` of the toy job, its output kept."""
+def command(folder: Path, *words: str, job: str = "Together") -> list[str]:
+    """`nemo-vfm run` of the toy job."""
     folder.mkdir(exist_ok=True)
     (folder / "toy.yaml").write_text(f"_target_: tests.support.spread.{job}\n")
-    command = [sys.executable, "-m", "nemo_vfm", "run", str(folder / "toy.yaml"), f"run_dir={folder / 'run'}"]
-    return subprocess.Popen(
-        [*command, *WORDS, *words], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    own = [sys.executable, "-m", "nemo_vfm", "run", str(folder / "toy.yaml"), f"run_dir={folder / 'run'}"]
+    return [*own, *WORDS, *words]
 
 
-def ended(running: subprocess.Popen[str]) -> tuple[int, str]:
+def start(
+    folder: Path, *words: str, job: str = "Together", env: Mapping[str, str] | None = None
+) -> tuple[preloaded.Started, Path]:
+    """It, and the file of what it says."""
+    written = command(folder, *words, job=job)
+    said = folder / f"said-{len(list(folder.glob('said-*')))}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+    return preloaded.Started(written, env=environment, err=said), said
+
+
+def ended(running: tuple[preloaded.Started, Path]) -> tuple[int, str]:
     """Status and what was said, on one line."""
-    out, err = running.communicate(timeout=LIMIT_S)
-    return running.returncode, " ".join((err + out).split())
+    return running[0].wait(LIMIT_S), " ".join(running[1].read_text().split())
 
 
 def counted(folder: Path) -> list[int]:
@@ -88,7 +93,7 @@ def test_a_signal_ends_all_at_one_step_with_75_and_the_same_command_goes_on(tmp_
     words = ("steps=60", "pause_s=0.1")
     running = start(tmp_path, *words)
     until((tmp_path / "run/count").exists, "the first step")
-    running.send_signal(signal.SIGUSR1)
+    running[0].send_signal(signal.SIGUSR1)
     status, said = ended(running)
     assert status == 75 and "preempted at step" in said and "run the same command again to resume in" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "preempted"
@@ -98,17 +103,18 @@ def test_a_signal_ends_all_at_one_step_with_75_and_the_same_command_goes_on(tmp_
 
 
 def test_a_launcher_that_is_killed_takes_its_ranks_and_their_children_along(tmp_path: Path):
-    running = start(tmp_path, job="Child")
+    # Not by a copy of another process: the kernel ends a rank with the process that started it.
+    running = subprocess.Popen(command(tmp_path, job="Child"), cwd=ROOT, stderr=subprocess.DEVNULL)
     until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
     running.kill()
-    running.communicate(timeout=LIMIT_S)
+    running.wait(LIMIT_S)
     until(lambda: all(is_gone(pid) for pid in pids(tmp_path)), "the end of all")
 
 
 def test_ctrl_c_ends_all_with_130_and_nobody_is_left(tmp_path: Path):
     running = start(tmp_path, job="Child")
     until(lambda: all((tmp_path / f"run/pids-{rank}").exists() for rank in (0, 1)), "both ranks")
-    running.send_signal(signal.SIGINT)
+    running[0].send_signal(signal.SIGINT)
     status, said = ended(running)
     assert status == 130 and "interrupted; run the same command again to resume in" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "interrupted"

@@ -316,7 +316,7 @@ def test_a_key_may_be_allowed_by_what_it_lies_below_and_only_at_a_dot():
             "full",
             2,
             "failed",
-            "there is no room left on the disk of out; free some space and run the same command again",
+            "there is no space left on the disk of out; free some space and run the same command again",
         ),
         ("user", 1, "failed", "a plain ValueError while running is a surprise"),
     ],

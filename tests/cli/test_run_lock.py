@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -19,6 +18,7 @@ from nemo_vfm.core import lease_registry
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.runtime import run_lock as module
 from nemo_vfm.runtime.run_lock import Owner, _owner, holder, lock
+from tests.support import preloaded
 from tests.support.repository import ROOT
 
 
@@ -346,8 +346,7 @@ def test_a_signal_while_one_of_two_ranks_waits_for_a_lock_ends_both_with_75(tmp_
     (tmp_path / "out").mkdir()
     write(tmp_path / "out", world="elsewhere")
     words = [sys.executable, "-m", "nemo_vfm", "run", "r.yaml", "--trust", "tests.support.spread"]
-    with (tmp_path / "said").open("wb") as said:
-        run = subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=said)
+    run = preloaded.Started(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, err=tmp_path / "said")
     until(lambda: "is locked by" in (tmp_path / "said").read_text(), 120)
     run.send_signal(signal.SIGUSR1)
     assert run.wait(60) == 75

@@ -57,7 +57,7 @@ def test_a_model_stops_and_samples_as_its_files_say_wherever_it_lies(kitchen, mo
 
 @pytest.mark.parametrize(("told", "note"), [
     ({"do_sample": True, "temperature": 0.6, "num_beams": 1, "max_length": 4096},
-     "a request without its own gets temperature 0.6; not applied: max_length"),
+     "a request without its own values gets temperature 0.6; not applied: max_length"),
     ({"temperature": 0.6, "top_p": None}, "not applied: temperature (do_sample is not true)"),
     ({"do_sample": False, "suppress_tokens": [3]}, "not applied: suppress_tokens"),
     ({"do_sample": True, "eos_token_id": 3}, ""),
@@ -82,7 +82,7 @@ def test_what_files_do_not_say_is_an_argument(kitchen, monkeypatch) -> None:
     assert kitchen.main("convert", "run", "theirs", "--to", "transformers") == 0
     for path in Path("theirs").glob("token*"):
         path.unlink()
-    with pytest.raises(UserError, match="no tokenizer in it"):
+    with pytest.raises(UserError, match="so it has no tokenizer"):
         load_served(ServedSource(Path("theirs"), precision="fp32"))
     assert load_served(ServedSource(Path("theirs"), tokenizer=Path("tokenizer"), precision="fp32")).stop
 

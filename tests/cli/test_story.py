@@ -186,7 +186,7 @@ def test_a_hostile_run_cannot_steer_the_terminal_or_lead_elsewhere(kitchen, caps
     for words in ([ids[1]], [ids[1], "--json"]):
         shown = told(kitchen, capsys, run, *words)
         assert not set("\x1b\x9b\u202e\x07") & set(shown) and "evil" in shown
-    assert "nothing to draw" in refused(kitchen, capsys, run, ids[0], "--out", "x.png")
+    assert "nothing to show" in refused(kitchen, capsys, run, ids[0], "--out", "x.png")
 
 
 def test_a_threshold_that_is_said_to_spare_a_clip_does():

@@ -4,8 +4,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -128,7 +130,7 @@ def test_a_folder_that_the_environment_names_is_written_down_by_its_name_alone(k
 class _InThisProcess:
     """Runs the command of a sweep's run here: what a sweep makes of its runs needs no process of theirs."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], *, process_group: int) -> None:
         self._status = main(command[command.index("nemo_vfm") + 1 :])
 
     def wait(self) -> int:
@@ -229,6 +231,30 @@ def test_one_that_is_killed_leaves_the_others(kitchen):
     kept = json.loads((kitchen.folder / "runs/die-sweep/sweep.json").read_text())["points"]
     assert [(point["state"], point["exit_status"]) for point in kept] == [("killed by signal 9", 137), ("done", 0)]
     assert done.returncode == 137
+
+
+@pytest.mark.slow  # a process in a process
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)])
+def test_a_signal_to_the_sweep_alone_ends_the_run_under_way_and_begins_no_other(kitchen, number, status):
+    kitchen.write("long.yaml", "_target_: @.Count\nduration: 3000 steps\npause_s: 0.1\n")
+    words = ["run", "long.yaml", f"--trust={PARTS}", "--sweep", "weight=1.0,2.0"]
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "nemo_vfm", *words], cwd=kitchen.folder, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    folder = kitchen.folder / "runs/long-sweep"
+    while not (folder / "weight=1.0/steps/003").is_file():
+        assert sweep.poll() is None
+        time.sleep(0.05)
+    sweep.send_signal(number)
+    said = sweep.communicate(timeout=120)[1]
+    assert sweep.returncode == status and f"{number.name} stopped the sweep with 2 of 2 runs left" in said
+    (row,) = json.loads((folder / "sweep.json").read_text())["points"]
+    assert row["exit_status"] == status and row["state"] in ("preempted", "interrupted")
+    assert not (folder / "weight=2.0").exists() and "comparison of runs" in (folder / "report.html").read_text()
+    counted = len(list((folder / "weight=1.0/steps").iterdir()))
+    time.sleep(0.5)
+    assert counted == len(list((folder / "weight=1.0/steps").iterdir())), "the run has ended, too"
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests what verbs print, and their exit statuses."""
 
+import io
 import re
+import sys
 
 import pytest
 
 from nemo_vfm.config.recipe_header import header
+from nemo_vfm.core.program import below_caret
+from nemo_vfm.runtime.terminal import Terminal
 from tests.support.recipe_folder import WIDE
 from tests.support.repository import ROOT
 
@@ -16,6 +20,41 @@ def test_check_prints_all_problems_and_ends_with_two(kitchen, capsys):
     assert kitchen.main("check", "r.yaml") == 2
     shown = capsys.readouterr().out
     assert "did you mean count?" in shown and "expected a number" in shown and "r.yaml: 2 problems" in shown
+
+
+class Screen(io.StringIO):
+    """A terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_a_long_sentence_goes_on_below_its_caret_and_a_command_stays_whole(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    command, sentence = "pip install " + "'nemo_vfm[text]' " * 5, "it takes " + "one, " * 20 + "two"
+    text = f"{command}\n    size: 1\n          ^ {sentence}"
+    first, source, *rest = below_caret(text, Screen()).split("\n")
+    assert first == command and source == "    size: 1" and rest[0].startswith("          ^ it takes one")
+    assert len(rest) > 1 and all(len(line) <= 60 and line[:12].strip() in ("", "^") for line in rest)
+    assert " ".join(" ".join(rest).split())[2:] == sentence
+    assert below_caret(text, io.StringIO()) == text
+
+
+def test_a_result_ends_between_words_on_a_terminal_and_is_one_line_elsewhere(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    text = "7 workflow steps done; colour 0/2, shape 0/2, direction 0/2 (57 s)"
+    for stream, count in ((Screen(), 2), (io.StringIO(), 1)):
+        monkeypatch.setattr(sys, "stdout", stream)
+        Terminal().result(text)
+        lines = stream.getvalue().splitlines()
+        assert len(lines) == count and " ".join(lines) == text
+
+
+def test_on_a_terminal_a_long_line_of_a_recipe_is_cut_around_what_its_caret_points_at(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    line = "    " + "data: 1, " * 9 + "shards: '???', " + "batch: 2, " * 9
+    shown, caret = below_caret(f"{line}\n{' ' * line.index('shards')}^ give it", Screen()).split("\n")
+    assert len(shown) == 60 and shown[caret.index("^") :].startswith("shards: '???'") and len(caret) < 60
 
 
 def test_check_lists_what_is_missing_and_ends_with_zero(kitchen, capsys):

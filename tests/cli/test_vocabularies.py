@@ -7,7 +7,7 @@ import pytest
 from nemo_vfm.cli.main import main
 
 TOO_SMALL = (
-    "the tokenizer that step tokenizer makes has up to 384 tokens and the model a vocabulary of 256; give vocab=384"
+    "the tokenizer from step tokenizer has up to 384 tokens, but the model has a vocabulary of 256; give vocab=384"
 )
 
 

@@ -260,7 +260,7 @@ def test_what_a_model_thinks_is_apart_from_what_it_says(server, message, thought
                                      {"content": "", "reasoning": "Hm"}, {"reasoning": "Hm"}])  # fmt: skip
 def test_a_thought_that_a_limit_cut_is_no_answer_and_the_limit_is_named(server, message):
     for finish, said in (
-        ("length", "still thinking when its limit of tokens .* raise max_tokens"),
+        ("length", "still reasoning when max_tokens was reached; raise max_tokens"),
         ("stop", "nothing"),
     ):
         server.reply = lambda _, finish=finish: answer("", choices=[{"finish_reason": finish, "message": message}])

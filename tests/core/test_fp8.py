@@ -26,9 +26,9 @@ def test_scales_of_blocks_have_hardware_on_hopper_and_not_for_e5m2():
 
 
 @pytest.mark.parametrize(("recipe", "capability", "said"), [
-    ("mxfp8", HOPPER, "on compute capability 10.0 to 11 (Blackwell) alone, and this GPU's compute capability is 9.0"),
-    ("block", BLACKWELL, "on compute capability 9.0 (Hopper) alone"), ("block", ADA, "(Hopper) alone"),
-    ("mxfp8", BLACKWELL, "emulated as yet"),
+    ("mxfp8", HOPPER, "needs compute capability 10.0 to 11 (Blackwell), but this GPU's compute capability is 9.0"),
+    ("block", BLACKWELL, "need compute capability 9.0 (Hopper)"), ("block", ADA, "(Hopper), but"),
+    ("mxfp8", BLACKWELL, "still emulated"),
 ])  # fmt: skip
 def test_scales_of_blocks_are_refused_with_the_reason_and_what_works(recipe, capability, said):
     why = Fp8(recipe=recipe).unsupported(capability)

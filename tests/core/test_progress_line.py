@@ -141,7 +141,7 @@ def test_times_are_said_as_people_say_them(seconds, said):
 
 @pytest.mark.parametrize("text", ["soon", "-1", "nan", ""])
 def test_an_interval_that_is_none_is_refused(text):
-    with pytest.raises(UserError, match="NEMO_VFM_PROGRESS_S is the seconds between two lines"):
+    with pytest.raises(UserError, match="NEMO_VFM_PROGRESS_S must be the number of seconds"):
         every_s(text)
 
 

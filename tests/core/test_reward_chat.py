@@ -94,5 +94,5 @@ def test_it_says_who_is_asked(server: ChatServer) -> None:
         "judge",
         ["reward/1", "judge"],
     )
-    with pytest.raises(ValueError, match="name by which"):
+    with pytest.raises(ValueError, match="name at the endpoint"):
         RewardChat(endpoint=found.endpoint, model="")

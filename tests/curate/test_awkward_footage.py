@@ -153,7 +153,7 @@ def test_a_film_cut_short_is_used_up_to_there_and_the_rest_is_said(tmp_path):
     *kept, rest = rows
     assert [row["decision"] for row in rows] == ["kept"] * len(samples) + ["failed"]
     assert kept[-1]["last_frame"] == rest["first_frame"] > 70 and rest["last_frame"] == 114
-    assert "is cut short: the container promises 114 frames" in rest["message"]
+    assert "is truncated: the container declares 114 frames" in rest["message"]
     assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(114 / 12)
 
 
@@ -165,7 +165,7 @@ def test_a_recording_that_begins_between_keyframes_is_used_from_the_first_on_and
     with open_video(samples[0][1]) as reader:
         numbers = numbers_of(reader.frames())
     assert numbers == list(range(numbers[0], 70)) and len(numbers) == kept["last_frame"] > 30
-    assert f"has {63 - len(numbers)} frames without the keyframe" in rest["message"]
+    assert f"has {63 - len(numbers)} frames without their keyframe" in rest["message"]
     assert ledger_adds_up(ledger) and ledger["seconds"]["in"] == pytest.approx(63 / 25)
 
 

@@ -132,9 +132,9 @@ def test_another_seed_keeps_other_clips():
     [
         ({"by": "camera"}, "shares or caps"),
         ({"by": "camera", "shares": {"pan": 0.7, "zoom": 0.4}}, "sum 1.1"),
-        ({"by": "camera", "shares": {"*": 0.7}}, "needs no share"),
+        ({"by": "camera", "shares": {"*": 0.7}}, "remove \\*"),
         ({"by": "camera", "caps": {"pan": -1}}, "at least 0"),
-        ({"by": "bucket", "caps": {"pan": 1}}, "needs buckets"),
+        ({"by": "bucket", "caps": {"pan": 1}}, "buckets are needed"),
     ],
 )
 def test_a_balance_that_cannot_be_is_refused(arguments, message):
@@ -142,8 +142,13 @@ def test_a_balance_that_cannot_be_is_refused(arguments, message):
         Balance(**arguments)
 
 
-def test_groups_that_no_stage_gives_are_refused():
-    with pytest.raises(ValueError, match=r"'motion': no stage gives such labels; there are bucket, source, camera"):
-        Balance(by="motion", caps={"*": 1}).check({"camera": Camera()})
+def test_groups_that_nothing_gives_are_refused():
+    columns = {"camera": ("pan", "static", "zoom"), "motion": None, "place": ()}
+    with pytest.raises(ValueError, match=r"'scene': nothing gives such labels; there are .*camera, place"):
+        Balance(by="scene", caps={"*": 1}).check(columns)
+    with pytest.raises(ValueError, match="'motion' groups clips by words, but that column holds numbers"):
+        Balance(by="motion", caps={"*": 1}).check(columns, is_all=False)
     with pytest.raises(ValueError, match="names pam; there are pan, static, zoom"):
-        Balance(by="camera", caps={"pam": 1}).check({"camera": Camera()})
+        Balance(by="camera", caps={"pam": 1}).check(columns)
+    Balance(by="scene", caps={"*": 1}).check(columns, is_all=False)  # a table may still give it
+    Balance(by="place", caps={"kitchen": 1}).check(columns)  # whose words nobody knows before it is read

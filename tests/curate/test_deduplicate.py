@@ -237,7 +237,7 @@ def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):
 def test_a_folder_without_shards_and_its_own_output_are_refused(tmp_path: Path, folders: list[Path]):
     with pytest.raises(UserError):
         job([tmp_path]).run(Run(tmp_path / "run"))
-    with pytest.raises(UserError, match="read and written at once"):
+    with pytest.raises(UserError, match="read and written at the same time"):
         job([tmp_path / "run/shards"]).run(Run(tmp_path / "run"))
 
 

@@ -85,8 +85,8 @@ def test_each_image_has_its_fate_and_its_reason(done):
     assert dropped == {
         "photo copy.jpg": "exact_duplicate", "photo again.jpg": "near_duplicate", "dark.png": "black",
     }  # fmt: skip
-    reasons = {"cut.jpg": "cut short", "bomb.png": "60000x60000", "moving.png": "animated", "moving.webp": "animated"}
-    reasons |= {"page.jpg": "neither a JPEG", "empty.png": "neither a JPEG"}
+    reasons = {"cut.jpg": "truncated", "bomb.png": "60000x60000", "moving.png": "animated", "moving.webp": "animated"}
+    reasons |= {"page.jpg": "not a JPEG", "empty.png": "not a JPEG"}
     assert all(fates[name]["decision"] == "failed" and why in fates[name]["reason"] for name, why in reasons.items())
 
 

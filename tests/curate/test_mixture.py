@@ -53,5 +53,5 @@ def test_without_them_the_files_of_an_earlier_run_go(films, tmp_path):
 
 
 def test_a_balance_by_labels_that_no_stage_gives_is_refused_at_once(films):
-    with pytest.raises(ValueError, match="no stage gives such labels; there are bucket, source"):
+    with pytest.raises(ValueError, match="nothing gives such labels; there are bucket, source"):
         job(films, balance=Balance(by="camera", caps={"*": 2}))

@@ -125,6 +125,11 @@ def test_a_balance_is_booked_and_its_weights_are_in_the_index(curated, rules, tm
     assert json.loads((tmp_path / "balance.json").read_text())["groups"]["good.mp4"]["kept"] == 1
 
 
+def test_a_balance_by_what_was_not_measured_is_refused(curated, rules, tmp_path):
+    with pytest.raises(UserError, match="a balance by 'camera': nothing gives such labels"):
+        again(curated, tmp_path, rules, balance=Balance(by="camera", caps={"*": 1}))
+
+
 def test_a_decision_can_be_decided_again_and_weights_of_its_balance_are_forgotten(curated, rules, tmp_path):
     again(curated, tmp_path / "one", rules, balance=Balance(by="source", caps={"*": 1}))
     again(tmp_path / "one", tmp_path / "two", rules)
@@ -169,7 +174,7 @@ def test_a_comparison_without_its_stage_or_its_vectors_is_refused(curated, rules
     with pytest.raises(UserError, match="add its stage to comparisons"):
         Redecide(curated=curated, rules=rules).run(Run(tmp_path / "a"))
     shutil.copytree(curated, tmp_path / "old", ignore=shutil.ignore_patterns("vectors.parquet", "work"))
-    with pytest.raises(UserError, match=r"there is no vectors.parquet.*~rules\.near_duplicate"):
+    with pytest.raises(UserError, match=r"no vectors.parquet has that column.*~rules\.near_duplicate"):
         again(tmp_path / "old", tmp_path / "b", rules)
 
 

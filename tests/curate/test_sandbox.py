@@ -84,7 +84,7 @@ def test_a_child_that_dies_is_named_and_replaced(child, do, words):
 def test_a_child_that_falls_silent_is_killed():
     child = Child(Misbehave(), replace(LIMITS, silence_s=1.0))
     ask(child, "well")
-    with pytest.raises(ChildDied, match="said nothing for 1 s"):
+    with pytest.raises(ChildDied, match="gave no sign of life for 1 s"):
         ask(child, "hang")
     child.stop()
 

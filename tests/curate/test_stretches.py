@@ -89,4 +89,4 @@ def test_what_is_missing_of_a_film_is_said_however_it_is_divided(tmp_path, monke
     monkeypatch.setattr(examine_job, "STRETCH_S", 1.0)
     job(tmp_path / "films", **how).run(Run(tmp_path / "parts"))
     rows = [pq.read_table(tmp_path / run / "scores.parquet").to_pylist() for run in ("whole", "parts")]
-    assert rows[0] == rows[1] and "without the keyframe" in rows[1][-1]["message"]
+    assert rows[0] == rows[1] and "without their keyframe" in rows[1][-1]["message"]

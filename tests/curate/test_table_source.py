@@ -13,6 +13,7 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.score.brightness import Brightness
@@ -117,8 +118,8 @@ def test_rows_whose_frames_are_not_there_fail_by_name_and_the_others_are_kept(fi
     assert (ledger["clips"]["in"], ledger["clips"]["kept"], sum(ledger["clips"]["failed"].values())) == (4, 2, 2)
     messages = sorted(row["message"] for row in rows(tmp_path) if row["message"])
     assert [re.sub(r" of \S*/", " of ", text) for text in messages] == [
-        "row 3 (line 4) of late.csv: it asks for 5 s to 9 s, but the video lasts 5.42 s",
-        "row 4 (line 5) of late.csv: it asks for 20 s to its end, but the video lasts 5.42 s",
+        "row 3 (line 4) of late.csv: it requests 5 s to 9 s, but the video lasts 5.42 s",
+        "row 4 (line 5) of late.csv: it requests 20 s to its end, but the video lasts 5.42 s",
     ]
     files = {file["file"]: file for file in json.loads((tmp_path / "files.json").read_text())}
     assert files["absent.mp4"]["decision"] == "failed" and files["0.mp4"]["decision"] == "kept"
@@ -131,8 +132,8 @@ def test_a_span_ends_before_a_hole_in_the_time_stamps_or_fails(tmp_path):
     curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
     found = {(row["first_frame"], row["last_frame"]): row["message"] for row in rows(tmp_path / "run")}
     assert found.keys() == {(25, 50), (50, 75), (25, 75)} and found[25, 50] is found[50, 75] is None
-    assert found[25, 75].endswith("row 3 (line 4) of " + f"{tmp_path}/t.csv: it meets a hole: "
-                                  "nothing is shown from 2.00 s to 5.00 s")  # fmt: skip
+    assert found[25, 75].endswith("row 3 (line 4) of " + f"{tmp_path}/t.csv: it spans a gap: "
+                                  "there are no frames from 2.00 s to 5.00 s")  # fmt: skip
     ledger = json.loads((tmp_path / "run/ledger.json").read_text())
     assert ledger["seconds"]["kept"] == 2.0 and ledger["seconds"]["in"] == 7.0
 
@@ -145,7 +146,7 @@ def test_a_span_that_lies_in_a_hole_fails_and_gets_no_frame_from_behind_it(tmp_p
     kept = {(row["first_frame"], row["last_frame"]) for row in rows(tmp_path / "run") if row["message"] is None}
     assert kept == {(50, 51), (50, 55)}
     failed = [row["message"] for row in rows(tmp_path / "run") if row["message"] is not None]
-    assert len(failed) == 2 and all("nothing is shown from 2.00 s to 5.00 s" in message for message in failed)
+    assert len(failed) == 2 and all("there are no frames from 2.00 s to 5.00 s" in message for message in failed)
 
 
 def test_a_row_whose_frames_are_damaged_costs_no_other_that_overlaps_it(tmp_path):
@@ -180,6 +181,19 @@ def test_spans_of_a_copy_are_spans_of_the_file_that_stays(tmp_path):
     curated(tmp_path, table).run(Run(tmp_path / "run"))
     found = {(row["source"], row["first_frame"], row["caption"]) for row in rows(tmp_path / "run")}
     assert found == {("a.mp4", 0, "a"), ("a.mp4", 24, "b")}
+    seconds = json.loads((tmp_path / "run/ledger.json").read_text())["seconds"]
+    assert (seconds["in"], seconds["kept"], seconds["dropped"]) == (3, 2, {"exact_duplicate": 1}), "0 to 1 came twice"
+
+
+@pytest.mark.parametrize("names", [("a.mp4", "a copy.mp4"), ("a copy.mp4", "a.mp4")])
+def test_spans_of_a_copy_are_part_of_the_film_that_stays_whole(names, tmp_path):
+    whole, other = names
+    (tmp_path / whole).write_bytes(write_barcoded(tmp_path / other, 0, 60, 24).read_bytes())
+    (tmp_path / "t.csv").write_text(f"video,start_s,end_s\n{whole},,\n{other},0.5,1\n{other},2,\n")
+    curated(tmp_path, tmp_path / "t.csv").run(Run(tmp_path / "run"))
+    assert {row["source"] for row in rows(tmp_path / "run") if row["decision"] == "kept"} == {whole}
+    seconds = json.loads((tmp_path / "run/ledger.json").read_text())["seconds"]
+    assert (seconds["in"], seconds["kept"], seconds["dropped"]) == (3.5, 2.5, {"exact_duplicate": 1})
 
 
 def test_another_stage_or_caption_looks_at_the_same_spans_and_other_spans_are_looked_at_anew(films, tmp_path):
@@ -212,9 +226,9 @@ def test_spans_of_a_table_are_the_same_in_a_process_of_their_own(films, tmp_path
         ("video,start_s,end_s\na.mp4,-1,2\n", r"row 1 \(line 2\) .* span from -1 to 2 s"),
         ("video,start_s,end_s\na.mp4,0:01,2\n", r"row 1 \(line 2\) .*'0:01' under 'start_s' where seconds"),
         ("video,start_s\na.mp4,nan\n", r"row 1 \(line 2\) .*'nan' under 'start_s'"),
-        ("video,start_s,caption\na.mp4,1,x\nb.mp4,1,x\na.mp4,1.0,y\n", r"row 3 .* and row 1 .* different things"),
-        ("video,start_s\na.mp4,1\na.mp4,\n", r"row 2 .* the whole of a video of which row 1 .* a span"),
-        ("video,end_s\na.png,1\n", r"row 1 .* seconds of an image"),
+        ("video,start_s,caption\na.mp4,1,x\nb.mp4,1,x\na.mp4,1.0,y\n", r"row 3 .* and row 1 .* differ for"),
+        ("video,start_s\na.mp4,1\na.mp4,\n", r"row 2 .* a whole video, but row 1 .* a span"),
+        ("video,end_s\na.png,1\n", r"row 1 .* a start or end for an image"),
         ("video,score\na.mp4,1.5\nb.mp4,n/a\n", r"row 2 \(line 3\) .*'n/a' under 'score', which holds numbers"),
         ("video\n../a.mp4\n/b.mp4\n", "names no file below"),
         ("video\n", "names no file below"), ("file\na.mp4\n", "has no column video; it has file"),
@@ -244,7 +258,7 @@ def test_a_list_is_no_score_unless_the_scores_are_named(tmp_path):
         TableSource(path=table, scores=["bad"]).files()
     with pytest.raises(UserError, match="has no column text"):
         TableSource(path=table, caption="text", scores=[]).files()
-    with pytest.raises(ValueError, match="score 'fps' is known of every clip"):
+    with pytest.raises(ValueError, match="score 'fps' is computed for every clip"):
         TableSource(path=table, scores=["fps"])
 
 
@@ -256,6 +270,18 @@ def test_a_rule_on_a_column_that_neither_stage_nor_table_has_is_refused_before_a
     with pytest.raises(UserError, match="the score 'motion' is given by the source and by the stage 'motion'"):
         curated(films, table, stages={"motion": Motion()}).run(Run(tmp_path))
     assert not (tmp_path / "work").exists()
+
+
+def test_a_column_of_words_balances_clips_and_one_of_numbers_or_none_is_refused_before_any_work(films, tmp_path):
+    listed = [{"video": f"{n}.mp4", "kind": kind, "size": 1.0} for n, kind in enumerate(("news", "news", "sport"))]
+    table = write_table(films / "kinds.jsonl", listed)
+    curated(films, table, balance=Balance(by="kind", caps={"news": 1})).run(Run(tmp_path / "a"))
+    found = json.loads((tmp_path / "a/balance.json").read_text())["groups"]
+    assert {name: (group["clips"], group["kept"]) for name, group in found.items()} == {"news": (2, 1), "sport": (1, 1)}
+    for by, words in (("knd", "did you mean 'kind'"), ("size", "holds numbers"), ("width", "holds numbers")):
+        with pytest.raises((UserError, ValueError), match=words):
+            curated(films, table, balance=Balance(by=by, caps={"*": 1})).run(Run(tmp_path / "b"))
+    assert not (tmp_path / "b/work").exists()
 
 
 def test_a_larger_share_contains_a_smaller_one_and_first_counts_what_it_leaves(films, tmp_path):

@@ -55,7 +55,7 @@ class Broken:
     [
         ("look", "restorer mine: RuntimeError (no such filter)"),
         ("apply", "restorer mine: KeyError ('level')"),
-        ("facts", "restorer mine: broken.level is nan, which no table can compare"),
+        ("facts", "restorer mine: broken.level is nan, which no table can hold"),
         ("nothing", None),
     ],
 )

@@ -28,8 +28,8 @@ def test_clips_are_counted_by_bucket_and_by_reason_and_the_nearest_come_first():
         ("d", "6 more pixels of width"), ("c", "1 more frame"), ("b", "4 more frames"),
     ]  # fmt: skip
     assert buckets_line(found) == (
-        "buckets: 1 wide; left out: 2 too short for every bucket (1 to 4 more frames would do for the "
-        "nearest), 1 too small for every bucket"
+        "buckets: 1 wide; left out: 2 too short for every bucket (1 to 4 more frames would suffice "
+        "for the nearest), 1 too small for every bucket"
     )
 
 

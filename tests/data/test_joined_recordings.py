@@ -52,7 +52,7 @@ def test_a_recording_that_begins_between_keyframes_begins_with_the_first_frame_t
         info, numbers, corrupt = seen(cut_before(whole, lost))
         assert numbers == list(range(numbers[0], 70)) and 15 <= numbers[0] <= 40 and not corrupt
         assert info.missing_frames == info.before_keyframe == 70 - lost - len(numbers)
-        assert f"{info.missing_frames} frames without the keyframe" in info.why_incomplete()
+        assert f"{info.missing_frames} frames without their keyframe" in info.why_incomplete()
         assert info.fps == 25 and info.duration_s == pytest.approx(len(numbers) / 25)
 
 

@@ -119,7 +119,7 @@ def test_damaged_indices_are_told(bucket: Store, latent_shards: LatentShards) ->
         ShardSet(HOME)
     bucket.put(index, whole)
     bucket.put(index.replace(".json", ".tar"), b"short")
-    with pytest.raises(DataError, match="has 5 bytes, shards"):
+    with pytest.raises(DataError, match="has 5 bytes, but shards"):
         ShardSet(HOME)
 
 
@@ -128,7 +128,7 @@ def test_a_folder_without_shards_json_is_not_finished(bucket: Store, latent_shar
     bucket.delete("shards/shards.json")
     with pytest.raises(UserError, match=r"no shards\.json"):
         ShardSet(HOME)
-    with pytest.raises(UserError, match="there is nothing at"):
+    with pytest.raises(UserError, match="nothing exists at"):
         ShardSet(HOME / "elsewhere")
 
 

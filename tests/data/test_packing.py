@@ -97,7 +97,7 @@ def test_what_fits_exactly_fills_the_pack() -> None:
 
 @pytest.mark.parametrize(("lengths", "budget"), [([5, 17], 16), ([0], 16), ([1], 0)])
 def test_what_cannot_be_packed_is_refused_with_its_numbers(lengths: list[int], budget: int) -> None:
-    with pytest.raises(ValueError, match=r"17|1 or more"):
+    with pytest.raises(ValueError, match=r"17|must be at least 1"):
         pack(lengths, budget)
 
 
@@ -251,10 +251,10 @@ def test_what_cannot_lie_side_by_side_is_told(latent_shards: LatentShards) -> No
     data = packed(latent_shards([[2, 1, 4, 4], [3, 1, 4, 4]] * 4))
     with pytest.raises(UserError, match=r"\[2, 3\] channels cannot share a pack"):
         contents(data, 2)
-    with pytest.raises(UserError, match="before the data was started"):
+    with pytest.raises(UserError, match="before start"):
         packed(latent_shards(SHAPES, name="other")).train_dataloader()
     together = ShardData(shards=latent_shards(SHAPES, name="fourth"), batch_size=1, fetch_together=True)
-    with pytest.raises(ValueError, match="packs are not fetched together yet"):
+    with pytest.raises(ValueError, match="packs cannot be fetched together yet"):
         PackedLatents(data=together, budget_tokens=64)
     with pytest.raises(ValueError, match="at least 1"):
         packed(latent_shards(SHAPES, name="third"), packs=0)

@@ -55,7 +55,7 @@ def test_named_shards_are_a_part_of_the_folder(latent_shards: LatentShards) -> N
         named_shards([folder / "shard-{000001..000009}.tar"], None)
     (folder / "shards.json").unlink()
     assert named_shards([folder / "shard-{000001..000002}.tar"], None).entries[0].key == some.entries[0].key
-    with pytest.raises(UserError, match="6 of 9 shards that were named are missing"):
+    with pytest.raises(UserError, match="6 of the 9 named shards are missing"):
         named_shards([folder / "shard-{000001..000009}.tar"], None)
 
 

@@ -173,11 +173,11 @@ def test_equal_keys_in_a_batch_are_told_apart_by_the_tar_on_every_rank(tars: Pat
 
 def test_a_compressed_tar_is_a_sentence_with_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.tar").write_bytes(gzip.compress(tar(tmp_path / "b", member("a.mp4", mp4())).read_bytes()))
-    sentence = f"{tmp_path / 'a.tar'} is not a tar that can be read: it is compressed; unpack it first, with gzip -dc"
+    sentence = f"{tmp_path / 'a.tar'} is compressed, so it cannot be read as a tar; unpack it first, with gzip -dc"
     with pytest.raises(DataError, match=re.escape(sentence)):
         index_tar(tmp_path / "a.tar")
     assert list(tar_stream.samples_of(tar_stream.PlacedTar(tmp_path / "a.tar"), max_member_bytes=1)) == []
-    assert f"{sentence}; nothing more of it is read" in " ".join(capsys.readouterr().err.split())
+    assert f"{sentence}; the rest of it is not read" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_sample_whose_latents_are_damaged_is_named_with_its_tar(latent_shards: LatentShards) -> None:
@@ -279,7 +279,7 @@ def test_tars_without_a_sample_end_with_a_sentence_and_not_never(tmp_path: Path)
         take(data_of(tmp_path), 1)
     with pytest.raises(UserError, match="none of the 2 tars"):
         take(data_of(tmp_path, bucket=Bucket(32, 32, 5)), 1)
-    with pytest.raises(UserError, match=r"there is no .*b-1\.tar; 2 of 2"):
+    with pytest.raises(UserError, match=r"there is no .*b-1\.tar; 2 of the 2"):
         take(data_of(tmp_path / "b-{1,2}.tar"), 1)
 
 
@@ -341,8 +341,8 @@ def test_what_training_does_not_see_is_counted_and_said(
     said = told(capsys)
     assert said.count(f"2 of 5 samples in {place} have no caption") == 1 == said.count("no caption")
     assert said.count("One image has 16 bits a channel, of which the upper 8 are used") == 1
-    unread = f"members in {place} that nothing reads: 2 .cls, 1 .seg.png, 1 .npy"
-    assert said.count(unread) == (reader != "folder") == said.count("nothing reads")
+    unread = f"members in {place} that are not read: 2 .cls, 1 .seg.png, 1 .npy"
+    assert said.count(unread) == (reader != "folder") == said.count("that are not read")
     captions = {caption for batch in batches for caption, weight in zip(batch.captions, batch.weight_B, strict=True)
                 if weight}  # fmt: skip
     assert captions == {"A", "B", ""} | ({"C"} if reader != "streamed" else set())

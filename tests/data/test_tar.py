@@ -105,7 +105,7 @@ def test_a_second_sample_of_a_key_is_left_out_whole_and_counted(tmp_path: Path) 
     path = tar(tmp_path / "a.tar", *GOOD, *again, member("a.TXT"), member("c.txt", b"third"))
     expected = [("a", {"txt": b"first", "mp4": b"film"}), ("dir/b", {"txt": b"second"}), ("c", {"txt": b"third"})]
     assert streamed(path) == indexed(path) == expected
-    assert index_tar(path).skipped == {"a key that came before": 3}
+    assert index_tar(path).skipped == {"a duplicate key": 3}
 
 
 def test_members_of_a_sample_that_stand_apart_are_found_by_the_index(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_tar_cut_short_gives_its_whole_members(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"not a tar" * 1000, b"\x1f\x8b" + b"\x00" * 2000])
 def test_what_is_no_tar_is_refused_or_empty(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(data)
-    with pytest.raises(DataError, match="not a tar"):
+    with pytest.raises(DataError, match="a tar"):
         index_tar(tmp_path / "a.tar")
 
 

@@ -149,7 +149,7 @@ def test_tars_without_checksums_are_refused_at_the_start(latent_shards: LatentSh
     folder = latent_shards([SMALL] * 3)
     (folder / "shards.json").unlink()
     assert len(take(ShardData(shards=folder, batch_size=3), 1)) == 1
-    with pytest.raises(UserError, match=r"no checksums of 3 samples.*verify=false"):
+    with pytest.raises(UserError, match=r"no checksums for 3 samples.*verify=false"):
         take(ShardData(shards=folder, batch_size=3, verify=True), 1)
 
 

@@ -104,7 +104,7 @@ def test_no_sample_strides_across_a_hole_in_the_time_stamps(tmp_path: Path, capf
     long = Buckets(buckets={"film": Bucket(48, 32, 33, 8)})
     batch = take(data_of(tmp_path / "videos", buckets=long, batch_size=1), 1)[0]
     assert batch.video_BCTHW.min() > 200 and batch.fps_B.tolist() == [8.0]
-    assert "1 of 1 files have holes in their time stamps" in capfd.readouterr().err
+    assert "1 of 1 files have gaps in their timestamps" in capfd.readouterr().err
     longer = Buckets(buckets={"film": Bucket(48, 32, 41, 8)})
     with pytest.raises(UserError, match="left to train on"):
         take(data_of(tmp_path / "videos", buckets=longer, batch_size=1), 1)
@@ -122,7 +122,7 @@ def test_the_frames_that_a_video_goes_on_from_lie_after_its_last_hole(tmp_path: 
     path = tmp_path / "a.mp4"
     path.write_bytes(film(moving(24, 64, 80), stamps_ms=stamps, fps=8))
     assert given_frames(path, PixelFrames(4), width=80, height=64).shape[0] == 4
-    with pytest.raises(UserError, match="has 4 frames after the last hole in its time stamps, and 5 pixel frames"):
+    with pytest.raises(UserError, match="has 4 frames after the last gap in its timestamps, but 5 pixel frames"):
         given_frames(path, PixelFrames(5), width=80, height=64)
 
 
@@ -281,7 +281,7 @@ def test_a_table_without_captions_or_with_another_root(folder: Path, tmp_path: P
         ("t.csv", b"a,b\n1,2\n", "no column video; it has a, b"), ("t.csv", b'video,caption\n"x', "cannot be read"),
         ("t.csv", b"video,caption\n" + b"x" * 200_000 + b",y\n", "field larger"),
         ("t.jsonl", b"[1]\n", "must be an object"),
-        ("t.jsonl", b'{"video": 3, "caption": ""}\n', "names no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
+        ("t.jsonl", b'{"video": 3, "caption": ""}\n', "has no file"), ("t.jsonl", b"[" * 200_000, "cannot be read"),
         ("t.jsonl", b'{"video": "' + b"x" * (1 << 20) + b'"}', "more than 1,048,576"),
         ("t.jsonl", b"\xff\n", "cannot be read"),
         ("t.jsonl", b'{"video": "\\ud800.mp4", "caption": ""}\n', "not a path"),

@@ -158,5 +158,5 @@ def test_a_mean_by_tokens_counts_samples_by_their_size_packed_or_not():
 
 def test_tokens_are_refused():
     tokens = torch.zeros(1, 4, dtype=torch.int64)
-    with pytest.raises(UserError, match="learns from videos or latents, and this data gives a TokenBatch"):
+    with pytest.raises(UserError, match="learns from videos or latents, but this data yields a TokenBatch"):
         task().prepare(TokenBatch(0, ("a",), torch.ones(1), tokens, tokens), seed=1, training=True)

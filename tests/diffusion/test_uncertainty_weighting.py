@@ -106,12 +106,12 @@ def test_tokens_carry_the_u_of_their_sample_or_their_own():
 
 def test_a_model_and_an_objective_that_do_not_go_together_are_told_how_they_would():
     output, clean, noise, sigma_B = drawn()
-    with pytest.raises(ValueError, match=r"2 channels for latents of 2; .* build the model with uncertainty: true"):
+    with pytest.raises(ValueError, match=r"2 channels for latents with 2; .* build the model with uncertainty: true"):
         UncertaintyWeighted(objective=EDM()).losses(output, clean, noise, sigma_B)
     for objective in (EDM(), FlowMatching()):
-        with pytest.raises(ValueError, match=r"3 channels for latents of 2; .* goes with the objective Uncertainty"):
+        with pytest.raises(ValueError, match=r"3 channels for latents with 2; .* needs the objective Uncertainty"):
             objective.denoised(said(output, sigma_B), clean, sigma_B)
-        with pytest.raises(ValueError, match="3 channels for latents of 2"):
+        with pytest.raises(ValueError, match="3 channels for latents with 2"):
             objective.losses(said(output, sigma_B), clean, noise, sigma_B)
 
 

@@ -13,11 +13,9 @@ import pytest
 from tests.support.repository import ROOT
 
 MAKEFILE = """JOBS ?= 2
-test:
+test-all:
 \t@{python} -m pytest -p xdist -p tests.support.flaky -p no:cacheprovider -q -n $(JOBS) --dist loadfile \\
 \t  --max-worker-restart=0 $(PYTEST_ARGS)
-test-slow:
-\t@test "$(SLOW)" != bad
 """
 ONCE = "import os, pathlib\nmark = pathlib.Path({mark!r})\n"
 FLAKY = ONCE + "def test_flaky():\n    first = not mark.exists()\n    mark.touch()\n    assert not first\n"
@@ -78,12 +76,6 @@ def test_a_test_that_skips_itself_the_second_time_fails_the_run(ci):
 def test_a_failure_among_tests_that_a_crash_left_behind_fails_the_run(ci):
     done = ci(crash=CRASH + "def test_after():\n    assert False\n")
     assert done.returncode != 0 and _flaky(done) == {"toy/test_crash.py::test_crash"}, done.stdout
-
-
-def test_a_failure_among_slow_tests_fails_the_run(ci, monkeypatch):
-    assert ci(good="def test_good():\n    pass\n").returncode == 0
-    monkeypatch.setenv("SLOW", "bad")
-    assert ci(good="def test_good():\n    pass\n").returncode != 0
 
 
 def test_a_file_that_cannot_be_imported_fails_the_run(ci):

@@ -78,9 +78,10 @@ def test_the_users_own_videos_and_run_folder_are_passed_on(fresh):
 
 
 def test_the_long_tests_and_other_cases_each_time_are_left_to_soak(fresh):
-    usual, slow, long = (make("-n", name, f"VENV={fresh}").stdout for name in ("test", "test-slow", "soak"))
+    names = ("test", "test-slow", "test-all", "soak")
+    usual, slow, both, long = (make("-n", name, f"VENV={fresh}").stdout for name in names)
     assert "-m 'not slow and not cluster and not soak'" in usual and "-m '(slow or cluster) and not soak'" in slow
-    assert "-m 'soak or hypothesis' --hypothesis-profile=soak" in long
+    assert "-m 'not soak'" in both and "-m 'soak or hypothesis' --hypothesis-profile=soak" in long
     assert "profile" not in usual
 
 
@@ -157,17 +158,17 @@ def run_ci(script: Path, **environment: str) -> subprocess.CompletedProcess[str]
 def test_ci_takes_real_videos_where_they_lie_beside_the_checkout(tmp_path):
     script = checkout(tmp_path)
     (tmp_path / "shared" / "data").mkdir(parents=True)
-    assert f"make test with {tmp_path / 'shared' / 'data'}" in run_ci(script).stdout
+    assert f"make test-all with {tmp_path / 'shared' / 'data'}" in run_ci(script).stdout
 
 
 def test_ci_runs_without_real_videos_too_and_says_so(tmp_path):
     done = run_ci(checkout(tmp_path))
-    assert "make test with nothing" in done.stdout and "skip" in done.stdout
+    assert "make test-all with nothing" in done.stdout and "skip" in done.stdout
 
 
 def test_ci_runs_the_quick_tests_and_the_others(tmp_path):
     said = run_ci(checkout(tmp_path)).stdout
-    assert re.findall(r"^make (\S+) with", said, re.M) == ["test", "test-slow"]
+    assert re.findall(r"^make (\S+) with", said, re.M) == ["test-all"]
 
 
 def test_ci_fails_when_the_tests_fail(tmp_path):
@@ -188,19 +189,21 @@ def test_ci_installs_slurm_where_it_is_absent_and_may(tmp_path):
     update, install = (tmp_path / "apt").read_text().splitlines()
     assert update.endswith("update") and install.endswith("install --no-install-recommends slurm-wlm munge shellcheck")
     assert (
-        done.returncode == 0 and "make test" in done.stdout and "skip themselves" not in done.stdout.split("\n", 1)[1]
+        done.returncode == 0
+        and "make test-all" in done.stdout
+        and "skip themselves" not in done.stdout.split("\n", 1)[1]
     )
 
 
 def test_ci_goes_on_where_slurm_cannot_be_installed(tmp_path):
     done = run_bare_ci(checkout(tmp_path), APT="100")
-    assert done.returncode == 0 and "make test" in done.stdout
+    assert done.returncode == 0 and "make test-all" in done.stdout
     assert "slurm-wlm munge shellcheck could not be installed: tests that need them skip themselves" in done.stdout
 
 
 def test_ci_of_somebody_who_is_not_root_installs_nothing(tmp_path):
     done = run_bare_ci(checkout(tmp_path), WHO="1000")
-    assert done.returncode == 0 and "make test" in done.stdout and not (tmp_path / "apt").exists()
+    assert done.returncode == 0 and "make test-all" in done.stdout and not (tmp_path / "apt").exists()
     assert "Without slurm-wlm munge shellcheck" in done.stdout
 
 

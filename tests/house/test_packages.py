@@ -5,7 +5,8 @@
 import ast
 import re
 from functools import cache
-from typing import Any
+from itertools import product
+from typing import Any, get_args
 
 import pytest
 from packaging.requirements import Requirement
@@ -14,7 +15,8 @@ from nemo_vfm.cli.catalogue.components import catalogue
 from nemo_vfm.config import Roots, compose, needs, trust_list
 from nemo_vfm.config.locate import GUARDED
 from nemo_vfm.config.recipe_header import header
-from nemo_vfm.core.optional import EXTRAS, declared
+from nemo_vfm.core.optional import EXTRAS, declared, needed
+from nemo_vfm.data.video.decode import Decoder
 from tests.support.package_users import is_ours, reached
 from tests.support.repository import ROOT, python_files, tree, where, yaml_files
 
@@ -22,6 +24,7 @@ from tests.support.repository import ROOT, python_files, tree, where, yaml_files
 ELSEWHERE = {
     ("", "numba"): "torch's operators do the same",
     ("", "transformer_engine"): "Fp8 declares it, where its kernels are chosen",
+    ("", "decord"): "training data declares it, where its decoder is chosen; nothing else names one",
     ("", "torchcodec"): "training data declares it, where its decoder is chosen; nothing else names one",
     ("nemo_vfm.text.train_tokenizer.TrainTokenizer", "sentencepiece"): "its learner declares it",
     ("nemo_vfm.train.job.Train", "tokenizers"): "transformers brings it",
@@ -75,6 +78,14 @@ def test_each_component_declares_what_its_code_reaches_and_nothing_else():
         if own != expected and name not in CHOOSERS:
             wrong[name] = f"declares {sorted(own)}, and its code reaches {sorted(expected)}"
     assert not wrong
+
+
+def test_a_decoder_that_an_extra_brings_is_declared_where_it_is_chosen_and_none_is_needed_otherwise():
+    choosers = [components()[name] for name in sorted(CHOOSERS) if name.startswith("nemo_vfm.data.sources.")]
+    for component, decoder in product(choosers, get_args(Decoder)):
+        wanted = {module for need in needed(component, {"decoder": decoder}) for module in need.modules}
+        assert wanted == {decoder} & EXTRAS.keys(), (component, decoder)
+    assert not {*get_args(Decoder)} & modules_of(setup_lists()["RUNTIME"]) and {"decord"} <= EXTRAS.keys()
 
 
 def test_no_exception_is_idle():

@@ -10,11 +10,13 @@ from contextlib import suppress
 
 import pytest
 
+from launcher.cli import PROGRAM as LAUNCHER
+from nemo_vfm.cli.main import PROGRAM
 from nemo_vfm.cli.parser import VerbParser
 from nemo_vfm.config import Roots, check, trust_list
 from nemo_vfm.core.network.permission import NOTHING
 from nemo_vfm.runtime.command import composed_recipe
-from tests.support.repository import ROOT, where, yaml_files
+from tests.support.repository import ROOT, python_files, where, yaml_files
 
 #: Pages that show mistakes, old commands, or what was typed on a day.
 OTHERS = ("docs/reference/mistakes.md", "docs/reference/messages.md", "docs/log.md", "docs/measurements/")
@@ -44,13 +46,17 @@ def shown() -> Iterator[tuple[str, str, list[str]]]:
 
 def words_of(text: str) -> list[str]:
     """A command's words as a shell has them, without a comment or prose behind it."""
+    words = [word.rstrip(",;") for word in split(text)]  # of a sentence, or of YAML
+    end = next((n for n, one in enumerate(words) if n and not _belongs(one, words[n - 1])), None)
+    return words[:end]
+
+
+def split(text: str) -> list[str]:
+    """The words of the command with which a text begins."""
     lines = re.sub(r"\\\n", "", text).splitlines()
     for count in range(1, 8):  # a quoted word may go on
-        line = "\n".join(lines[:count]).partition("`")[0]
         with suppress(ValueError):
-            words = [word.rstrip(",;") for word in shlex.split(line, comments=True)]  # of a sentence, or of YAML
-            end = next((n for n, one in enumerate(words) if n and not _belongs(one, words[n - 1])), None)
-            return words[:end]
+            return shlex.split("\n".join(lines[:count]).partition("`")[0], comments=True)
     return []
 
 
@@ -85,6 +91,27 @@ def test_a_command_on_a_page_is_one(page, verb, words, monkeypatch):
     assert not wrong, "\n".join(map(str, wrong))
 
 
+#: Where a line of a block is a command of one of our programs, perhaps after `$ ` or a variable.
+TYPED = re.compile(r"^(?:\$ )?(?:[A-Z_]+=\S+ )?(nemo-vfm|vfm-launch) ([a-z]+)(?=\s|$)", re.MULTILINE)
+
+
+def typed() -> Iterator[tuple[str, str, str, list[str]]]:
+    """Page, program, verb and words of the commands in the blocks of pages."""
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        if where(page).startswith(OTHERS) or page.name == "CHANGELOG.md":
+            continue
+        for block in re.findall(r"^```(?:bash|text)?\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE):
+            for match in TYPED.finditer(block):
+                words = split(re.sub(" {3,}[^#].*", "", block[match.end() :]))  # prose in a second column
+                if not {"...", "[OPTION"} & {*words}:  # what is left to the reader
+                    yield where(page), match[1], match[2], words
+
+
+@pytest.mark.parametrize(("page", "program", "verb", "words"), [*typed()])
+def test_the_options_of_a_command_on_a_page_are_its_own(page, program, verb, words):
+    (PROGRAM if program == "nemo-vfm" else LAUNCHER).verb_parser(verb).parse_intermixed_args(words)
+
+
 NAMED = {
     name: where(page)
     for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *yaml_files("recipes")]
@@ -97,3 +124,11 @@ NAMED = {
 def test_a_class_that_a_page_names_stands_where_it_says(name):
     module, _, attribute = name.rpartition(".")
     assert hasattr(importlib.import_module(module), attribute), NAMED[name]
+
+
+def test_the_page_of_commands_says_what_each_environment_variable_of_ours_does():
+    read = {name for path in python_files("nemo_vfm", "launcher")
+            for name in re.findall(r"\"(NEMO_VFM_[A-Z0-9_]+)\"", path.read_text())} - {"NEMO_VFM_LAUNCHER"}  # fmt: skip
+    assert len(read) > 4 and "NEMO_VFM_LOG_LEVEL" in PROGRAM.exits
+    page = (ROOT / "docs/reference/environment.md").read_text()
+    assert read == set(re.findall(r"^\| `(NEMO_VFM_[A-Z0-9_]+)` \|", page, re.MULTILINE))

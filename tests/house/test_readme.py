@@ -3,9 +3,13 @@
 """Tests that CONTRIBUTING.md shows the real tree of folders, and that pages and links are true."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-from tests.support import recipes_list
+import pytest
+
+from tests.support import recipes_list, reference_pages
 from tests.support.repository import ROOT, python_files, where, yaml_files
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -109,10 +113,20 @@ def test_every_page_is_linked_from_the_readme_or_from_another_page():
     assert not alone, f"pages that nobody finds: {alone}"
 
 
-def test_the_page_of_commands_has_a_section_for_each_verb_and_none_for_what_is_no_verb():
-    sections = re.findall(r"^## (.+)$", (ROOT / "docs/reference/commands.md").read_text(encoding="utf-8"), re.MULTILINE)
-    verbs = {file.stem for file in (ROOT / "nemo_vfm/cli/verbs").glob("*.py") if file.stem != "__init__"}
-    assert len(sections) == len(set(sections)) and set(sections) == verbs
+@pytest.mark.parametrize("name", reference_pages.COMMANDS)
+def test_the_pages_of_commands_are_what_the_help_says(name):
+    page = reference_pages.commands_page(reference_pages.COMMANDS[name])
+    assert (reference_pages.FOLDER / name).read_text(encoding="utf-8") == page, (
+        f"docs/reference/{name} is out of date: run {reference_pages.UPDATE}"
+    )
+
+
+@pytest.mark.slow  # a process that imports all but what is slow: what others have imported adds slots of Lightning
+def test_the_page_of_components_is_what_constructors_and_docstrings_say(tmp_path):
+    subprocess.run([sys.executable, *reference_pages.UPDATE.split()[1:], tmp_path], cwd=ROOT, check=True, timeout=300)
+    kept, written = ((folder / "components.md").read_text("utf-8") for folder in (reference_pages.FOLDER, tmp_path))
+    assert kept == written, f"docs/reference/components.md is out of date: run {reference_pages.UPDATE}"
+    assert re.search(r"^\| `DiT`<br>.*`depth: 12`", kept, re.MULTILINE)
 
 
 def test_no_block_of_a_page_is_empty():

@@ -6,13 +6,14 @@ import json
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.house.test_packages import setup_lists
 from tests.support.films import pan, write_film
-from tests.support.fresh_environment import Environment, blocks, link_packages, shorter
+from tests.support.fresh_environment import blocks, link_packages, shorter
 from tests.support.repository import ROOT
 
 TUTORIALS = ROOT / "docs/start"
@@ -78,7 +79,7 @@ def test_a_tutorial_works_from_its_first_command_to_its_last_and_makes_what_it_s
         one for extra in ",".join(EXTRAS.findall(script)).split(",") if extra for one in setup_lists()["EXTRAS"][extra]
     ]
     link_packages(wanted, extras)
-    printed = Environment(folder, fresh.bin).run(EXTRAS.sub("", script), PYTHONPATH=str(extras))
+    printed = replace(fresh, folder=folder).run(EXTRAS.sub("", script), PYTHONPATH=str(extras))
     assert ("PROBLEM  " not in printed and "no PROBLEM was found" in printed) or "submit" not in script
     paths = promised(page)
     assert len(paths) > 1 and not [path for path in paths if not list(folder.glob(path))]

@@ -114,5 +114,5 @@ def test_a_stop_word_ends_its_own_text_alone(model: GPT) -> None:
 
 
 def test_an_empty_beginning_is_refused(model: GPT) -> None:
-    with pytest.raises(ValueError, match="2 beginnings need as many seeds"):
+    with pytest.raises(ValueError, match="2 prompts need as many seeds"):
         generate(model, [[1], []], most_new=2, choice=Choice(), seeds=[1, 2])

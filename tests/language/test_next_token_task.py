@@ -75,7 +75,7 @@ def test_rows_cut_into_microbatches_keep_their_documents() -> None:
 
 def test_a_batch_of_videos_is_refused() -> None:
     batch = VideoBatch(0, ("a",), torch.ones(1), ("",), torch.ones(1), latents_BCTHW=torch.zeros(1, 4, 1, 2, 2))
-    with pytest.raises(UserError, match="learns from tokens, and this data gives videos"):
+    with pytest.raises(UserError, match="learns from tokens, but this data yields videos"):
         NextToken().prepare(batch, seed=0, training=True)
 
 

@@ -113,9 +113,9 @@ def test_a_mixture_of_experts_is_on_one_device_and_not_in_fp8() -> None:
     model = GPT(**SMALL, experts=Experts(4, per_token=2, hidden=16))
     require_divisible(model, ParallelPlan(microbatches=4))
     for plan in (ParallelPlan(tensor=2), ParallelPlan(shard=2), ParallelPlan(replicate=2), ParallelPlan(context=2)):
-        with pytest.raises(UserError, match=r"experts \(model\.experts\) is on one device, and this plan is for 2"):
+        with pytest.raises(UserError, match=r"experts \(model\.experts\) runs on one device, but this plan is for 2"):
             require_divisible(model, plan)
-    with pytest.raises(UserError, match="not trained in FP8"):
+    with pytest.raises(UserError, match="cannot be trained in FP8"):
         large_linears(model, Fp8())
 
 

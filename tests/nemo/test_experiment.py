@@ -122,7 +122,7 @@ def test_other_settings_in_the_same_folder_are_refused(kitchen, resumed):
         done = nemo_vfm(kitchen, "run", "recipe.yaml", *TRUSTED, "run_dir=run", "duration=11 steps")
     finally:
         kitchen.write("nemo.yaml", NEMO)
-    assert done.returncode == 2 and "was begun with model.optim.lr: 0.05, now it is 0.5" in done.stderr
+    assert done.returncode == 2 and "was started with model.optim.lr: 0.05, now it is 0.5" in done.stderr
 
 
 def test_without_its_word_of_trust_nothing_of_the_file_is_read(kitchen):

@@ -40,8 +40,8 @@ def test_changes_are_made_at_their_address_and_interpolation_stays(file):
         ("trainer: {}\n", {}, "has no section 'model'"),
         ("[1]\n", {}, "is not a mapping"),
         ("a: [\n", {}, "nemo.yaml: while parsing"),
-        (f"init_from_pretrained_model: stt_en\n{TEXT}", {}, "nothing is fetched here"),
-        (f"defaults: [base]\n{TEXT}", {}, "takes parts from other files"),
+        (f"init_from_pretrained_model: stt_en\n{TEXT}", {}, "nothing is downloaded here"),
+        (f"defaults: [base]\n{TEXT}", {}, "includes other files"),
         ("!!python/object/apply:os.system ['touch canary']\n", {}, "could not determine a constructor"),
     ],
 )
@@ -57,7 +57,7 @@ def test_a_duration_is_steps_or_epochs():
     assert length(Duration(10, "steps")) == {"trainer.max_steps": 10, "trainer.max_epochs": -1}
     assert length(Duration(2, "epochs")) == {"trainer.max_epochs": 2, "trainer.max_steps": -1}
     assert length(None) == {}
-    with pytest.raises(ValueError, match="the length of a NeMo run is in steps or epochs, got 3 h"):
+    with pytest.raises(ValueError, match="the length of a NeMo run must be in steps or epochs, got 3 h"):
         length(Duration(3, "h"))
 
 

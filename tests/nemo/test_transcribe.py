@@ -137,7 +137,7 @@ def test_a_source_that_leads_out_of_the_folder_is_not_opened(videos, tmp_path):
     write_shards(tmp_path / "shards", [record], lambda _: tmp_path / "any.mp4", 4, {})
     job(tmp_path / "shards", videos / "deep", Ear()).run(Run(tmp_path / "run"))
     (facts,) = told(tmp_path / "run")
-    assert "lies outside" in facts["transcript_failure"]
+    assert "is outside" in facts["transcript_failure"]
 
 
 def test_what_is_heard_is_hostile_text_too(shards, videos, tmp_path):

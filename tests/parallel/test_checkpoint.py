@@ -120,12 +120,12 @@ def test_a_version_that_a_flipped_bit_made_up_is_damage_and_not_a_version(tmp_pa
         ({"files": {"model.safetensors": {"sha256": "0" * 64, "bytes": -1}}}, "the size of model"),
         ({"files": {"model.safetensors": {"sha256": "00", "bytes": 1}}}, "the hash of model"),
         ({"files": [1]}, "lists no files"),
-        ({"step": 1}, "it is of step 1"),
-        ({"step": "2"}, "its step is not a number"),
-        ({"step": True}, "its step is not a number"),
+        ({"step": 1}, "it is from step 1"),
+        ({"step": "2"}, "its step is not a whole number"),
+        ({"step": True}, "its step is not a whole number"),
         ({"metrics": {"val_loss": "low"}}, "a metric is not a number"),
         ({"metrics": [1]}, "manifest.json is damaged"),
-        ({"run": 7}, "does not say whose"),
+        ({"run": 7}, "does not name its run"),
         ({"schema": 7}, "manifest.json is damaged"),
         ({"schema": "nemo_vfm.run/1"}, "its schema is"),
     ],
@@ -296,7 +296,7 @@ def test_a_disk_that_is_clearly_too_small_is_said_before_anything_is_written(
 ) -> None:
     write(tmp_path, 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10))
-    with pytest.raises(UserError, match=r"needs .* GB, and the disk of .* has 1e-08 GB free"):
+    with pytest.raises(UserError, match=r"needs .* GB, but the disk of .* has 1e-08 GB free"):
         write(tmp_path, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000001"]
 

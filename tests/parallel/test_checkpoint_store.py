@@ -127,7 +127,7 @@ def test_another_runs_copies_are_not_taken_for_ones_own(bucket: Bucket, tmp_path
     with pytest.raises(UserError, match=r"\(optimizer.lr: 1 there, 2 here\)"):
         checkpoint_store.begin(HOME, tmp_path / "b", RECIPE | {"optimizer": {"lr": 2}})
     save(tmp_path / "c", 1, run="two")
-    with pytest.raises(UserError, match="of another run"):
+    with pytest.raises(UserError, match="from a different run"):
         checkpoint_store.begin(HOME, tmp_path / "c", RECIPE)
     checkpoint_store.begin(HOME, tmp_path / "d", RECIPE | {"duration": "8 steps"})
     assert checkpoint.existing(tmp_path / "d")

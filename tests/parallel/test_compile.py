@@ -96,7 +96,7 @@ def test_gradients_of_one_long_sample_are_right_on_a_gpu(fp8: Fp8 | None) -> Non
     def gradients(compiled: bool) -> dict[str, torch.Tensor]:
         torch.compiler.reset()
         with torch.device("meta"):
-            model = DiT(in_channels=16, text_dim=64, width=1024, depth=2, heads=8, modulation_rank=64)
+            model = DiT(in_channels=16, text_dim=128, width=1024, depth=2, heads=8, modulation_rank=64)
         model.to_empty(device="cuda")
         torch.manual_seed(0)
         for parameter in model.parameters():
@@ -107,7 +107,7 @@ def test_gradients_of_one_long_sample_are_right_on_a_gpu(fp8: Fp8 | None) -> Non
             compile_blocks(model)
         with torch.device("cuda"):
             inputs = {"latents_BCTHW": torch.randn(1, 16, 8, 64, 64), "noise_B": torch.rand(1),
-                      "text_BLD": torch.randn(1, 128, 64), "text_mask_BL": torch.ones(1, 128, dtype=torch.bool),
+                      "text_BLD": torch.randn(1, 128, 128), "text_mask_BL": torch.ones(1, 128, dtype=torch.bool),
                       "fps_B": torch.full((1,), 24.0)}  # fmt: skip
         for _ in range(2):  # the first gives delayed scaling its factors: gradients are too small for factors of 1
             model.zero_grad(set_to_none=True)

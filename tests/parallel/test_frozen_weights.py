@@ -85,7 +85,7 @@ def test_a_checkpoint_has_adapters_alone_and_fits_no_others() -> None:
     again.load(saved)
     assert all(torch.equal(saved["model"][one], tensor) for one, tensor in again.tensors()["model"].items())
     for other in (started("gpt", "lora", rank=2), started("gpt", "dora")):
-        with pytest.raises(CorruptCheckpoint, match="is of another model"):
+        with pytest.raises(CorruptCheckpoint, match="is from another model"):
             other[0].load(saved)
-    with pytest.raises(CorruptCheckpoint, match="holds adapters alone"):
+    with pytest.raises(CorruptCheckpoint, match="holds only adapters"):
         load_weights_into(gpt(), saved["model"])

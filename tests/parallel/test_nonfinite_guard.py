@@ -42,7 +42,7 @@ def test_skipped_steps_are_counted_in_a_row_and_too_many_stop_all():
     told = on_ranks(2, asked, "skip", 2, [nan, fine, nan, nan])
     assert told[0] == told[1]
     assert told[0][:3] == [False, True, False]
-    assert "2 in a row, and engine.nonfinite.most_in_a_row is 2" in told[0][3] and "on rank 0 of 2" in told[0][3]
+    assert "2 in a row; engine.nonfinite.most_in_a_row is 2" in told[0][3] and "on rank 0 of 2" in told[0][3]
 
 
 def test_a_step_that_is_fine_ends_a_row_of_skipped_ones():

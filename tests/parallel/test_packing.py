@@ -76,7 +76,7 @@ def refused(rank: int) -> str:
 
 def test_a_pipeline_refuses_microbatches_of_unequal_lengths():
     for said in on_ranks(2, refused):
-        assert "A pipeline needs microbatches of one shape, and these differ" in said
+        assert "A pipeline needs microbatches of one shape, but these differ" in said
 
 
 def leaking(rank: int, degrees: dict[str, Any]) -> dict[str, Any]:

@@ -240,7 +240,7 @@ loose = partial(Loose, in_channels=4, text_dim=16, width=48, depth=4, heads=4)
 
 
 @pytest.mark.parametrize(("model", "words"), [
-    (loose, "Loose does not say which pipeline stage needs scale"),
+    (loose, "Loose does not define which pipeline stage needs scale"),
     (Plain, r"Plain cannot be cut into pipeline stages \(it has no context, embed, run_blocks, output\)"),
 ])  # fmt: skip
 def test_a_model_that_cannot_be_cut_says_why(model: Callable[[], nn.Module], words: str) -> None:

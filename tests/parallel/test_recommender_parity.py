@@ -47,7 +47,7 @@ def test_a_model_over_histories_and_their_times_is_equal() -> None:
 
 def test_a_layout_that_splits_the_model_is_refused_with_the_reason(rehearsal: TinyTraining) -> None:
     found = parity.row(POOL, rehearsal, Layout({"tensor": 2}))
-    assert found.verdict == "refused" and "parallel.replicate or parallel.shard alone" in found.reason
+    assert found.verdict == "refused" and "Use only parallel.replicate or parallel.shard" in found.reason
 
 
 def test_the_control_is_seen(rehearsal: TinyTraining) -> None:

@@ -114,7 +114,7 @@ def test_what_a_plan_keeps_counts_rows_and_their_state() -> None:
     assert plan.parameters == 7 * 4 + 6 + 1
     assert plan.state_bytes["tables"] == 7 * 4 * 4 + 8, "fp32 rows and a step"
     notes = TorchEngine().plan_for(2, ParallelPlan(tensor=2), parts.model, parts.optimizer).notes
-    assert any("Use parallel.replicate or parallel.shard alone" in note for note in notes)
+    assert any("Use only parallel.replicate or parallel.shard" in note for note in notes)
 
 
 def test_megatron_says_that_it_does_not_update_tables() -> None:

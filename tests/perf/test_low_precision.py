@@ -70,9 +70,9 @@ def test_a_gpu_without_fp8_and_a_recipe_without_hardware_are_refused():
     assert without == ["a100_40", "a100", "a800"]
     with pytest.raises(UserError, match="a100 has no products in FP8"):
         fp8_pays_from(gpu_named("a100"), Fp8(), 8192)
-    with pytest.raises(UserError, match="MXFP8 has hardware on compute capability 10"):
+    with pytest.raises(UserError, match="MXFP8 needs compute capability 10"):
         Clock(llama("8b"), H100, fp8=Fp8(recipe="mxfp8"))
-    with pytest.raises(UserError, match="l40s: scales of blocks have hardware on compute capability 9"):
+    with pytest.raises(UserError, match="l40s: block scales need compute capability 9"):
         fp8_pays_from(gpu_named("l40s"), Fp8(recipe="block"), 8192)
     assert all(1.9 < gpu.fp8_tflops / gpu.bf16_tflops < 2.1 for gpu in GPUS if gpu.fp8_tflops)
 

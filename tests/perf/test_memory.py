@@ -29,6 +29,7 @@ from nemo_vfm.models.st_dit import STDiT
 from nemo_vfm.models.wan import Wan
 from nemo_vfm.parallel.plan.param_shards import portions
 from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.perf.gpu_specs import GPUS, Gpu, gpu_named
 from nemo_vfm.perf.measured import Measured, measured_step
 from nemo_vfm.perf.memory import ModelFacts, facts, memory
 from tests.support.ranks import on_ranks
@@ -182,12 +183,34 @@ def test_every_pipeline_needs_what_the_model_says(name: str, degrees: dict[str, 
     assert said(name, degrees, precision="fp32") == pytest.approx(found, rel=CLOSE)
 
 
+#: Bytes of this file's steps on one H200: torch 2.11.0 for CUDA 13.0, 2026-11-27. Of `gpt` with recomputation 142.9 MB
+#: are taken off, which a test that had failed before still held (docs/measurements/2026-11-27-h200.md).
+ON_AN_H200 = {
+    ("dit", "none"): 93_385_216, ("st_dit", "none"): 106_575_360, ("gpt", "none"): 108_607_488,
+    ("wan lora", "none"): 80_559_104, ("gpt dora", "none"): 104_249_344,
+    ("dit", "blocks"): 86_050_816, ("st_dit", "blocks"): 91_035_136, ("gpt", "blocks"): 234_307_072 - 142_881_024,
+    ("wan lora", "blocks"): 75_728_896, ("gpt dora", "blocks"): 82_854_912,
+}  # fmt: skip
+
+
+def of_a_step_on_a_gpu(name: str, recompute: Any, gpu: Gpu, most: int) -> None:
+    """Compares with what is planned, to 3 MiB: cuBLASLt's own workspaces of two threads, and rounded allocations."""
+    own = said(name, {}, gpu=True, precision="bf16", recompute=recompute)
+    assert own == pytest.approx(most - gpu.workspaces, abs=3 * 2**20)
+
+
+@pytest.mark.parametrize(("name", "recompute"), ON_AN_H200)
+def test_a_step_on_a_gpu_needs_what_the_model_says_and_the_workspaces_of_cublas(name: str, recompute: Any):
+    of_a_step_on_a_gpu(name, recompute, gpu_named("h200"), ON_AN_H200[name, recompute])
+
+
 @pytest.mark.skipif(device().type != "cuda", reason="no GPU")
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("recompute", ["none", "blocks"])
 def test_a_step_on_a_gpu_needs_what_the_model_says(name: str, recompute: Any):
     found = measured(0, name, {}, recompute, "bf16")
-    assert said(name, {}, gpu=True, precision="bf16", recompute=recompute) == pytest.approx(found.most, rel=CLOSE)
+    here = next(gpu for gpu in GPUS if gpu.words in torch.cuda.get_device_name())
+    of_a_step_on_a_gpu(name, recompute, here, found.most)
 
 
 @pytest.mark.parametrize("degrees", [

@@ -91,7 +91,7 @@ def test_a_second_run_does_nothing_and_says_so(finished: Path) -> None:
     files = {path: path.stat().st_mtime_ns for path in (finished / "train/checkpoints").rglob("*") if path.is_file()}
     again = run(finished)
     assert again.returncode == 0
-    assert "done before" in again.stderr + again.stdout
+    assert "done earlier" in again.stderr + again.stdout
     assert all(path.stat().st_mtime_ns == when for path, when in files.items())
 
 

@@ -83,7 +83,7 @@ TOKENS = TokenBatch(0, ("a",), torch.ones(1), tokens_BS=torch.zeros(1, 2), label
 @pytest.mark.parametrize(
     ("given", "error", "says"),
     [
-        (TOKENS, UserError, "this data gives TokenBatch"),
+        (TOKENS, UserError, "this data yields TokenBatch"),
         (batch(like=[1.0]), UserError, "no label 'click'; it has 'like'"),
         (batch(click=[0.0, 1.0, 1.5]), DataError, "batch 3: the label 'click' of sample 102 is 1.5"),
         (batch(click=[0.0, -1.0]), DataError, "sample 101 is -1"),

@@ -111,7 +111,7 @@ def test_what_does_not_come_on_day_2_keeps_its_bits_through_the_training_and_wha
 def test_the_counts_of_old_and_new_ids_and_rows_are_said(days: Days):
     for feature in FEATURES:
         known, all_of = (len(days.ids(day, feature)) for day in (1, 2))
-        assert f"{feature}: {known:,} known ids, {all_of - known:,} new ones behind them" in days.said
+        assert f"{feature}: {known:,} known ids, followed by {all_of - known:,} new ones" in days.said
         assert 0.1 < (all_of - known) / known < 0.4
         old, now = (len(days.saved(day).groups["model"][f"tables.{feature}.weight"]) for day in (1, 2))
         assert f"tables.{feature}: {old:,} rows continue, {now - old:,} are new" in days.said

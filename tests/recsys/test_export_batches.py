@@ -92,7 +92,7 @@ class Nothing:
 
 
 def test_batches_without_features_are_refused(tmp_path):
-    with pytest.raises(UserError, match="the data gives str, which has no features"):
+    with pytest.raises(UserError, match="the data yields str, which has no features"):
         ExportBatches(data=Nothing(), num_batches=1).run(Run(tmp_path))
     with pytest.raises(ValueError, match="num_batches must be at least 1"):
         ExportBatches(data=Nothing(), num_batches=0)

@@ -191,7 +191,7 @@ def with_bad_ids(tmp_path):
 def test_ids_out_of_range_stop_or_take_the_weight_of_their_samples(tmp_path):
     folder, bad = with_bad_ids(tmp_path)
     limits = {"country": 9, "item": 50}
-    with pytest.raises(DataError, match=r"country has the id 10\d, and its table has the rows 0 to 8.*40 of 192"):
+    with pytest.raises(DataError, match=r"country has the id 10\d, but its table has the rows 0 to 8.*40 of 192"):
         batches(started(folder, order="log", num_rows=limits), 1)
     data = started(folder, num_rows=limits, out_of_range="weight_0", batch_size=len(CHUNK), groups={"u": ["country"]})
     (batch,) = batches(data, 1)

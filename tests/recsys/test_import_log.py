@@ -206,7 +206,7 @@ def test_raw_features_keep_their_numbers_and_are_counted_in_no_vocabulary(ids, t
     assert lists(found["clicked_at"]) == columns["clicked_at"] and int(found["item"].values_N.max()) < 5
     if isinstance(ids, FrequentIds):
         assert [*read_vocabulary(tmp_path / "run/vocabulary.safetensors").ids] == ["item"]
-    with pytest.raises(ValueError, match="raw_features names items, and the source has item, clicked_at"):
+    with pytest.raises(ValueError, match="raw_features names items, but the source has item, clicked_at"):
         ImportLog(source=log, ids=ids, raw_features=["items"])
 
 
@@ -278,7 +278,7 @@ def test_ids_are_spread_over_the_rows_of_each_table_and_stay_where_they_are():
 
 def test_a_bad_row_stops_an_import_that_is_not_told_to_drop_it(logs, tmp_path):
     job = ImportLog(source=CriteoTsv(paths=[logs / "criteo.tsv"]), ids=None)
-    with pytest.raises(DataError, match=r"criteo.tsv, line 1: it does not have 40 columns. With on_bad_row: drop"):
+    with pytest.raises(DataError, match=r"criteo.tsv, line 1: it does not have 40 columns. Set on_bad_row: drop"):
         job.run(Run(tmp_path))
     assert not (tmp_path / "table").exists()
 

@@ -98,9 +98,9 @@ def data(table: Path, held_out: Path | None = None) -> FeatureTableData:
 
 
 def test_a_held_out_table_of_another_vocabulary_or_hash_is_refused(log, days, tmp_path):
-    with pytest.raises(UserError, match=r"have other rows than those of .*Import it by KnownIds"):
+    with pytest.raises(UserError, match=r"map to other rows than those of .*Import it by KnownIds"):
         data(days[0], held_out=days[2]).start(seed=0, first_batch=0)
     data(days[1], held_out=days[2]).start(seed=0, first_batch=0)
     hashed = [imported(log, 1, tmp_path / str(n), HashedIds(num_rows=n)) for n in (7, 8)]
-    with pytest.raises(UserError, match="have other rows"):
+    with pytest.raises(UserError, match="map to other rows"):
         data(hashed[0], held_out=hashed[1]).start(seed=0, first_batch=0)

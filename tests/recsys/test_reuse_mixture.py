@@ -95,7 +95,7 @@ def test_a_seed_gives_the_same_counts_and_another_gives_others():
 
 def test_a_cut_file_is_named(tmp_path: Path):
     (tmp_path / "cut.txt").write_text("Avg # of indices: 10\nAvg # of unique cols: 5\n(0, 1]: 0.5\n")
-    with pytest.raises(DataError, match=r"cut\.txt holds no two histograms"):
+    with pytest.raises(DataError, match=r"cut\.txt does not hold two histograms"):
         first_histogram(tmp_path / "cut.txt")
 
 

@@ -68,7 +68,7 @@ def test_tables_have_the_rows_that_the_import_gave_to_ids_and_grow_with_the_voca
     assert sizes(AUTO, hashed) == {"item": 99, "user": 5}
     only = FeatureTableData(folder=hashed.folder, batch_size=8, features=["user"])
     assert sizes(AUTO, only) == {"user": 5} and sizes(partial(AUTO, rows={"item": 3}), hashed) == {"item": 3}
-    with pytest.raises(UserError, match=r"rows is auto.* does not say how many there are: import the log with ids"):
+    with pytest.raises(UserError, match=r"rows is auto.* does not record the number of rows: import the log with ids"):
         sizes(AUTO, imported(tmp_path / "raw", None))
     with pytest.raises(UserError, match=r"rows is auto.*no data is beside the model"):
         AUTO()

@@ -120,9 +120,9 @@ def test_a_table_without_labels_is_scored_and_bad_ids_are_left_out(trained, tmp_
 
 
 def test_what_cannot_be_scored_is_refused_by_name(trained, tmp_path):
-    with pytest.raises(NothingKept, match="holds no samples out"):
+    with pytest.raises(NothingKept, match="holds out no samples"):
         job(trained, data=data(trained / "table", val_fraction=0.0), samples="held_out").run(Run(tmp_path, seed=3))
-    with pytest.raises(UserError, match="keep names nothing, and the table has age, item, country"):
+    with pytest.raises(UserError, match="keep names nothing, but the table has age, item, country"):
         job(trained, keep=["nothing"]).run(Run(tmp_path / "keep", seed=3))
     with pytest.raises(UserError, match="keep names 'weight', which is a column of predictions already"):
         job(trained, keep=["weight"]).run(Run(tmp_path / "keep", seed=3))

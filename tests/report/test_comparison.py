@@ -82,7 +82,35 @@ def test_more_runs_than_colours_are_drawn_on_a_ramp_and_those_left_out_are_said(
     runs = [trained(tmp_path / f"r{n:02d}", n, [3.0, 2.0]) for n in range(18)]
     seen = read_page(page(tmp_path, *runs)).finish()
     assert "The first 16 of 18 runs are drawn." in seen.text and len(seen.all("path")) == 32
-    assert len({path["class"] for path in seen.all("path")}) == 8
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 8, 9, 13, 16])
+def test_no_two_runs_are_drawn_alike_and_the_legend_draws_them_as_the_chart_does(tmp_path, count):
+    runs = [trained(tmp_path / f"r{n:02d}", n, [3.0, 2.0 + n]) for n in range(count)]
+    runs.append(trained(tmp_path / "r99", 99, [5.0]))  # a dot
+    seen = read_page(page(tmp_path, *runs[:count])).finish()
+    drawn = [path["class"] for path in seen.all("path")][:count]
+    assert len(set(drawn)) == count
+    keys = [key["class"].removeprefix("key ") for key in seen.all("span") if key.get("class", "").startswith("key ")]
+    assert keys[:count] == drawn and set(keys) == set(drawn)
+
+
+def test_a_glob_over_a_sweep_takes_its_runs_and_says_what_else_it_met(tmp_path, capsys):
+    runs = [trained(tmp_path / "sweep" / f"{n}", n, [3.0, 2.0]) for n in range(3)]
+    (tmp_path / "sweep" / "report.html").write_text("")
+    (tmp_path / "sweep" / "not_begun").mkdir()
+    seen = read_page(page(tmp_path, *sorted((tmp_path / "sweep").iterdir()))).finish()
+    assert len(seen.all("path")) == 2 * len(runs)
+    said = " ".join(capsys.readouterr().err.split())
+    assert "left out" in said and "sweep/report.html" in said and "sweep/not_begun" in said
+
+
+def test_a_class_is_short_where_its_last_name_says_which(tmp_path):
+    for last, shown in (("b.Heun", {"Euler", "Heun"}), ("b.Euler", {"a.Euler", "b.Euler"})):
+        runs = [trained(tmp_path / last / f"r{n}", 0.1, [1.0]) for n in range(2)]
+        for run, kind in zip(runs, ("a.Euler", last), strict=True):
+            (run / "recipe.yaml").write_text(f"_target_: a.Train\nsampler: {{_target_: {kind}}}\n")
+        assert set(re.findall(r"<td[^>]*>([\w.]*(?:Euler|Heun))</td>", page(tmp_path, *runs))) == shown
 
 
 @pytest.mark.parametrize("given", [["r1"], ["r1", "nowhere"]])

@@ -144,7 +144,7 @@ def test_importing_the_package_imports_nothing_until_a_name_is_used():
 @pytest.mark.cluster
 def test_a_config_for_two_devices_runs_on_two_processes(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(local_launch, "subprocess", preloaded.RANKS)
+    monkeypatch.setattr(local_launch, "subprocess", preloaded.COMMANDS)
     data = tiny_training.shards(tmp_path / "shards")
     cfg = compose(
         tiny_training.RECIPE, tiny_training.changes(data, tmp_path / "run", "parallel.shard=2"), overlay=["smoke"]

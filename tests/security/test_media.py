@@ -104,7 +104,7 @@ def test_a_stream_that_begins_on_the_way_is_left_out_or_said_and_is_no_index_err
         try:
             assert reader.info().num_frames == 24
         except DataError as error:
-            assert "another stream part-way" in str(error)
+            assert "another stream midway" in str(error)
 
 
 def growing(side_px):

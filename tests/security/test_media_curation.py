@@ -133,7 +133,12 @@ def test_films_that_hang_crash_or_fill_their_process_fail_alone_and_by_name(exec
     )  # fmt: skip
     curation.run(Run(tmp_path / "run"))
     found = fates(tmp_path / "run")
-    words = {HANGS: "said nothing for 8 s", CRASHES: "crashed (SIGSEGV)", EATS: "memory", RAISES: "this clip is bad"}
+    words = {
+        HANGS: "gave no sign of life for 8 s",
+        CRASHES: "crashed (SIGSEGV)",
+        EATS: "memory",
+        RAISES: "this clip is bad",
+    }
     for count in bad:
         decision, reason = found.pop(f"{count}.mp4")
         assert decision == "failed" and words[count] in reason, reason

@@ -389,7 +389,7 @@ def test_check_lists_the_servers_of_loggers_their_keys_and_whose_project_it_is(a
 def test_a_file_that_came_along_cannot_choose_the_server_of_weights_and_biases(kitchen, monkeypatch, place):
     monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
     kitchen.write(place, "[default]\nbase_url = http://127.0.0.1:9\n")
-    with pytest.raises(UserError, match="base_url, which would decide where your key goes"):
+    with pytest.raises(UserError, match="base_url, which would decide where your key is sent"):
         WeightsAndBiases(mode="online").open(kitchen.folder / "out")
 
 

@@ -176,7 +176,7 @@ def test_every_cut_and_every_flipped_bit_is_seen_and_the_one_before_loads(
         file.write_bytes(bad)
         warnings.clear()
         assert checkpoint.latest(three) == three / "step-00000002", bad
-        assert "step-00000003" in warnings[0] and "Falling back to the checkpoint before it" in warnings[0]
+        assert "step-00000003" in warnings[0] and "Falling back to the previous checkpoint" in warnings[0]
     for step in (1, 2):
         (three / f"step-{step:08d}" / name).write_bytes(b"")
     with pytest.raises(CorruptCheckpoint, match="None of the 3 checkpoints"):

@@ -239,5 +239,5 @@ def test_spans_do_not_overlap_and_join_when_they_come_back() -> None:
 
 
 def test_a_room_for_nothing_is_refused(passes: ModelPasses) -> None:
-    with pytest.raises(UserError, match="holds no text: one token takes 4,096 bytes"):
+    with pytest.raises(UserError, match="is too small for any text: one token takes 4,096 bytes"):
         KeyValueRoom(passes.model, 1e-6)

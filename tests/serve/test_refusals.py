@@ -89,18 +89,18 @@ def test_every_field_changes_what_is_asked_or_is_refused_and_null_is_absent(
         ({"best_of": 3}, "best_of", "is not supported"),
         ({"suffix": "end"}, "suffix", "is not supported"),
         ({"user": 7}, "user", "must be a text"),
-        ({"guided_json": {}}, "guided_json", "is not a field that this server knows"),
-        ({"temperatur": None}, "temperatur", "is not a field that this server knows"),
+        ({"guided_json": {}}, "guided_json", "is not a field of this server"),
+        ({"temperatur": None}, "temperatur", "is not a field of this server"),
         ({"temperature": "hot"}, "temperature", 'must be a number from 0 to 100, got "hot"'),
         ({"temperature": True}, "temperature", "must be a number"),
         ({"n": 0}, "n", "must be a whole number from 1 to 128"),
         ({"max_tokens": -1}, "max_tokens", "must be a whole number from 0"),
-        ({"max_tokens": 0}, "max_tokens", "asks for nothing; with echo: true it scores"),
+        ({"max_tokens": 0}, "max_tokens", "generates nothing; add echo: true to score"),
         ({"max_tokens": 2048}, "max_tokens", "exceed the model's context of 2,048 tokens"),
         ({"logprobs": 21}, "logprobs", "from 0 to 20"),
         ({"stop": [""]}, "stop", "each of 1 to 256 characters"),
         ({"stop": "x" * 257}, "stop", "each of 1 to 256 characters"),
-        ({"temperature": 1e-9}, "temperature", "must be 0, which takes the likeliest token, or at least 0.001"),
+        ({"temperature": 1e-9}, "temperature", "must be 0 (greedy) or at least 0.001"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "needs stream: true"),
         ({"prompt": []}, "prompt", "prompt must be a text, a list of tokens"),
         ({"prompt": [[]]}, "prompt", "at least one"),
@@ -212,7 +212,7 @@ def test_a_body_beyond_its_bound_is_refused_with_and_without_its_length(guarded:
 
 def test_a_text_beyond_the_whole_room_is_refused(guarded: Running) -> None:
     status, _, body = asked(guarded, {"prompt": [1] * 90, "max_tokens": 12})
-    assert status == 400 and "needs room for 101 tokens, and there is room for 100" in body["error"]["message"]
+    assert status == 400 and "needs room for 101 tokens, but there is room for 100" in body["error"]["message"]
 
 
 def test_a_request_that_finds_no_place_in_the_queue_is_told_when_to_come_back(guarded: Running) -> None:

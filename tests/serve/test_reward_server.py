@@ -163,7 +163,7 @@ ASSISTANT = CONVERSATIONS[0]
         (
             {"messages": ASSISTANT, "truncate_prompt_tokens": 5},
             "truncate_prompt_tokens",
-            "not a field that this server knows",
+            "not a field of this server",
         ),
     ],
     ids=range(15),
@@ -188,9 +188,9 @@ def test_a_chat_names_fields_that_a_reward_model_cannot_honour(rewards: Running,
 
 def test_models_of_the_other_kind_say_where_to_ask(rewards: Running, server: Running) -> None:
     status, _, body = rewards.ask({"prompt": "a"})
-    assert status == 404 and "tiny is a reward model and writes no text" in body["error"]["message"]
+    assert status == 404 and "tiny is a reward model and generates no text" in body["error"]["message"]
     status, _, body = server.ask({"messages": ASSISTANT}, "/v1/score")
-    assert status == 404 and "tiny writes text and has no scores" in body["error"]["message"]
+    assert status == 404 and "tiny generates text and has no scores" in body["error"]["message"]
 
 
 class Held(OutputListener):
@@ -260,7 +260,7 @@ def test_a_pipeline_asks_the_server_and_the_model_in_this_process_alike(
     said, over_http = local.say(ASSISTANT), reward_chat(rewards).say(ASSISTANT)
     assert said == replace(over_http, text=said.text, seconds=said.seconds)
     local.close()
-    with pytest.raises(EndpointError, match="the last message must be its"):
+    with pytest.raises(EndpointError, match="the last message must be the assistant's"):
         reward_chat(rewards).say(ASSISTANT[:1])
     with pytest.raises(EndpointError, match="no scores of a reward model"):
         reward_chat(server).say([{"role": "user", "content": "the cat"}])
@@ -269,9 +269,9 @@ def test_a_pipeline_asks_the_server_and_the_model_in_this_process_alike(
 def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any], model: tuple[Path, Any]) -> None:
     with pytest.raises(UserError, match="is not a reward model"):
         LocalReward(model=lambda: served_folder(folder=folder[0], precision="fp32")).ready()
-    with pytest.raises(UserError, match="writes no text"):
+    with pytest.raises(UserError, match="generates no text"):
         LocalChat(model=lambda: served_reward(folder=model[0], precision="fp32")).ready()
-    with pytest.raises(UserError, match=r"5 outputs .* and there are 2 attributes"):
+    with pytest.raises(UserError, match=r"5 outputs .* but there are 2 attributes"):
         served_reward(folder=model[0], precision="fp32", attributes=["a", "b"])
     with pytest.raises(UserError, match="a weight for taste"):
         served_reward(folder=model[0], precision="fp32", weights={"taste": 1.0})
@@ -285,8 +285,8 @@ def test_what_a_local_model_cannot_score_is_a_sentence(folder: tuple[Path, Any],
     assert plain.reward.score(dict.fromkeys(plain.reward.names, 1.5)) == 3.0
     assert str(["good", "short"]) in str(local.identity()) and local.longest_answer_tokens() == 0
     for messages, said in (([{"role": "assistant", "content": "cat " * 300}], "raise room_gb"),
-                           ([], "the last message must be its"),
-                           ([{"role": "user", "content": "a"}], "the last message must be its")):  # fmt: skip
+                           ([], "the last message must be the assistant's"),
+                           ([{"role": "user", "content": "a"}], "must be the assistant's")):  # fmt: skip
         with pytest.raises(DataError, match=said) as error:
             local.say(messages)
         assert not isinstance(error.value, UserError)  # which would end the run

@@ -5,9 +5,10 @@
 import http.client
 import json
 import os
+import re
 import signal
-import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,15 +22,16 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import load_gpt
 from nemo_vfm.parallel.engine.serving_ranks import require_whole_heads, split_for_serving
+from nemo_vfm.runtime import orphan_killer
 from nemo_vfm.serve.continuous.batch_engine import BatchEngine, ServedText
 from nemo_vfm.serve.continuous.key_value_room import KeyValueRoom, bytes_per_token
 from nemo_vfm.serve.continuous.model_passes import ModelPasses
 from nemo_vfm.serve.continuous.rank_passes import LeadingPasses, follow
 from nemo_vfm.serve.continuous.text_request import TextEnding, TextRequest, TokenResult
+from tests.support import preloaded
 from tests.support.combinations import cases
 from tests.support.language_models import written
 from tests.support.ranks import on_ranks
-from tests.support.repository import ROOT
 from tests.support.served_http import Running
 
 Written = list[tuple[list[int], list[float | None]]]
@@ -133,16 +135,15 @@ def test_ranks_that_would_share_a_head_are_refused(tmp_path: Path) -> None:
 
 
 @contextmanager
-def _served(*words: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """(a server on two ranks, its port); what is left of it is killed at the end."""
+def _served(said: Path, *words: str) -> Iterator[tuple[preloaded.Started, int]]:
+    """(a server on two ranks, its port); what it says goes into a file, and what is left of it is killed at the end."""
     command = [sys.executable, "-m", "nemo_vfm", "serve", "--port=0", "--room-gb=0.01", "--tensor=2", *words]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = preloaded.Started(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, err=said)
     try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert "/v1, room for " in line, process.communicate(timeout=60)
-        yield process, int(line.split("/v1")[0].rpartition(":")[2])
+        while (address := re.search(r":(\d+)/v1, room for ", said.read_text())) is None:
+            assert process.poll() is None, said.read_text()
+            time.sleep(0.05)
+        yield process, int(address[1])
     finally:
         process.kill()
         process.wait()
@@ -155,51 +156,50 @@ def _ask(port: int, body: dict[str, Any]) -> Any:
     return json.loads(connection.getresponse().read())
 
 
-def _ranks_of(process: subprocess.Popen[str]) -> list[int]:
-    """The processes of its ranks, by rank."""
-    found = {}
+def _ranks_of(process: preloaded.Started) -> list[int]:
+    """The processes of its ranks, by rank, as it told the one that ends orphans."""
     for place in Path("/proc").glob("[0-9]*"):
         try:
             parent = (place / "stat").read_text().rpartition(") ")[2].split()[1]
-            rank = dict(one.partition("=")[::2] for one in (place / "environ").read_text().split("\0")).get("RANK")
+            words = (place / "cmdline").read_text().split("\0")[:-1]
         except OSError:
             continue
-        if int(parent) == process.pid and rank is not None:
-            found[int(rank)] = int(place.name)
-    return [found[rank] for rank in sorted(found)]
+        if int(parent) == process.pid and words[3:4] == [orphan_killer.__file__]:
+            return [int(word) for word in words[5:]]
+    return []
 
 
 @pytest.mark.cluster  # several ranks
 def test_the_verb_starts_its_ranks_answers_as_one_device_does_and_ends_them_all(
-    folder: tuple[Path, Any], server: Running
+    folder: tuple[Path, Any], server: Running, tmp_path: Path
 ) -> None:
     body = {"prompt": ["hello", "a longer prompt"], "max_tokens": 24, "temperature": 0.8, "seed": 5}
     expected = [choice["text"] for choice in server.ask(body)[2]["choices"]]
-    with _served(str(folder[0]), "--name=tiny", "--precision=fp32") as (process, port):
+    with _served(tmp_path / "said", str(folder[0]), "--name=tiny", "--precision=fp32") as (process, port):
         assert [choice["text"] for choice in _ask(port, body)["choices"]] == expected
         members = _ranks_of(process)
         assert len(members) == 2
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=120) == 0
+        assert process.wait(120) == 0
         assert not any(Path(f"/proc/{member}").exists() for member in members)
 
 
 @pytest.mark.cluster  # several ranks
-def test_a_rank_that_dies_ends_the_others_with_a_sentence(folder: tuple[Path, Any]) -> None:
-    with _served(str(folder[0]), "--name=tiny") as (process, port):
+def test_a_rank_that_dies_ends_the_others_with_a_sentence(folder: tuple[Path, Any], tmp_path: Path) -> None:
+    with _served(tmp_path / "said", str(folder[0]), "--name=tiny") as (process, port):
         members = _ranks_of(process)
         os.kill(members[1], signal.SIGKILL)
         with pytest.raises((OSError, http.client.HTTPException)):
             _ask(port, {"prompt": "hello", "max_tokens": 1000})
-        said = process.communicate(timeout=120)[1]
-    assert process.returncode == 69
+        assert process.wait(120) == 69
+    said = (tmp_path / "said").read_text()
     assert "rank 1 of 2 died" in said and "Rank 0 of the server ends" in said
     assert "rank 1 of 2 was killed by SIGKILL. Start the server again" in said
     assert not any(Path(f"/proc/{member}").exists() for member in members)
 
 
 @pytest.mark.parametrize(("tensor", "said"), [("0", "--tensor must be at least 1, got 0"),
-                                              ("1", "--tensor 1 needs as many ranks, and 2 ")])  # fmt: skip
+                                              ("1", "--tensor 1 needs as many ranks, but 2 ")])  # fmt: skip
 def test_numbers_of_ranks_that_do_not_fit_are_a_sentence(
     tensor: str, said: str, folder: tuple[Path, Any], capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,10 +109,10 @@ def test_a_skipped_sample_weighs_nothing_and_without_any_no_key_is_made():
 
 
 BAD = {
-    "batch 4: click is of 2 samples, and the batch of 8": {"labels": {"click": torch.zeros(2)}},
-    "batch 4: weight_B is of 7 samples": {"weight_B": torch.ones(7)},
-    "batch 4: user is of 1 samples": {"groups": {"user": DedupedGroup({"a": jagged([[1]])}, torch.tensor([0]))}},
-    "item: row 1 has the id 3, and its table has the rows 0 to 2": {},
+    "batch 4: click has 2 samples, but the batch has 8": {"labels": {"click": torch.zeros(2)}},
+    "batch 4: weight_B has 7 samples": {"weight_B": torch.ones(7)},
+    "batch 4: user has 1 samples": {"groups": {"user": DedupedGroup({"a": jagged([[1]])}, torch.tensor([0]))}},
+    "item: row 1 has the id 3, but its table has the rows 0 to 2": {},
     "item: the lengths of 8 rows add up to 9": {
         "features": {"item": Jagged(torch.zeros(8), torch.tensor([2, 1, 1, 1, 1, 1, 1, 1]))}
     },

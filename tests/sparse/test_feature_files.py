@@ -75,5 +75,5 @@ def test_damage_is_named_with_the_file(file, sentence):
 
 def test_a_truncated_file_is_named(file):
     file.write_bytes(file.read_bytes()[:-5])
-    with pytest.raises(DataError, match=r"0.safetensors is not a whole safetensors file"):
+    with pytest.raises(DataError, match=r"0.safetensors is not a complete safetensors file"):
         read_features(file)

@@ -68,7 +68,7 @@ BAD = {
     "row 1 has length -1": Jagged(torch.arange(2), torch.tensor([3, -1])),
     "lengths of 2 rows add up to 4, but there are 3 values": Jagged(torch.arange(3), torch.tensor([1, 3])),
     "add up to 3, but there are 2 weights": Jagged(torch.arange(3), torch.tensor([3]), torch.ones(2)),
-    "row 2 has the id 7, and its table has the rows 0 to 6": Jagged(torch.tensor([6, 7, 0]), torch.tensor([1, 0, 2])),
+    "row 2 has the id 7, but its table has the rows 0 to 6": Jagged(torch.tensor([6, 7, 0]), torch.tensor([1, 0, 2])),
     "row 0 has the id -3": Jagged(torch.tensor([0, -3]), torch.tensor([2])),
 }
 

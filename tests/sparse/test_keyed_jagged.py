@@ -114,7 +114,7 @@ def test_weights_go_along_and_mixed_ones_are_refused():
 def test_no_features_and_features_of_different_samples_are_refused():
     with pytest.raises(ValueError, match="there are no features"):
         to_keyed_jagged(KeyedStandIn, {})
-    with pytest.raises(ValueError, match=r"the same samples, got \[3, 4\]"):
+    with pytest.raises(ValueError, match=r"the same number of samples, got \[3, 4\]"):
         to_keyed_jagged(KeyedStandIn, {"a": jagged([[1], [2], [3]])}, groups())
 
 
@@ -137,7 +137,7 @@ BAD = {
     "inverse_indices lack city, country": {"inverse_indices": (["item", "history"], torch.arange(8).reshape(2, 4) % 4)},
     "no inverse_indices: {'item': 4": {"inverse_indices": None},
     "add up to 11, but there are 3 values": {"values": torch.arange(3)},
-    "the inverse of sample 2 is 2, and there are the unique rows 0 to 1": {
+    "the inverse of sample 2 is 2, but the unique rows are 0 to 1": {
         "inverse_indices": (["item", "history", "country", "city"], torch.arange(4).expand(4, 4))
     },
 }

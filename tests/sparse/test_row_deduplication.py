@@ -158,7 +158,7 @@ def test_a_cut_group_is_exact_and_holds_only_the_rows_that_it_uses(pairs, data):
 
 
 WRONG_GROUPS = {
-    "names the feature z; there are a, b": {"x": ["a", "z"]}, "group x has no features": {"x": []},
+    "names the feature z; the features are a, b": {"x": ["a", "z"]}, "group x has no features": {"x": []},
     "feature a is in the groups x and y": {"x": ["a"], "y": ["b", "a"]},
 }  # fmt: skip
 
@@ -182,9 +182,9 @@ def test_lengths_that_do_not_add_up_are_named_before_anything_is_compared():
 
 
 BAD = {
-    "a, b: the inverse of sample 1 is 2, and there are the unique rows 0 to 1": ([[1], [2]], [[3], []], [0, 2]),
+    "a, b: the inverse of sample 1 is 2, but the unique rows are 0 to 1": ([[1], [2]], [[3], []], [0, 2]),
     "a, b: the inverse of sample 0 is -1": ([[1], [2]], [[3], []], [-1, 0]),
-    "b has 1 unique rows, and a of its group 2": ([[1], [2]], [[3]], [0, 0]),
+    "b has 1 unique rows, but a of its group has 2": ([[1], [2]], [[3]], [0, 0]),
     "b: row 1 has the id 9": ([[1], [2]], [[3], [9]], [0, 1]),
 }
 

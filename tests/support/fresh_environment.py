@@ -12,13 +12,14 @@ import shutil
 import subprocess
 import venv
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
 from tests.house.test_packages import setup_lists
+from tests.support import preloaded
 from tests.support.films import pan, write_film
 from tests.support.repository import ROOT
 
@@ -39,19 +40,28 @@ SHORTER = (
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment, and the folder in which commands run."""
+    """An environment, and the folder in which commands run.
+
+    Args:
+        folder: where.
+        bin: its programs.
+        shell: what `nemo-vfm` is in a shell; that of `bin` where None.
+    """
 
     folder: Path
     bin: Path
+    shell: preloaded.Shell | None = None
 
     def run(self, text: str, **more: str) -> str:
         """All that some lines of bash print; each must succeed."""
         left_out = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
         env = {name: value for name, value in os.environ.items() if name not in left_out}
-        env |= {"PATH": f"{self.bin}:{env['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        words = f"{self.shell.path}:{self.bin}" if self.shell else self.bin
+        env |= {"PATH": f"{words}:{env['PATH']}", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        env |= self.shell.environment if self.shell else {}
         env |= {"PIP_COMPILE": "0", **more}  # half of an installation's time goes into modules that nobody imports
         done = subprocess.run(["bash", "-euo", "pipefail", "-c", text], cwd=self.folder, env=env, capture_output=True,
-                              text=True, timeout=580)  # fmt: skip
+                              text=True, timeout=580, pass_fds=(self.shell.fd,) if self.shell else ())  # fmt: skip
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         return done.stdout + done.stderr
 
@@ -72,7 +82,7 @@ def fresh_checkout(folder: Path) -> Environment:
     made = Environment(folder, folder / ".venv" / "bin")
     made.run("grep -v '^torch==' constraints.txt > .venv/constraints.txt")
     made.run("pip install -q --no-deps --no-build-isolation -e . && make -t setup")
-    return made
+    return replace(made, shell=preloaded.Shell(made.bin / "python", folder))
 
 
 def link_packages(requirements: Iterable[str], folder: Path) -> None:

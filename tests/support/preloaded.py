@@ -2,17 +2,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts commands as copies of one process that has imported torch and lightning, in place of a fresh `python -m`.
 
-Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. The ranks that such a command starts
-are copies, too. Where the start itself is tested (what is imported, PYTHONPATH, a shell), `subprocess` starts it.
+Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. The ranks and the runs of a sweep that
+such a command starts are copies, too. Where the start itself is tested (what is imported, PYTHONPATH, a shell),
+`subprocess` starts it.
 multiprocessing's fork server would not do: what a command starts by it would be copies of this fat process, too.
 """
 
 import fcntl
+import gc
 import importlib
 import json
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,10 +26,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tests.support import repository
 from tests.support.repository import ROOT
 
 _IMPORTED = ("nemo_vfm.cli.main", "nemo_vfm.workflow", "nemo_vfm.curate.job", "nemo_vfm.train.job", "lightning")
 _SERVE = f"from {__name__} import serve; serve(int(__import__('sys').argv[1]))"
+_SERVER = "NEMO_VFM_TEST_SERVER"  # the descriptor by which the words of a shell ask
+#: Stands for `nemo-vfm` in a shell.
+_WORD = f"""#!{{python}}
+import sys
+sys.path.insert(0, {{checkout!r}})
+from {__name__} import ask
+sys.exit(ask("-P", "-m", "nemo_vfm", *sys.argv[1:]))
+"""
 _MOST_BYTES = 1 << 17  # of a command and its environment
 _MOST_FDS = 8
 _ABOVE = 200  # where a copy first puts what it received: some take the numbers that the sender had
@@ -37,7 +49,7 @@ class Started:
     """A command that runs in a session of its own; it is waited for and ended as a `subprocess.Popen` is.
 
     Args:
-        words: `[sys.executable, "-m", MODULE, ...]` or `[sys.executable, "-c", CODE, ...]`.
+        words: `[sys.executable, "-m", MODULE, ...]` or `[sys.executable, "-c", CODE, ...]`; `-P` may stand before.
         err: the file of its standard error.
         out: the file of its standard output; that of its errors where None.
         cwd: where it runs.
@@ -53,7 +65,7 @@ class Started:
 
     def _start(self, words: Sequence[str], files: Mapping[int, int], cwd: Path, env: Mapping[str, str]) -> None:
         """The files are descriptors here, and what they become there."""
-        assert words[0] == sys.executable and words[1] in ("-m", "-c"), words
+        assert words[0] == sys.executable and next(word for word in words[1:] if word != "-P") in ("-m", "-c"), words
         self.args, self.returncode = list(words), None
         message = json.dumps([words[1:], str(cwd), dict(env), list(files.values())]).encode()
         assert len(message) < _MOST_BYTES
@@ -89,23 +101,26 @@ class Started:
         self.send_signal(signal.SIGKILL)
 
 
-class _Rank(Started):
-    """One that a command starts; it has the command's standard output and error."""
+class _Child(Started):
+    """One that a command starts; it has the command's standard output and error where none are given."""
 
-    def __init__(self, words: Sequence[str], env: Mapping[str, str], pass_fds: Sequence[int]) -> None:
-        self._start(words, {1: 1, 2: 2, **{one: one for one in pass_fds}}, Path.cwd(), env)
+    def __init__(
+        self, words: Sequence[str], env: Mapping[str, str] | None = None, pass_fds: Sequence[int] = (),
+        cwd: Path | None = None, stdout: int | None = None, stderr: int | None = None,
+    ) -> None:  # fmt: skip
+        files = {stdout or 1: 1, stderr or 2: 2, **{one: one for one in pass_fds}}
+        self._start(words, files, cwd or Path.cwd(), os.environ if env is None else env)
 
 
-def _popen(words: list[str], **how: Any) -> "_Rank | subprocess.Popen[bytes]":
-    """What `local_launch` asks `subprocess.Popen` for."""
+def _popen(words: list[str], **how: Any) -> "_Child | subprocess.Popen[bytes]":
+    """What our modules ask `subprocess.Popen` for; each copy has no input and a session of its own anyway."""
     if words[1:3] == ["-I", "-S"]:
         return subprocess.Popen(words, **how)  # the orphan killer, which imports nothing
-    assert how.keys() == {"env", "pass_fds", "stdin", "process_group"}, how
-    return _Rank([one for one in words if one != "-P"], how["env"], how["pass_fds"])
+    return _Child(words, **{name: value for name, value in how.items() if name not in ("stdin", "process_group")})
 
 
-#: In place of `local_launch.subprocess`, as every copy has it: ranks are copies.
-RANKS = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
+#: In place of the `subprocess` of a module that starts our commands, as every copy has it: they are copies, too.
+COMMANDS = SimpleNamespace(Popen=_popen, DEVNULL=subprocess.DEVNULL)
 
 
 def run(
@@ -125,19 +140,55 @@ def run(
 def _server() -> socket.socket:
     """The way to this process's own server, which ends with it, or in a copy to the server that made it."""
     if not _asking:
-        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        with its:
-            subprocess.Popen([sys.executable, "-c", _SERVE, str(its.fileno())], cwd=ROOT, env=environment,
-                             pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
-        _asking.append(ours)
+        _asking.append(_started_server(sys.executable, ROOT))
     return _asking[0]
+
+
+def _started_server(python: str | Path, checkout: Path) -> socket.socket:
+    """The way to a server of an environment and a checkout, which holds this module."""
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    with its:
+        subprocess.Popen([python, "-c", _SERVE, str(its.fileno())], cwd=checkout, env=environment,
+                         pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+    return ours
+
+
+class Shell:
+    """What a shell needs so that `nemo-vfm` in it starts copies of a server of an environment of its own.
+
+    Args:
+        python: of the environment.
+        checkout: what is installed there; it gets this module, and a folder for the word.
+    """
+
+    def __init__(self, python: Path, checkout: Path) -> None:
+        for file in (Path(__file__), Path(str(repository.__file__))):
+            copy = checkout / file.relative_to(ROOT)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+        self.path = checkout / "tests" / "words"  # goes first on PATH
+        self.path.mkdir()
+        (self.path / "nemo-vfm").write_text(_WORD.format(python=python, checkout=str(checkout)))
+        (self.path / "nemo-vfm").chmod(0o755)
+        self._server = _started_server(python, checkout)
+        self.fd = self._server.fileno()  # which it inherits
+        self.environment = {_SERVER: str(self.fd)}
+
+
+def ask(*words: str) -> int:
+    """Start the command of a shell; its exit status, as a shell says it."""
+    _asking.append(socket.socket(fileno=int(os.environ.pop(_SERVER))))
+    status = _Child([sys.executable, *words]).wait()
+    return status if status >= 0 else 128 - status
 
 
 def serve(fd: int) -> None:
     """Import, then start what is asked for until nobody can ask any more; a command's own copy returns as it ends."""
     for name in _IMPORTED:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a copy would copy all that it walks
     installed = [path for path in sys.path if path and Path(path) != ROOT]
     with socket.socket(fileno=fd) as asked:
         while (received := socket.recv_fds(asked, _MOST_BYTES, _MOST_FDS))[0]:
@@ -172,13 +223,15 @@ def _is_the_command(received: Sequence[int], files: Sequence[int]) -> bool:
 
 
 def _become(words: list[str], cwd: str, environment: dict[str, str], installed: list[str]) -> None:
-    from nemo_vfm.runtime import local_launch
+    from nemo_vfm.runtime import local_launch, sweep
 
-    local_launch.subprocess = RANKS  # type: ignore[assignment]
+    local_launch.subprocess = sweep.subprocess = COMMANDS  # type: ignore[assignment]
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)
-    sys.path[:] = [cwd, *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *installed]
+    alone = words[0] == "-P"
+    words = words[alone:]
+    sys.path[:] = [*[cwd][alone:], *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep)), *installed]
     sys.argv = ["-c", *words[2:]] if words[0] == "-c" else words[1:]
     if words[0] == "-c":
         exec(words[1], sys.modules["__main__"].__dict__)

@@ -140,6 +140,8 @@ FIGURES: dict[str, tuple[Figure, ...]] = {
         _KEPT,
         Figure(r"of the first (\d+) rows", in_json("ledger.json", "rows", "in"), operator.eq),
     ),
+    "recipes/curation/random_models.yaml": (),
+    "recipes/recommendation/make_log_files.yaml": (),
     "recipes/synthetic/shapes.yaml": (
         Figure(r"^(\d+) H\.264", lambda folder: len(list(folder.glob("*.mp4"))), operator.eq),
     ),

@@ -46,7 +46,8 @@ class ToyTask:
     def prepare(self, batch: VideoBatch, *, seed: int, training: bool) -> ModelInputs:
         assert batch.latents_BCTHW is not None
         x = batch.latents_BCTHW.flatten(1)
-        noise = torch.stack([torch.rand((), generator=generator(seed, batch.index, key)) for key in batch.keys])
+        drawn = [torch.rand((), generator=generator(seed, batch.index, key)) for key in batch.keys]
+        noise = torch.stack(drawn).to(x.device)
         return ModelInputs({"x": x + 0.1 * noise[:, None]}, {"y": 2 * x}, batch.weight_B, {"noise": noise})
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:

@@ -114,6 +114,8 @@ COMMON = {
         "something below a value": Wrong(W + "count: 3", ("count.x=3",)),
         "something below a reference": Wrong(W + "size: ${other}", ("size.width=3",)),
         "a choice where there is none": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=huge",)),
+        "braces that a shell took away": Wrong(W + "size: {_target_: '@.Size', width: 1}", ("size=width:3",)),
+        "braces that a shell took away from values": Wrong(W, ("weights=a:1",)),
         "a choice of another slot's": Wrong(W + "stages: {a: {_target_: '@.Shift'}}", ("stages.a=big",), files={
             "conf/a/wide.yaml": "_target_: '@.Quiet'\n"}),
         "a choice that does not exist": Wrong("defaults: [{stage: scale}]\n" + W, ("stage=scal",), files=STAGES),
@@ -144,6 +146,7 @@ RARE = {
         "a value that cannot be written": Wrong("_target_: '@.Unwritable'\ncode: x"),
         "a seed below zero": Wrong(W + "seed: -1"),
         "a seed that is not a number": Wrong(W + "seed: one"),
+        "a folder for you to give": Wrong(W + "run_dir: ???"),
         "a folder in nobody's home": Wrong(W + "run_dir: ~nobody-of-that-name/out"),
         "a folder that is a secret": Wrong(W + "run_dir: runs/${env:PARTS_KEY}",
                                            variables={"PARTS_KEY": "hunter22-abcdef"}),
@@ -192,6 +195,8 @@ RARE = {
         "an overlay with other keys": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "four: a.B\n"}),
         "an overlay that makes nothing": Wrong(W, overlays=("tiny",), files={
             "conf/overlay/tiny.yaml": "for: a.B\nmade: {a: b}\n"}),
+        "an overlay for a node that is no mapping": Wrong(W, overlays=("tiny",), files={
+            "conf/overlay/tiny.yaml": "for: a.B\nwhere: c\nset: {a: 1}\n"}),
         "an overlay for nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "set: {a: 1}\n"}),
         "an overlay that sets nothing": Wrong(W, overlays=("tiny",), files={"conf/overlay/tiny.yaml": "for: a.B\n"}),
         "an overlay that sets a class": Wrong(W, overlays=("tiny",), files={

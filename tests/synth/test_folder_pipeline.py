@@ -74,10 +74,10 @@ def test_the_flow_shift_of_a_folder_replaces_the_familys(bases: Path, tmp_path: 
 
 def test_a_folder_that_is_written_later_has_the_family_that_it_will_have(tmp_path: Path) -> None:
     assert FolderPipeline(folder=tmp_path / "later", random_base="cosmos2_video").family == "cosmos2_video"
-    with pytest.raises(UserError, match="has no video model that is read, so its pipeline is unknown"):
+    with pytest.raises(UserError, match="has no video model that can be read, so its pipeline is unknown"):
         _ = FolderPipeline(folder=tmp_path / "later").objective
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="has no video model that is read"):
+    with pytest.raises(UserError, match="has no video model that can be read"):
         _ = FolderPipeline(folder=tmp_path / "empty", random_base="cosmos2_video").objective
 
 

@@ -49,7 +49,7 @@ def test_bad_and_empty_documents_are_counted_by_reason(tmp_path: Path) -> None:
     told = {
         "not JSON": 1,
         "without 'text'": 1,
-        "no JSON object": 1,
+        "not a JSON object": 1,
         "'text' is not text": 1,
         "empty": 3,
         "not UTF-8": 1,
@@ -86,7 +86,7 @@ def test_a_parquet_file_that_breaks_off_is_a_sentence_and_a_gzip_gives_what_came
     pyarrow.parquet.write_table(pyarrow.table({"text": TEXTS}), tmp_path / "whole")
     for name, content in (("a.parquet", (tmp_path / "whole").read_bytes()), ("a.jsonl.gz", gzip.compress(MANY))):
         (tmp_path / name).write_bytes(content[: len(content) // 2])
-    with pytest.raises(DataError, match=r"a\.parquet is not a Parquet file that can be read"):
+    with pytest.raises(DataError, match=r"a\.parquet cannot be read as a Parquet file"):
         read(tmp_path / "a.parquet")
     texts, skipped = read(tmp_path / "a.jsonl.gz")
     assert texts and texts == (TEXTS * 5000)[: len(texts)] and skipped == {"damaged from here on: EOFError": 1}
@@ -100,7 +100,7 @@ def test_what_is_not_there_is_said(tmp_path: Path) -> None:
         read(tmp_path)
     assert read(tmp_path, column="body") == (TEXTS, {})
     (tmp_path / "a.csv").write_text("x")
-    with pytest.raises(UserError, match="is not a file of documents; known are"):
+    with pytest.raises(UserError, match="is not a file of documents; known endings are"):
         read(tmp_path / "a.csv")
 
 

@@ -141,7 +141,7 @@ def test_what_is_bad_is_counted_and_named_by_file_and_line_also_in_a_later_porti
         assert counts["dropped"]["empty"] == 4 and counts["dropped"]["shorter than min_characters"] == 1
         assert counts["dropped"]["longer than max_characters"] == 2
         assert counts["failed"] == {
-            "not JSON": 2, "no JSON object": 1, "without 'text'": 1, "'text' is not text": 1, "not UTF-8": 1,
+            "not JSON": 2, "not a JSON object": 1, "without 'text'": 1, "'text' is not text": 1, "not UTF-8": 1,
             "no Unicode": 1, "longer than 4,000 bytes": 1,
         }  # fmt: skip
         assert [where for _, where, _ in faults(out)] == [4, 12, 18, 23, 24, 26, 31, 38]
@@ -289,7 +289,7 @@ def test_a_run_that_stopped_halfway_does_the_rest_alone_and_gives_the_same_bytes
     monkeypatch.setattr(tokenize, "tokenize", counted)
     with pytest.raises(KeyboardInterrupt):
         tokenised(source, tmp_path / "halved", portion_mb=0.001)
-    with pytest.raises(UserError, match="not finished; run the same command again"):
+    with pytest.raises(UserError, match="unfinished; run the same command again"):
         TokenFolder(tmp_path / "halved/tokens")
     (tmp_path / "halved/tokens/.shard-000009.77.tmp.tokens").write_bytes(b"left")
     tokenised(source, tmp_path / "halved", portion_mb=0.001)
@@ -433,7 +433,7 @@ def test_a_process_that_dies_is_told_with_a_sentence(tmp_path):
 
 def test_a_tokenizer_whose_vocabulary_is_too_small_is_found_out(tmp_path):
     source = jsonl(tmp_path / "in.jsonl", documents(10))
-    with pytest.raises(UserError, match="tokens from 300 to 300, but the tokenizer says that there are 257"):
+    with pytest.raises(UserError, match="tokens from 300 to 300, but the tokenizer claims a vocabulary of 257"):
         TokenizeText(path=source, tokenizer=_Lies(), processes=1).run(Run(tmp_path))
 
 

@@ -208,7 +208,7 @@ def test_a_share_is_another_one_with_another_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", LEARNERS)
 def test_nothing_to_learn_from_is_said(kind: str, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": " "}\n')
-    with pytest.raises(NothingKept, match="no document with a text"):
+    with pytest.raises(NothingKept, match="no document with text"):
         TrainTokenizer(documents=Documents(path=tmp_path), learner=LEARNERS[kind]()).run(Run(tmp_path))
     assert not (tmp_path / "tokenizer").exists()
 
@@ -217,11 +217,11 @@ def test_nothing_to_learn_from_is_said(kind: str, tmp_path: Path) -> None:
     ("make", "said"),
     [
         (lambda: ByteLevelBPE(vocab_size=256), "vocab_size is 256, but bytes"),
-        (lambda: ByteLevelBPE(vocab_size=400, special_tokens=["<|endoftext|>"]), "a name of their own"),
+        (lambda: ByteLevelBPE(vocab_size=400, special_tokens=["<|endoftext|>"]), "needs its own name"),
         (lambda: ByteLevelBPE(vocab_size=400, min_frequency=0), "min_frequency"),
         (lambda: SentencePieceModel(vocab_size=278), "vocab_size is 278"),
         (lambda: SentencePieceModel(vocab_size=400, kind="word"), "unigram or bpe"),
-        (lambda: SentencePieceModel(vocab_size=400, special_tokens=["</s>"]), "a name of their own"),
+        (lambda: SentencePieceModel(vocab_size=400, special_tokens=["</s>"]), "needs its own name"),
         (lambda: SentencePieceModel(vocab_size=400, character_coverage=1.5), "character_coverage"),
         (lambda: SentencePieceModel(vocab_size=400, character_coverage=0.97), "character_coverage"),
     ],

@@ -90,7 +90,7 @@ def test_both_ranks_go_back_to_the_last_good_one_say_so_and_end_as_if_it_had_nev
     shutil.rmtree(folder / "checkpoints/step-00000006")
     damage(folder / "checkpoints", others)
     said = on_ranks(2, trained, changes(data, folder, LAYOUT))
-    assert any(LAST in line and "Falling back to the checkpoint before it" in line for line in said[0])
+    assert any(LAST in line and "Falling back to the previous checkpoint" in line for line in said[0])
     assert all(
         any(f"resuming at step 2 from {folder / 'checkpoints' / BEFORE}" in line for line in own) for own in said
     )

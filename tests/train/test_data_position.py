@@ -225,7 +225,7 @@ def test_another_order_says_how_many_samples_come_again_and_so_many_do(folder: P
 
 def test_damage_in_what_a_checkpoint_says_of_the_data_is_an_error_with_a_sentence() -> None:
     for told in ({"stretches": [{}], "read": {}, "left": {}}, {"stretches": [], "read": {"a": [1]}, "left": {}}, [1]):
-        with pytest.raises(CorruptCheckpoint, match="does not say how far the data was read"):
+        with pytest.raises(CorruptCheckpoint, match="has no usable data position"):
             Reading.parsed(told)
     assert Reading.parsed(Reading((Stretch(0, {}, {}, 1),)).json(_Nothing(), 0)).stretches[0].seed == 1  # type: ignore[arg-type]
 
@@ -305,5 +305,5 @@ def test_steps_of_another_seed_are_told_with_theirs_and_of_other_samples_refused
     assert [next(iter(data.train_dataloader())).keys for data, _ in found] == [seen[index] for index in range(4)]
     assert [seed for _, seed in found] == [3, 3, 5, 5]
     other = train(folder, 8, "4 steps", data=shards(folder, 8, "alike", val_fraction=0.3))
-    with pytest.raises(UserError, match="step 2 was trained on other samples than this folder's recipe has now"):
+    with pytest.raises(UserError, match="step 2 was trained on different samples than this folder's recipe has now"):
         other.data_at(tmp_path / "run", 1, 5)

@@ -41,7 +41,7 @@ def test_what_is_refused_names_sizes_that_are_not_refused(
         require_even(Sized(batch_size=size), plan, [])  # type: ignore[arg-type]
         return
     data = shard * replicate
-    with pytest.raises(ValueError, match=rf"batch_size {size} cannot be shared by {data} data ranks") as said:
+    with pytest.raises(ValueError, match=rf"batch_size {size} cannot be divided among {data} data ranks") as said:
         require_even(Sized(batch_size=size), plan, [])  # type: ignore[arg-type]
     found = re.search(r"; (\d+)(?: or (\d+))? would fit", str(said.value))
     assert found is not None
@@ -54,24 +54,25 @@ def test_what_is_refused_names_sizes_that_are_not_refused(
 def test_packs_are_shared_by_data_ranks_alone() -> None:
     plan = ParallelPlan(shard=2, pipeline=2, microbatches=4)
     require_even(Sized(packs=2), plan, [])  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="packs 3 cannot be shared by 2 data ranks"):
+    with pytest.raises(ValueError, match="packs 3 cannot be divided among 2 data ranks"):
         require_even(Sized(packs=3), plan, [])  # type: ignore[arg-type]
 
 
 WRONG = {
-    "fewer samples than ranks": ([SMALL, "parallel.shard=16"], "batch_size 8 cannot be shared by 16 .*; 16 would fit"),
+    "fewer samples than ranks": ([SMALL, "parallel.shard=16"], "batch_size 8 cannot be divided among 16 .*; 16 would "
+                                                               "fit"),
     "a pipeline": (
         [SMALL, "parallel.pipeline=2", "parallel.microbatches=3"],
         "batch_size 8 .* in parallel.microbatches = 3 each; 6 or 9 would fit",
     ),
     "text": (
         [TEXT, "parallel.shard=1", "parallel.context=2", "data.sequence_length=4095"],
-        r"sequences of 4095 tokens cannot be shared by 2 ranks .*; 4092 or 4096 would fit",
+        r"sequences of 4095 tokens cannot be divided among 2 ranks .*; 4092 or 4096 would fit",
     ),
     "a video": (
         [SMALL, "parallel.context=2", "data.buckets={_target_: nemo_vfm.data.batching.bucket.Buckets, buckets: {odd: "
          "{_target_: nemo_vfm.data.batching.bucket.Bucket, width: 24, height: 24, num_frames: 1}}}"],
-        "bucket odd: 9 tokens cannot be divided among 2 ranks .* 8 or 10 tokens would do",
+        "bucket odd: 9 tokens cannot be divided among 2 ranks .* 8 or 10 tokens would fit",
     ),
 }  # fmt: skip
 

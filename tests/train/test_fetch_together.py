@@ -43,5 +43,5 @@ def test_a_pair_gets_each_byte_once_and_the_losses_stay(tmp_path: Path) -> None:
 
 def test_sources_of_a_blend_cannot_fetch_together(tmp_path: Path) -> None:
     source = Source(ShardData(shards=tmp_path, batch_size=4, fetch_together=True))
-    with pytest.raises(ValueError, match="sources of a blend cannot fetch_together"):
+    with pytest.raises(ValueError, match="sources of a blend cannot set fetch_together"):
         Blend(sources={"a": source})

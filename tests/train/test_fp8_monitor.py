@@ -94,7 +94,7 @@ def _before(linear: nn.Module, change: Any) -> None:
 @pytest.mark.parametrize(("fault", "recipe", "words"), [
     (outlier, "current", "has an outlier channel in its input (channel 5)"),
     (dead, "rowwise", "is dead"),
-    (growing, "mxfp8", "has an input that grows"),
+    (growing, "mxfp8", "has a growing input"),
     (beyond, "delayed", "saturates values of its input"),
 ], ids=["outlier", "dead", "growing", "beyond"])  # fmt: skip
 def test_a_sick_layer_is_named_within_20_steps_and_no_other(tmp_path: Path, fault: Any, recipe: Any, words: str):
@@ -141,7 +141,7 @@ def test_a_resume_leaves_in_bf16_what_was_taken_there(tmp_path: Path):
 
 @pytest.mark.parametrize(("limit", "value", "words"), [
     ("outlier", 40.0, "an outlier channel"), ("saturated", 0.02, "saturates values of its input"),
-    ("flushed", 0.3, "flushes most values"), ("growth", 2.0, "an input that grows"),
+    ("flushed", 0.3, "flushes most values"), ("growth", 2.0, "a growing input"),
 ])  # fmt: skip
 def test_each_limit_is_the_one_that_was_given(tmp_path: Path, limit: str, value: float, words: str):
     nothing: Any = None

@@ -100,7 +100,7 @@ def test_ctrl_c_saves_the_step_and_the_same_command_gives_the_numbers_of_a_run_t
     training.press_ctrl_c()
     assert training.status() == 130
     said = training.said()
-    assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
+    assert said.count(PROMISE) == 1 and "interrupted at step 5; its checkpoint is in" in said
     assert (
         f"run the same command again to resume in {folder}" in said
         and "Traceback" not in said
@@ -141,7 +141,7 @@ def test_ctrl_c_in_a_workflow_on_this_machine_saves_the_training_and_begins_noth
     training.press_ctrl_c()
     assert training.status() == 130
     said = training.said()
-    assert said.count(PROMISE) == 1 and "interrupted at step 5, whose checkpoint is in" in said
+    assert said.count(PROMISE) == 1 and "interrupted at step 5; its checkpoint is in" in said
     assert f"run the same command again to resume in {tmp_path / 'run'}" in said and "Traceback" not in said
     assert 5 in steps_saved(tmp_path / "run/train") and not (tmp_path / "run/then").exists()
 

@@ -17,11 +17,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from nemo_vfm.core import log
 from nemo_vfm.core.duration import Duration
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.core.types.sample_batches import VideoBatch
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
@@ -99,12 +102,22 @@ def test_the_loss_falls_and_every_step_has_a_line(tmp_path: Path) -> None:
     assert sum(line["loss"] for line in written[-20:]) < 0.25 * sum(line["loss"] for line in written[:20])
 
 
+def test_the_toys_inputs_are_where_their_batch_is() -> None:
+    """Else no test that trains them passes on a machine with a GPU."""
+    data = ToyData()
+    data.start(seed=0, first_batch=0)
+    batch = next(iter(data.train_dataloader())).to(torch.device("meta"))
+    assert isinstance(batch, VideoBatch)
+    assert ToyTask().prepare(batch, seed=0, training=True).inputs["x"].device.type == "meta"
+
+
 @pytest.mark.slow
 def test_killed_and_resumed_training_gives_bit_identical_weights(tmp_path: Path) -> None:
     train().run(Run(tmp_path / "whole", seed=3))
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from tests.train.test_job import train
 at_once = SaveCheckpoints(every_steps=4, keep_last=None, asynchronous=False)  # three steps may be quicker than a disk
@@ -130,6 +143,7 @@ def test_twenty_kills_at_any_moment_change_nothing(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path
 from nemo_vfm.core.types.job import Run
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from tests.train.test_job import train
 train("4000 steps", every_steps=7).run(Run(Path({str(tmp_path / "killed")!r}), seed=3, resume=True))
 """
@@ -213,11 +227,20 @@ class WithoutHeldOut(ToyData):
         return []
 
 
-def test_a_validation_of_nothing_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said: list[str] = []
-    monkeypatch.setattr("nemo_vfm.train.callbacks.validation.log.warn_once", said.append)
+@pytest.mark.parametrize(("warmup", "said"), [(1, 0), (2, 0), (8, 1)])
+def test_a_warmup_longer_than_the_training_is_said_with_the_rate_that_is_reached(tmp_path, capfd, warmup, said):
+    train("2 steps", schedule=WarmupCosine(warmup_steps=warmup)).run(Run(tmp_path))
+    assert capfd.readouterr().err.count("2 steps end within the 8 of schedule.warmup_steps: the learning rate comes to "
+                                        "25% of its full value") == said  # fmt: skip
+
+
+def test_that_nothing_is_held_out_is_said_once_by_data_and_validation(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log.warn_once.cache_clear()
+    warn_that_none_is_held_out()  # as data do that were asked to hold some out
     train("2 steps", data=WithoutHeldOut(), validation=Validate(every_steps=1)).run(Run(tmp_path))
-    assert said and all(text.startswith("no sample is held out, so validation measures nothing") for text in said)
+    assert capfd.readouterr().err.count("held out") == 1
 
 
 def test_the_loss_beside_the_progress_is_called_what_it_is(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -127,7 +127,7 @@ def require_same(folder: Path, whole: Path) -> None:
 def test_a_signal_at_any_step_ends_it_with_a_checkpoint_and_what_follows_is_the_same(
     tmp_path: Path, whole: Path, step: int
 ) -> None:
-    with listening(), pytest.raises(Preempted, match=f"at step {step}, whose checkpoint is in"):
+    with listening(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
         job(step).run(Run(tmp_path, seed=3))
     assert newest_step(tmp_path) == step
     require_resumed(tmp_path, whole, step)
@@ -142,7 +142,7 @@ def test_a_step_of_several_batches_is_finished_before_it_is_saved(
     """A checkpoint has no gradients. An epoch of six batches ends with a step of two where four make one."""
     more = {"trainer": {"accumulate_grad_batches": accumulated}, "every_steps": 100}
     job(**more).run(Run(tmp_path / "whole", seed=3))
-    with listening(), pytest.raises(Preempted, match=f"at step {step}, whose checkpoint is in"):
+    with listening(), pytest.raises(Preempted, match=f"at step {step}; its checkpoint is in"):
         job(signalled_at, **more).run(Run(tmp_path / "run", seed=3))
     assert newest_step(tmp_path / "run") == step
     require_resumed(tmp_path / "run", tmp_path / "whole", batches, **more)
@@ -255,13 +255,13 @@ def test_a_full_disk_ends_it_with_a_sentence_and_says_so_in_the_status(tmp_path,
         monkeypatch.setattr(SaveAndStop, "_save", filling)
         status = main(["run", str(ROOT / "recipes/lightning/boring.yaml"), f"run_dir={tmp_path}/run"])
         said = json.loads((tmp_path / "run/status.json").read_text())
-        assert said["state"] == "failed" and "no room left" in said["error"]
+        assert said["state"] == "failed" and "no space left" in said["error"]
         kept = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
         assert kept == ["step-00000050.ckpt", "step-00000064.ckpt"], "and nothing half written"
         return status
 
     assert in_a_copy(work) == 2
-    assert f"there is no room left on the disk of {tmp_path}" in " ".join(capfd.readouterr().err.split())
+    assert f"there is no space left on the disk of {tmp_path}" in " ".join(capfd.readouterr().err.split())
 
 
 def test_a_recipe_runs_checks_and_says_what_is_wrong_with_an_argument(tmp_path: Path, capsys) -> None:

@@ -321,7 +321,7 @@ def test_a_number_is_kept_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     one, other = identity.find_or_make(file, "a", "p"), identity.find_or_make(file, None, "p")
     assert (identity.find_or_make(file, "a", "p"), identity.find(file, None, "p")) == (one, other) and one != other
     file.write_text("{")
-    with pytest.raises(UserError, match="delete it to begin a new run"):
+    with pytest.raises(UserError, match="delete it to start a new run"):
         identity.find(file, "a", "p")
 
 

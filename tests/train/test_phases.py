@@ -53,13 +53,13 @@ def test_a_step_has_one_phase_and_the_end_has_the_last() -> None:
 
 
 def test_what_the_data_cannot_do_is_said_before_anything_runs() -> None:
-    with pytest.raises(ValueError, match="phase two changes batch_size or blend, and Videos cannot"):
+    with pytest.raises(ValueError, match="phase two changes batch_size or blend, but Videos cannot"):
         phases(one=steps(2), two=steps(3, batch_size=8))
     with pytest.raises(
-        ValueError, match="Videos does not say how much a step reads; give the phase's duration in steps"
+        ValueError, match="Videos does not define how much a step reads; give the phase's duration in steps"
     ):
         phases(one=Phase(duration=Duration(5, "tokens")))
-    with pytest.raises(ValueError, match="a phase's duration is in tokens, samples or steps, got 5 s"):
+    with pytest.raises(ValueError, match="a phase's duration must be in tokens, samples or steps, got 5 s"):
         Phase(duration=Duration(5, "s"))
 
 
@@ -113,7 +113,7 @@ def test_a_check_lists_the_phases_and_says_whose_batches_cannot_be_shared(capsys
     assert "phase small: steps 1 to 63,579 on 1,536 devices" in " ".join(capsys.readouterr().out.split())
     assert main(["check", recipe, "phases.main.batch_size=2300"]) == 2
     said = " ".join(capsys.readouterr().out.split())
-    assert "batch_size of phase main 2300 cannot be shared by 64 data ranks" in said and "would fit" in said
+    assert "batch_size of phase main 2300 cannot be divided among 64 data ranks" in said and "would fit" in said
 
 
 def asked(*each: str) -> str:
@@ -139,7 +139,7 @@ def test_one_command_goes_through_phases_on_one_and_two_devices_and_all_is_as_on
     two = ", parallel: {_target_: nemo_vfm.parallel.plan.plan.ParallelPlan, shard: 2}"
     status, said = run(command(data, tmp_path / "run", "duration=null", asked("", two)))
     assert status == 0, said
-    assert "phase p1 is for 2 devices, and there are 1" in said and "resuming at step 2" in said
+    assert "phase p1 is for 2 devices, but there are 1" in said and "resuming at step 2" in said
     assert json.loads((tmp_path / "run/status.json").read_text())["state"] == "done"
     on_ranks(1, trained, changes(data, tmp_path / "alone", steps=4))
     ours, theirs = metrics(tmp_path / "run"), metrics(tmp_path / "alone")

@@ -107,9 +107,9 @@ def test_groups_are_a_feature_of_one_id_or_sessions_that_are_known(two: Path) ->
     with pytest.raises(DataError, match="no feature 'users', which the model reads: did you mean 'user'"):
         task.grouped(prepared, "users")
     batch.session_B = None
-    with pytest.raises(UserError, match="do not say of which they are"):
+    with pytest.raises(UserError, match="these batches have no sessions"):
         task.grouped(prepared, "session")
-    with pytest.raises(ValueError, match=r"validation.group=user ranks samples, and ToyTask gives no scores"):
+    with pytest.raises(ValueError, match=r"validation.group=user ranks samples, but ToyTask scores none"):
         job(ONE, task=ToyTask(), validation=Validate(group="user"))
 
 
@@ -128,7 +128,7 @@ def test_the_stream_is_measured_by_the_weights_before_each_step(tmp_path: Path) 
         assert line["stream_calibration"] == pytest.approx(counts.calibration(), rel=1e-5)
         assert line["stream_normalised_entropy"] == pytest.approx(counts.normalised_entropy(), rel=1e-5)
     assert lines(tmp_path / "moving")[7]["stream_calibration"] != lines(tmp_path / "still")[7]["stream_calibration"]
-    with pytest.raises(UserError, match="gives no scores of training samples"):
+    with pytest.raises(UserError, match="scores no training samples"):
         job(ONE, task=ToyTask(), validation=None, callbacks=settings["callbacks"]).run(Run(tmp_path / "toy", seed=1))
 
 
@@ -208,13 +208,13 @@ def test_the_best_by_auc_is_the_largest_unless_the_recipe_says_otherwise(tmp_pat
 
 
 def test_a_task_that_scores_nothing_is_refused_before_the_first_step(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="ToyTask gives no scores of samples"):
+    with pytest.raises(UserError, match="ToyTask scores no samples"):
         train("2 steps", callbacks={"predictions": WritePredictions()}).run(Run(tmp_path, seed=1))
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
 def test_a_label_with_the_name_of_a_column_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="the label 'score' of the data has the name of a column"):
+    with pytest.raises(UserError, match="the label 'score' of the data has the same name as a column"):
         batch = click_log.batch(0)
         batch.labels["score"] = batch.labels["teacher"]
         prepared = (task := Click(labels=ONE)).prepare(batch, seed=0, training=False)

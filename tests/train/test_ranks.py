@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from nemo_vfm.parallel.checkpoint import checkpoint
-from tests.support import tiny_training
+from tests.support import preloaded, tiny_training
 from tests.support.ranks import on_ranks
 from tests.support.repository import ROOT
 from tests.support.tiny_training import BATCH, changes, command, fate, metrics, notes, trained
@@ -113,13 +113,23 @@ def torchrun(words: list[str], restarts: int) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", *own, *words[1:]]
 
 
+#: torchrun itself, whose processes are copies of one that has imported what takes long.
+COPIED = """
+from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+from torch.distributed.run import main
+from tests.support.preloaded import COMMANDS
+SubprocessHandler._popen = lambda self, words, env: COMMANDS.Popen([one for one in words if one != "-u"], env=env)
+main()
+"""
+
+
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_rank_killed_under_torchrun_is_started_again_and_the_run_is_as_if_undisturbed(
     data: Path, alone: Path, tmp_path: Path, times: int
 ) -> None:
     folder = tmp_path / "run"
     words = torchrun(command(data, folder, "parallel.shard=2", fate("is_killed", rank=1, step=3, times=times)), times)
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = preloaded.run([sys.executable, "-c", COPIED, *words[3:]], timeout=LIMIT_S)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (folder / "fate-1").read_text() == times * "x" and "resuming at step 2" in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr, "torchrun's SIGTERM found rank 0 asking who was lost"
@@ -192,7 +202,7 @@ def test_the_command_alone_starts_two_that_a_signal_to_one_ends_at_its_step_and_
 ) -> None:
     folder = tmp_path / "run"
     words = command(data, folder, "parallel.shard=2", fate("terminated", rank=1, step=3))
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    done = preloaded.run(words, timeout=LIMIT_S)
     assert done.returncode == 75, done.stderr[-3000:]
     assert "a signal stopped the run at step 4" in " ".join(done.stderr.split())
     said = done.stderr + (folder / "ranks/rank-1.log").read_text()

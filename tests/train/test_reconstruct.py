@@ -137,7 +137,7 @@ def test_the_loss_is_the_sum_of_its_parts_and_latents_are_no_pixels() -> None:
     assert list(parts) == ["a", "b", "kl"]
     assert torch.allclose(task.losses(output, prepared), sum(parts.values()))  # type: ignore[arg-type]
     latents = VideoBatch(0, ("a",), torch.ones(1), ("",), torch.ones(1), latents_BCTHW=torch.zeros(1, 6, 2, 2, 2))
-    with pytest.raises(UserError, match="trains on pixels, and these shards hold latents"):
+    with pytest.raises(UserError, match="trains on pixels, but these shards hold latents"):
         task.prepare(latents, seed=1, training=True)
     for wrong in ({"kl": -1.0}, {"terms": {}}):
         with pytest.raises(ValueError, match=r"kl must be|terms is empty"):
@@ -250,7 +250,7 @@ def test_latents_of_weights_that_two_devices_share_measure_the_same(tmp_path: Pa
 def test_another_training_has_no_reconstructions(run: TrainState) -> None:
     task, run.task = run.task, _NotOurs()
     try:
-        with pytest.raises(UserError, match="measured of an autoencoder that learns by Reconstruct"):
+        with pytest.raises(UserError, match="measured only for an autoencoder trained with Reconstruct"):
             CompareReconstructions(every_steps=1).on_step(run)
     finally:
         run.task = task

@@ -226,12 +226,12 @@ def test_the_best_by_the_validation_loss_stays_over_a_resume_whatever_its_name(m
 
 def test_a_metric_that_never_appears_is_said(tmp_path: Path, said: list[str]) -> None:
     trained(job(saving=SaveCheckpoints(every_steps=5, keep_best=1, metric="beauty")), tmp_path)
-    assert any("beauty was not measured at the step of every checkpoint" in text for text in said)
+    assert any("beauty was not measured at every checkpoint's step" in text for text in said)
     assert said[-1].startswith("keep_best: 1 had no effect")
 
 
 def test_the_best_by_a_loss_that_nobody_measures_is_refused_at_once() -> None:
-    with pytest.raises(ValueError, match="keep_best chooses by val_loss, which nothing measures: set validation"):
+    with pytest.raises(ValueError, match="keep_best chooses by val_loss, which is not measured: set validation"):
         job(saving=SaveCheckpoints(keep_best=1))
 
 
@@ -279,7 +279,7 @@ def test_copies_of_another_seed_or_behind_other_steps_are_not_gone_on_from(faili
 
 def test_adapters_alone_begin_no_model(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, 1, {"model": {"a.adapters.own.a": torch.ones(1)}}, {"adapters": {"method": "lora"}})
-    with pytest.raises(UserError, match=r"holds adapters alone.*convert .* OUT --to transformers"):
+    with pytest.raises(UserError, match=r"holds only adapters.*convert .* OUT --to transformers"):
         WarmStart(path=tmp_path).load_into(ToyModel())
 
 

@@ -56,13 +56,16 @@ def test_it_says_what_it_does(kitchen, capfd):
     said = capfd.readouterr()
     for text in ("[1/3] first: starts", "[2/3] second: counted to 2 steps", "[3/3] third: starts"):
         assert text in said.err
-    assert "3 steps done; counted to 1 steps" in said.out and "counted to 1 steps" not in said.err, "said once"
+    assert "3 workflow steps done; counted to 1 steps" in said.out and "counted to 1 steps" not in said.err, "said once"
     assert "[3/3] third: done (0 s)" in said.err and said.out.splitlines()[-1] == "out/report.html"
 
 
 def test_a_second_run_does_nothing(cooked, capsys):
     assert cooked.main("run", "r.yaml") == 0
-    assert "Nothing to do; this run is already finished: 3 steps done, 3 of them before" in capsys.readouterr().out
+    assert (
+        "Nothing to do; this run is already finished: 3 workflow steps done, 3 of them before"
+        in capsys.readouterr().out
+    )
     assert ran() == {"first": 1, "second": 1, "third": 1}
 
 
@@ -257,7 +260,7 @@ def test_steps_can_be_run_one_by_one(kitchen, capsys):
         assert kitchen.main("run", "r.yaml", "--only", step) == 0
         assert list(ran().values()) == [1] * number + [0] * (3 - number)
     assert kitchen.main("run", "r.yaml") == 0
-    assert "3 steps done, 3 of them before" in capsys.readouterr().out
+    assert "3 workflow steps done, 3 of them before" in capsys.readouterr().out
     assert (Path("out/third/steps/000")).read_text() == "7"
 
 
@@ -265,7 +268,9 @@ def test_one_step_is_not_run_before_those_that_it_needs(kitchen, capsys):
     kitchen.write("r.yaml", STEPS % "weight: 1.0")
     assert kitchen.main("run", "r.yaml", "--only", "first") == 0
     assert kitchen.main("run", "r.yaml", "--only", "third") == 2
-    assert "step third comes after second, which is not done in out/second as this recipe" in capsys.readouterr().err
+    assert (
+        "step third comes after second, which is not done in out/second in the form of this recipe"
+    ) in capsys.readouterr().err
     assert ran() == {"first": 1, "second": 0, "third": 0}
 
 
@@ -307,5 +312,5 @@ def test_no_step_takes_the_folder_of_the_launcher(kitchen, capsys):
 @pytest.mark.parametrize("content", [[], 3, None, {"before": "x"}, {"before": "x", "own": "y", "summary": "z"}])
 def test_a_marker_that_no_step_leaves_is_a_sentence(tmp_path, content):
     (tmp_path / "done.json").write_text(json.dumps(content))
-    with pytest.raises(UserError, match=r"is not what a step leaves, which has before, own, summary, figures"):
+    with pytest.raises(UserError, match=r"is not a step's marker, which has before, own, summary, figures"):
         _read_marker(tmp_path / "done.json", "before", "own", "summary", "figures")

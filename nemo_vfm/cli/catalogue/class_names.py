@@ -29,18 +29,27 @@ def own_classes() -> tuple[str, ...]:
 
     Components never do, importing one takes some 5 s, and neither `explain` nor an editor's schema should wait for it.
     """
-    texts = {module: file.read_text(encoding="utf-8") for module, file in _own_modules()}
-    needs = {module: set(_imported(text)) for module, text in texts.items()}
+    needs = {module: set(_imported(text)) for module, text in _own_texts().items()}
     slow = set(_SLOW)
     while more := {module for module, names in needs.items() if module not in slow and names & slow}:
         slow |= more
+    return tuple(name for name in _all_own_classes() if name.rpartition(".")[0] not in slow)
+
+
+@cache
+def _all_own_classes() -> tuple[str, ...]:
+    """Those of slow modules, too."""
     return tuple(
         f"{module}.{name}"
-        for module, text in texts.items()
-        if module not in slow
+        for module, text in _own_texts().items()
         for name in _CLASS.findall(text)
         if not name.startswith("_")
     )
+
+
+@cache
+def _own_texts() -> dict[str, str]:
+    return {module: file.read_text(encoding="utf-8") for module, file in _own_modules()}
 
 
 def _own_modules() -> Iterator[tuple[str, Path]]:
@@ -89,7 +98,7 @@ def full_names(short: str, roots: Roots) -> list[str]:
 def everything(roots: Roots) -> list[str]:
     """Every name that a short name is looked for among."""
     trusted = [entry for entry in DEFAULT_TRUST if not entry.endswith(".")]
-    return list(dict.fromkeys([*own_classes(), *named_in(roots), *trusted]))
+    return list(dict.fromkeys([*_all_own_classes(), *named_in(roots), *trusted]))
 
 
 def _yaml_files(roots: Roots) -> Iterator[Path]:

@@ -88,20 +88,26 @@ def catalogue(roots: Roots, trust: Sequence[str], *, more: Iterable[str] = (), a
         more: further names.
         all_classes: also import our classes that no ingredient and no recipe names.
     """
-    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]
-    named = [*(name for name in named_in(roots) if _costs_little(name)), *more, *trusted]
-    found = Catalogue(named=set(named))
-    for name in dict.fromkeys([*named, *(own_classes() if all_classes else ())]):
+    named = [*(name for name in named_in(roots) if _costs_little(name)), *more]
+    found = Catalogue()
+    _look_up(found, [*named, *(own_classes() if all_classes else ())], trust)
+    trusted = [entry for entry in trust if not entry.endswith(".") and _is_loaded(entry)]  # ours have brought torch
+    _look_up(found, trusted, trust)
+    found.named = {*named, *trusted}
+    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
+    prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
+    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
+    return found
+
+
+def _look_up(found: Catalogue, names: Iterable[str], trust: Sequence[str]) -> None:
+    for name in dict.fromkeys(names):
         try:
             found.known.setdefault(name, locate(name, trust))
         except NotLocated as error:
             found.left_out[name] = str(error)
         except Exception as error:  # some optional packages raise RuntimeError and the like when imported
             found.left_out[name] = f"{name} cannot be imported: {type(error).__name__}: {error}"
-    found.slots = [Slot(Job), *map(Slot, READ_BY_VERBS.values()), *_reachable(found, trust)]
-    prefixes = {*trusted} - {*named_in(roots), *more}  # a package that is trusted is no class, and nobody said it was
-    found.left_out = {name: why for name, why in found.left_out.items() if name in found.named - prefixes}
-    return found
 
 
 def slots_in(hint: Any) -> Iterator[Slot]:
@@ -126,18 +132,19 @@ def _reachable(found: Catalogue, trust: Sequence[str]) -> list[Slot]:
     """Breadth first; a kind is followed once."""
     slots: list[Slot] = []
     seen: set[str] = set()
-    followed: set[Any] = set()
+    least_given: dict[Any, int] = {}  # by kind: each is compared with a component once, however many slots ask for it
     wanted = [name for kind in (Job, *READ_BY_VERBS.values()) for name in found.filling(kind)]
     while wanted:
         name = wanted.pop(0)
         if name in seen:
             continue
         seen.add(name)
-        fits = [slot for slot in slots if _makes(found.known[name], slot.kind)]
-        for slot in _slots_of(name, found, min((slot.num_given or 0 for slot in fits), default=0)):
+        num_given = min((n for kind, n in least_given.items() if _makes(found.known[name], kind)), default=0)
+        for slot in _slots_of(name, found, num_given):
             slots.append(slot)
-            if slot.kind not in followed:
-                followed.add(slot.kind)
+            is_new, n = slot.kind not in least_given, slot.num_given or 0
+            least_given[slot.kind] = min(n, least_given.get(slot.kind, n))
+            if is_new:
                 _add_kind(found, slot.kind, trust)
                 wanted += found.filling(slot.kind)
     return slots
@@ -176,7 +183,8 @@ def _makes(target: Target, kind: Any) -> bool:
         made = _made(target)
         if _is_plain_class(kind) and inspect.isclass(made):
             return issubclass(made, kind)
-        return made is not None and not hints.is_open(kind) and fits(made, kind)
+        has_names = required_methods(kind) <= _member_names(target)  # a set, before methods are looked at one by one
+        return made is not None and not hints.is_open(kind) and has_names and fits(made, kind)
     except TypeError:  # annotations that cannot be resolved, or a typed dictionary, of which nothing is a subclass
         return target is kind
 

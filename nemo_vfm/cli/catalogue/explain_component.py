@@ -23,6 +23,21 @@ from nemo_vfm.core.types.json_value import Json
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """The slots of one name that take the same components.
+
+    Args:
+        slots: of all their owners.
+        ingredients: those that are made of what fits.
+        filled_by: what fits.
+    """
+
+    slots: list[Slot]
+    ingredients: list[str]
+    filled_by: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """One component, protocol or group of components.
 
@@ -31,7 +46,8 @@ class Explanation:
         summary: the first paragraph of what is written about it.
         fills: the slots it fits.
         ingredients: `{slot: choices}` that are made of it.
-        filled_by: for a protocol: the components that fit.
+        filled_by: for a protocol or a slot: the components that fit.
+        places: for a slot: what fits, apart for owners that take other components.
         yaml: ready to paste; empty for a protocol.
         packages: optional packages that it needs, in words.
         install: the line that installs them; empty where it needs none.
@@ -43,6 +59,7 @@ class Explanation:
     fills: list[Slot] = field(default_factory=list)
     ingredients: dict[str, list[str]] = field(default_factory=dict)
     filled_by: list[str] = field(default_factory=list)
+    places: list[Places] = field(default_factory=list)
     yaml: str = ""
     packages: list[str] = field(default_factory=list)
     install: str = ""
@@ -51,9 +68,11 @@ class Explanation:
         """For machines."""
         return {
             "name": self.name, "summary": self.summary, "arguments": [_argument(a) for a in self.arguments],
-            "fills": [{"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind),
-                       "factory": slot.later} for slot in self.fills],
-            "ingredients": self.ingredients, "filled_by": self.filled_by, "yaml": self.yaml,
+            "fills": [_slot_json(slot) for slot in self.fills],
+            "ingredients": self.ingredients, "filled_by": self.filled_by,
+            "places": [{"slots": [_slot_json(slot) for slot in one.slots], "ingredients": one.ingredients,
+                        "filled_by": one.filled_by} for one in self.places],
+            "yaml": self.yaml,
             "packages": self.packages, "install": self.install,
         }  # fmt: skip
 
@@ -119,10 +138,18 @@ def _slot(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
     """A slot by its name: what fits, and the ingredients."""
     found = catalogue(roots, trust)
     slots = [slot for slot in found.slots if slot.name == word]
-    filling = [name for slot in slots for name in found.filling(slot.kind)]
+    by_filling: dict[tuple[str, ...], list[Slot]] = {}
+    for owner in dict.fromkeys(slot.owner for slot in slots):
+        owned = [slot for slot in slots if slot.owner == owner]
+        filling = dict.fromkeys(name for slot in owned for name in found.filling(slot.kind))
+        by_filling.setdefault(tuple(filling), []).extend(owned)
+    places = [Places(slots_there, [choice for choice, target in roots.targets(word).items() if target in filling],
+                     [*filling]) for filling, slots_there in by_filling.items()]  # fmt: skip
     about = f"A slot: `defaults: [{{{word}: CHOICE}}]` takes an ingredient, `{word}=CHOICE` another one."
-    return Explanation(word, about, fills=slots, ingredients={word: roots.choices(word)},
-                     filled_by=list(dict.fromkeys(filling)))  # fmt: skip
+    filled_by = list(dict.fromkeys(name for one in places for name in one.filled_by))
+    return Explanation(
+        word, about, fills=slots, ingredients={word: roots.choices(word)}, filled_by=filled_by, places=places
+    )
 
 
 def _choice(word: str, roots: Roots, trust: Sequence[str]) -> Explanation:
@@ -175,8 +202,12 @@ def _hint(short: str, roots: Roots) -> str:
     known = [name.rpartition(".")[2] for name in everything(roots)]
     same = [name for name in known if name.lower() == short.lower()]
     slot = "" if same or not short.islower() else did_you_mean(short, slots_of(roots))
-    near = slot or did_you_mean(same[0] if same else short, same or known)
+    near = slot or did_you_mean(same[0] if same else short, same or known, most=len(known))  # once: 20 ms
     return near or "; `nemo-vfm explain` alone lists what there is"
+
+
+def _slot_json(slot: Slot) -> Json:
+    return {"slot": slot.name or "root", "of": slot.owner, "kind": kind_name(slot.kind), "factory": slot.later}
 
 
 def _argument(argument: Described) -> Json:

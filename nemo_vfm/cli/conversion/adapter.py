@@ -88,8 +88,8 @@ def trained(source: Path, key: str | None, trust: Sequence[str], allow_host: Seq
                         f"now has {loaded['sha256'][:12]}...; restore the original weights")  # fmt: skip
     if difference := job.adapters.differs_from(saved.state.get("adapters")):
         raise UserError(f"step {saved.step} was trained with other adapters than the run's recipe has now "
-                        f"({difference}), so its matrices mean another function; convert a later checkpoint, or resume "
-                        f"the run with the earlier values and --allow adapters")  # fmt: skip
+                        f"({difference}), so its matrices define a different function; convert a later checkpoint, "
+                        f"or resume the run with the earlier values and --allow adapters")  # fmt: skip
     weights = checkpoint.weights_of(saved, key or ("ema" if "ema" in saved.groups else "model"))
     with torch.no_grad():
         for name, tensor in learned_state(model).items():

@@ -63,7 +63,7 @@ def convert(
         if given is not None and is_part(given.source.keys()):
             return _part(source, given, target)
         if heads is not None:
-            raise UserError("--heads is for a Wan under its own names or ComfyUI's, which this is not")
+            raise UserError("--heads is for a Wan under its own or ComfyUI's names, which this is not")
         if stretch is not None:
             raise UserError("--rope-scale is for a Cosmos as NVIDIA's programs write it, which this is not")
         if given is not None and given.format == "distcp":
@@ -201,7 +201,7 @@ def main() -> int:
                        heads=given.heads)  # fmt: skip
         sys.stdout.write(f"{said}\n")
     except (NemoVfmError, OSError, MemoryError) as error:
-        reason = "it asks for more memory than a file of its size may" if isinstance(error, MemoryError) else error
+        reason = "it needs more memory than a file of its size may use" if isinstance(error, MemoryError) else error
         sys.stderr.write(f"{given.source}: {reason}\n")
         return 2
     return 0

@@ -38,7 +38,9 @@ def convert_out(
     job, _, _ = training(run_of(source), trust, allow_host)
     model, saved = job.model(), checkpoint.found(source)
     if not isinstance(model, Ranker) or not isinstance(job.task, Click):
-        raise UserError(f"{source} trained {type(model).__name__}, and only rankers such as DLRM become a program")
+        raise UserError(
+            f"{source} trained {type(model).__name__}, but only rankers such as DLRM can be exported as a program"
+        )
     group = key or ("ema" if "ema" in saved.groups else "model")
     fill(model.state_dict(), checkpoint.weights_of(saved, group))
     rows: RowFormat = "int8" if dtype == "int8" else "fp32"

@@ -83,7 +83,7 @@ def convert_out(
     known = _known(source, trust, allow_host)
     length, folder = most_tokens or known.most_tokens, tokenizer or known.tokenizer
     if length is None:
-        raise UserError(f"{source} does not say how long its texts are; give --most-tokens, such as 4096")
+        raise UserError(f"{source} does not define the length of its texts; give --most-tokens, such as 4096")
     saved = checkpoint.found(source)
     group = key or ("ema" if "ema" in saved.groups else "model")
     adapted = bool(adapted_linears(known.model))
@@ -123,7 +123,7 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> Kno
     from nemo_vfm.models.convert.gpt_source import is_language_model
 
     if is_language_model(source):
-        raise UserError(f"{source} is a folder of transformers already; without --to it becomes one of ours")
+        raise UserError(f"{source} is already a transformers folder; without --to it is converted to ours")
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.gpt import GPT
 
@@ -131,7 +131,9 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> Kno
     with torch.device("meta"):
         model = job.model()
     if not isinstance(model, GPT):
-        raise UserError(f"{source} trained a {type(model).__name__}; folders of transformers are of language models")
+        raise UserError(
+            f"{source} trained a {type(model).__name__}; only language models can be written for transformers"
+        )
     tokenizer = getattr(job.data, "tokenizer", None)
     return KnownModel(model, getattr(job.data, "sequence_length", None),
                   tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
@@ -185,7 +187,7 @@ def _generation(known: KnownModel, tokenizer: Path | None) -> "dict[str, Json]":
         return generation
     document = FolderTokenizer(folder=tokenizer)
     if document.vocab_size() > vocab:
-        raise UserError(f"the tokenizer of {tokenizer} has {document.vocab_size()} tokens and the model knows {vocab}")
+        raise UserError(f"the tokenizer of {tokenizer} has {document.vocab_size()} tokens, but the model has {vocab}")
     if document.end() in (ends := stop_tokens(generation)):
         return generation
     ends = [*ends, document.end()]
@@ -202,8 +204,8 @@ def _warn_of_qwen(tokenizer: Path | None, target: Path) -> None:
     if settings is None or not settings.is_file() or read_json(target / "config.json")["model_type"] != "qwen2":
         return
     if not str(read_json(settings).get("tokenizer_class", "")).startswith("Qwen2Tokenizer"):
-        warn(f"transformers cuts texts as Qwen does beside a model of this kind, whatever the tokenizer's files say; "
-             f"where yours is another, load it from {tokenizer} alone")  # fmt: skip
+        warn(f"next to a model of this kind, transformers splits texts as Qwen does, whatever the tokenizer's files "
+             f"say; if yours differs, load it from {tokenizer} directly")  # fmt: skip
 
 
 def _tokenizer_copied(source: Path, target: Path) -> str:
@@ -211,7 +213,7 @@ def _tokenizer_copied(source: Path, target: Path) -> str:
     from nemo_vfm.data.tokenizers.folder_tokenizer import MODELS, files_of
 
     if not any((source / name).is_file() for name in MODELS):
-        return "; there is no tokenizer beside it"
+        return "; it has no tokenizer"
     target.mkdir(parents=True, exist_ok=True)
     models = [source / name for name in MODELS if (source / name).is_file()]
     beside = [source / name for name in _BESIDE if (source / name).is_file()]

@@ -50,7 +50,7 @@ PROBES = (
           needed=True),
     Probe("needed", "PyAV decoder", "pyav", "av", "pip install --force-reinstall av", needed=True),
     Probe("video", "decord decoder", "decord", "decord",
-          "pip install decord==0.6.0 (x86-64; without it PyAV reads all frames)"),
+          " (x86-64 only; wanted by `decoder: decord` alone)", extra="decord"),
     Probe("video", "torchcodec decoder", "torchcodec", "torchcodec",
           " and the system's FFmpeg (apt install ffmpeg)", extra="torchcodec"),
     Probe("cluster", "Ray", "ray", "ray", "", extra="ray"),
@@ -59,7 +59,7 @@ PROBES = (
           " NVIDIA_DRIVER_CAPABILITIES with video)", behind="gpu"),
     Probe("GPU", "NCCL", "nccl", "torch", "a torch built for CUDA; its wheels bring NCCL", behind="gpu"),
 )  # fmt: skip
-_PROBED_EXTRAS = ("dev", "torchcodec", "ray")
+_PROBED_EXTRAS = ("dev", "decord", "torchcodec", "ray")
 _GROUPS = ("needed", "video", "GPU", "cluster", "machine", "optional packages")
 
 

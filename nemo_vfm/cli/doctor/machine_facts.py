@@ -9,6 +9,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from nemo_vfm.cli.doctor.finding import Finding
 
 PYTHONS = ((3, 11), (3, 12))
 _FEW_FILES, _LITTLE_SHM_GB, _LITTLE_MEMORY_GB, _LITTLE_DISK_GB = 1024, 1.0, 4.0, 10.0
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 _SHM = Path("/dev/shm")  # noqa: S108 (looked at, not written)
 
 
@@ -82,12 +83,34 @@ def memory() -> Finding:
 
     seen = psutil.virtual_memory()
     total, free = seen.total / 1e9, seen.available / 1e9
-    limit = _CGROUP.read_text().strip() if _CGROUP.is_file() else "max"
-    if limit.isdecimal() and int(limit) / 1e9 < total:  # a container sees the host's memory and may use less
-        total, free = int(limit) / 1e9, min(free, int(limit) / 1e9)
+    limit, used = min(_cgroup_limits(), default=(seen.total, 0))
+    of_group = ""
+    if limit < seen.total:
+        of_group = f"; a container or a job (cgroup) may use no more of the machine's {total:.1f} GB"
+        total, free = limit / 1e9, min(free, max(limit - used, 0) / 1e9)
     low = free < _LITTLE_MEMORY_GB
     hint = "reduce num_workers or the batch size" if low else ""
-    return Finding("machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free", hint)
+    return Finding("machine", "memory", "low" if low else "ok", f"{total:.1f} GB, {free:.1f} GB free{of_group}", hint)
+
+
+def _cgroup_limits() -> Iterator[tuple[int, int]]:
+    """(limit, use) in bytes of each group that this process is in, by version 2 or 1 of cgroups.
+
+    In a container the root that it sees is its own group, whatever path the kernel tells.
+    """
+    lines = _OWN_CGROUPS.read_text().splitlines() if _OWN_CGROUPS.is_file() else []
+    for _, controllers, path in (line.split(":", 2) for line in [*lines, "0::/", "0:memory:/"]):
+        if controllers == "":
+            base, names = _CGROUPS, ("memory.max", "memory.current")
+        elif "memory" in controllers.split(","):
+            base, names = _CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        else:
+            continue
+        own = base / path.lstrip("/")
+        for group in (own, *(one for one in own.parents if one.is_relative_to(base))):
+            with suppress(OSError, ValueError):  # "max" is no limit
+                limit = int((group / names[0]).read_text())
+                yield limit, int((group / names[1]).read_text())
 
 
 def processors() -> Finding:

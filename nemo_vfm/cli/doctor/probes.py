@@ -32,7 +32,7 @@ def torch_works() -> str:
     weight = torch.ones(8, 8, requires_grad=True)
     (weight @ weight).sum().backward()  # type: ignore[no-untyped-call]
     if weight.grad is None or float(weight.grad.sum()) != 8.0 * 8 * 16:
-        raise RuntimeError("a matrix product and its gradient are wrong")
+        raise RuntimeError("a matmul and its gradient are wrong")
     bf16 = "fast" if has_fast_bf16() else "no fast"
     threads = torch.get_num_threads()
     return f"{torch.__version__}, {threads} {'thread' if threads == 1 else 'threads'}, {bf16} bf16 on this device"
@@ -76,7 +76,7 @@ def nccl_works() -> str:
 
     versions = gpu_versions()
     if "NCCL" not in versions:
-        raise UserError("this torch was built without NCCL; several GPUs need it, CPUs take gloo")
+        raise UserError("this torch was built without NCCL; several GPUs need it, CPUs use gloo")
     return versions["NCCL"]
 
 

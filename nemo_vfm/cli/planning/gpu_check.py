@@ -113,7 +113,8 @@ def _memory(job: Job, plan: DevicePlan, recipe: Path, arguments: argparse.Namesp
         return _standing(plan, str(error))
     parts = {"weights": needed.parameters, "gradients": needed.gradients, "optimizer": needed.optimizer,
              "running average": needed.average, HELD: needed.beside,
-             "activations and gathered weights": needed.activations}  # fmt: skip
+             "activations and gathered weights": needed.activations,
+             "cuBLAS's workspaces": needed.workspaces}  # fmt: skip
     shown = ", ".join(f"{name} {binary(size)}" for name, size in parts.items() if size)
     fits, gpu = request.question.fits(needed), request.question.machine.gpu
     width = "".join(f"; {sentence.rstrip('.')}" for sentence in fp8_sentences(request.question))

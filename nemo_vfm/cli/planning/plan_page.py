@@ -109,7 +109,7 @@ def _heading(request: PlanRequest, answer: Answer) -> Iterator[str]:
     )
     if request.held.weights:
         parts = ", ".join(f"{name} {gib(size)}" for name, size in request.held.weights.items())
-        yield (f"On each GPU stand {HELD}, too, which count: {parts} GiB. Data of cached latents and texts need fewer "
+        yield (f"Each GPU also holds {HELD}, which count: {parts} GiB. Data of cached latents and texts need fewer "
                f"(recipes/curation/encode.yaml).")  # fmt: skip
     yield from (f"Not counted: {note}" for note in request.held.notes())
 
@@ -125,7 +125,7 @@ def fp8_sentences(question: Question) -> Iterator[str]:
         yield f"FP8 is slower than bf16 at every width {of}."
     else:
         verdict = "slower" if width < least else "quicker"
-        yield f"FP8 is quicker than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
+        yield f"FP8 is faster than bf16 from width {least:,} {of}, and {verdict} at this model's {width:,}."
 
 
 def _table(paper: Terminal, request: PlanRequest, answer: Answer, own: Choice | None) -> None:

@@ -147,7 +147,7 @@ def _require_blocks(job: "Train", model: "nn.Module", gpus: int) -> None:
         kept = job.plan_for(gpus).state_bytes
         raise UserError(
             f"{type(model).__name__} declares no blocks that GPUs could share, so there are no layouts to compare: "
-            f"each GPU keeps all of it ({', '.join(f'{name} {binary(size)}' for name, size in kept.items())}), and "
+            f"each GPU holds all of it ({', '.join(f'{name} {binary(size)}' for name, size in kept.items())}), and "
             "parallel.replicate shares the batches"
         )
 

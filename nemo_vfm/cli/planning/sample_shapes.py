@@ -61,7 +61,7 @@ def _text(job: "Train", tokens: int | None) -> Sample:
     if tokens is None and isinstance(job.data, ResumablePhases):
         tokens, source = job.data.tokens_per_sample(), "the recipe's data"
     if tokens is None:
-        raise UserError("the recipe does not say how long its sequences are; give --tokens, such as --tokens 4096")
+        raise UserError("the recipe does not define the length of its sequences; give --tokens, such as --tokens 4096")
     return Sample({"tokens_BS": (1, tokens)}, tokens, None, source)
 
 
@@ -84,7 +84,7 @@ def _latents(job: "Train", recipe: Path, latents: str | None) -> tuple[int, int,
     if sizes := _LATENTS.search(re.sub(r"[\s#]+", " ", recipe.read_text(encoding="utf-8"))):
         return int(sizes[1]), int(sizes[2]), int(sizes[3]), "the recipe's first lines"
     raise UserError(
-        "the recipe does not say how large its videos are; give their latents' frames, rows and columns, such as "
+        "the recipe does not define the size of its videos; give their latents' frames, rows and columns, such as "
         "--latents 32,96,96"
     )
 

@@ -45,14 +45,14 @@ def sentences(question: Question, gpus: int, sequences: int) -> list[str]:
 def _sentence(question: Question, name: ServingPrecision, needed: Serving | None, sequences: int) -> str:
     gpu, network = question.machine.gpu, question.machine.network
     if needed is None:
-        return f"{name}: {gpu.name} has no products in FP8, which begin with compute capability 8.9."
+        return f"{name}: {gpu.name} has no FP8 matmuls, which need compute capability 8.9."
     parts = (
         f"weights {_gb(needed.weights)}, keys and values {_gb(needed.cache)}, activations {_gb(needed.activations)}, "
         f"together {_gb(needed.total)} a GPU"
     )
     if fits(needed, gpu):
         return f"{name}: it fits: {parts}."
-    alone = "; the weights alone are more than there is" if needed.weights > gpu.usable_bytes else ""
+    alone = "; the weights alone exceed it" if needed.weights > gpu.usable_bytes else ""
     more = fewest_gpus(question.work, gpu, network, name, sequences=sequences)
     would = f"it would fit on {more:,} {gpu.name}" if more else "it would fit on no number of them"
     return f"{name}: it does not fit: {parts}{alone}; {would}."

@@ -40,7 +40,7 @@ def files_of(folder: Path, name: str) -> dict[Path, str]:
         UserError: there is something in the folder.
     """
     if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty: a project needs a folder of its own")
+        raise UserError(f"{folder} is not empty: a project needs its own folder")
     found = sorted(_TEMPLATE.rglob("*.tmpl"))
     assert found, f"no templates in {_TEMPLATE}"
     return {folder / _target(path, name): path.read_text(encoding="utf-8").replace(_NAME, name) for path in found}

@@ -69,7 +69,7 @@ def serve_on_ranks(serving: TensorServing, load: Load, answer: Answer) -> int:
     if not ranks.is_given():
         return launch(serving.words, serving.tensor, ["SIGTERM"], advice="Start the server again")
     if ranks.count() != serving.tensor:
-        raise UserError(f"--tensor {serving.tensor} needs as many ranks, and {ranks.count()} were started")
+        raise UserError(f"--tensor {serving.tensor} needs as many ranks, but {ranks.count()} were started")
     if not ranks.is_first():  # rank 0 lets answers out, and then tells the others
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)

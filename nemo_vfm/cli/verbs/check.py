@@ -2,7 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check a recipe: every problem at its place, all at once. Nothing is run and nothing is written.
 
+A recipe that only leaves values to you (???) is valid. Below the problems are every host and bucket that it would
+reach, the variables with their keys, every variable that it reads, and optional packages that are missing here.
+
+With --gpus it adds parameters, the peak memory of the fullest GPU under the recipe's own layout, and whether it fits.
 With --sweep every combination of its values is checked.
+
+Examples:
+  nemo-vfm check quickstart                                         # every problem at its place
+  nemo-vfm check diffusion/dit_xl data.shards=shards --gpus 3       # does it fit, before the data exist
+  nemo-vfm check llm/tokenize path=texts tokenizer.folder=tok --paths   # are the files there that it reads
 """
 
 import argparse
@@ -13,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.cli.arguments import add_recipe_arguments, add_sample_arguments
 from nemo_vfm.cli.without_gc import without_collection
+from nemo_vfm.core.program import below_caret
 from nemo_vfm.runtime.command import composed_recipe
+from nemo_vfm.runtime.terminal import Terminal
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed, Listed, Problem
@@ -33,9 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="check every combination of these values")  # fmt: skip
     parser.add_argument("--paths", action="store_true",
-                        help="look whether the files and folders that it reads are there")  # fmt: skip
+                        help="check that the files and folders that it reads exist")  # fmt: skip
     parser.add_argument("--mount", metavar="OUTSIDE:INSIDE", action="append", default=[],
-                        help="with --paths: it runs in a container, which has this folder at that path")  # fmt: skip
+                        help="with --paths: it runs in a container that mounts this folder at that path")  # fmt: skip
     parser.add_argument("--work", action="store_true",
                         help="print steps, ranks and phases as JSON for a scheduler")  # fmt: skip
 
@@ -84,11 +95,11 @@ def _one(arguments: argparse.Namespace) -> int:
     if problems:
         from nemo_vfm.config import RecipeError
 
-        sys.stdout.write(f"{RecipeError(problems)}\n")
+        sys.stdout.write(f"{below_caret(str(RecipeError(problems)), sys.stdout)}\n")
     if arguments.gpus is not None and not errors:
         _say_plan(arguments, composed, job, problems)
     sys.stdout.writelines(f"{one}\n" for one in notes)
-    sys.stdout.write(f"{composed.path}: {_verdict(errors, len(problems) - errors)}\n")
+    Terminal().result(f"{composed.path}: {_verdict(errors, len(problems) - errors)}")
     return 2 if errors else 0
 
 

@@ -1,6 +1,13 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write one page about several runs: how they ended, in what their recipes differ, their curves over each other."""
+"""Write one page about several runs: how they ended, in what their recipes differ, their curves over each other.
+
+Of a sweep it takes all runs. A sweep writes this page itself when it ends, as report.html in its folder.
+
+Examples:
+  nemo-vfm compare runs/a runs/b                              # comparison.html in the working directory
+  nemo-vfm compare runs/small-sweep runs/old --out page.html  # the runs of a sweep and another, elsewhere
+"""
 
 import argparse
 import sys
@@ -19,21 +26,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read what the runs left and write the page; nothing else is written."""
+    from nemo_vfm.core.log import warn
     from nemo_vfm.core.types.job import SWEEP
     from nemo_vfm.runtime import sweep_table
     from nemo_vfm.runtime.compared_runs import write_comparison
 
     folders: dict[str, Path] = {}
+    left_out: list[str] = []
     for folder in arguments.folders:
         if (folder / SWEEP).is_file():
             points = (folder / row["name"] for row in sweep_table.gathered(folder)["points"])
             folders |= {str(point): point for point in points if (point / "recipe.yaml").is_file()}
         elif (folder / "recipe.yaml").is_file():
             folders[str(folder)] = folder
+        elif folder.exists():  # of `sweep/*`, the sweep's own files and the points that have not begun
+            left_out.append(str(folder))
         else:
-            raise RunFolderError(f"{folder} is not a run folder: it has no recipe.yaml")
+            raise RunFolderError(f"{folder} is not a run folder: there is nothing")
+    if left_out:
+        warn(f"left out, since they are no run folders with a recipe.yaml: {', '.join(left_out)}")
     if len(folders) < 2:
-        raise RunFolderError(f"a comparison needs two runs, and {len(folders)} is there; give further run folders")
+        raise RunFolderError(f"a comparison needs two runs, but got {len(folders)}; give more run folders")
     names = dict(zip(_short(list(folders)), folders.values(), strict=True))
     page = write_comparison(arguments.out, " and ".join(names) if len(names) == 2 else "Runs", names)
     sys.stdout.write(f"{printable(str(page), 4096)}\n")

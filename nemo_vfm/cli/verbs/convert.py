@@ -1,6 +1,25 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries."""
+"""Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries.
+
+Files of other frameworks are read as data: no code in them is run, and a file's bytes determine its type, not its name.
+A run's averaged weights are taken if it has any. OUT is written completely or not at all (docs/how-to/weights.md).
+
+Examples:
+  nemo-vfm convert runs/mine out                        # one file, for start_from: out; any layout of devices
+  nemo-vfm convert runs/mine out --key model --dtype bf16  # the raw weights, in another precision
+  nemo-vfm convert asr_small.nemo asr_small             # also .ckpt, .pt, .pth, .bin, folders of .distcp files
+  nemo-vfm convert models/llama mine                    # start_from: mine; model=converted with --conf mine/conf
+  nemo-vfm convert runs/mine out --to transformers      # for AutoModelForCausalLM and AutoTokenizer
+  nemo-vfm convert models/wan mine                      # a video model, from a diffusers pipeline or transformer folder
+  nemo-vfm convert runs/mine out --to diffusers --pipeline models/wan  # a complete pipeline
+  nemo-vfm convert model.pt mine --key net              # a Cosmos in NVIDIA's format, its trained weights
+  nemo-vfm convert wan.safetensors mine                 # a Wan under its own names or ComfyUI's
+  nemo-vfm convert runs/mine out --to comfyui           # one file under ComfyUI's names; native: its own programs'
+  nemo-vfm convert runs/lora mine --adapter diffusers   # a run's adapter
+  nemo-vfm convert FILE mine --adapter ours --base models/wan            # another program's adapter
+  nemo-vfm convert FILE whole --to transformers --base models/llama      # an adapter merged into its model
+"""
 
 import argparse
 import os
@@ -30,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", choices=("ours", "transformers", "diffusers", "native", "comfyui", "exported"),
                         default="ours",
                         help="write a folder that this library can load, from a run of a language model or a video "
-                             "model; native: one file of a Cosmos or Wan under the names of its own programs; comfyui: "
-                             "under ComfyUI's; exported: a ranker as a program of torch.export")  # fmt: skip
+                             "model; native: one file of a Cosmos or Wan under the names of its original code; "
+                             "comfyui: under ComfyUI's; exported: a ranker as a torch.export program")  # fmt: skip
     parser.add_argument("--adapter", choices=("ours", "peft", "diffusers", "comfyui", "cosmos"),
                         help="write the low-rank adapter of a run, or of a file (with --base), in this program's "
                              "format")  # fmt: skip
@@ -46,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--alpha",
         metavar="NUMBER",
         type=float,
-        help="with --base: alpha of every linear, in place of the file's if it has one",
+        help="with --base: alpha of every linear, instead of the file's",
     )
     parser.add_argument("--pipeline", metavar="DIR", type=Path,
                         help="with --to diffusers: pipeline folder whose other parts are copied next to the "
@@ -63,12 +82,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--most-tokens", metavar="N", type=int,
                         help="with --to transformers: longest text that the model was trained on")  # fmt: skip
     parser.add_argument("--rope-scale", metavar="T,H,W", type=_three,
-                        help="of a Cosmos in NVIDIA's own files that has no published size: how far its rotary "
-                             "positions are stretched")  # fmt: skip
+                        help="for a Cosmos in NVIDIA's own files without a published size: scale of its rotary "
+                             "positions")  # fmt: skip
     parser.add_argument("--heads", metavar="N", type=_heads,
-                        help="of a Wan under its own names or ComfyUI's, if its heads are not 128 wide")  # fmt: skip
+                        help="for a Wan under its own or ComfyUI's names, if its heads are not 128 wide")  # fmt: skip
     parser.add_argument("--dtype", choices=("fp32", "bf16", "int8"),
-                        help="with --to: dtype of the weights; int8 is for a ranker's rows alone")  # fmt: skip
+                        help="with --to: dtype of the weights; int8 only for a ranker's rows")  # fmt: skip
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)
 

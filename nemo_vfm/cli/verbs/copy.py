@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Copy a recipe to make it your own, or start a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten."""
+"""Copy a recipe to make it your own, or start a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten.
+
+The copy takes precedence over ours, its comments show its own command, and it composes to exactly the same. A project
+has a stage and a sampler of yours, their tests, an ingredient and a recipe (docs/how-to/recipes.md).
+
+Examples:
+  nemo-vfm copy quickstart                               # recipes/quickstart.yaml
+  nemo-vfm copy diffusion/dit_xl recipes/mine.yaml       # under another name
+  nemo-vfm copy diffusion/sample --with-ingredients      # also the conf/ files that it uses, where they replace ours
+  nemo-vfm copy diffusion/sample mine.yaml --flat        # a single file, with the origin of each value as a comment
+  nemo-vfm copy project my_project                       # a project
+"""
 
 import argparse
 import sys
@@ -62,7 +73,7 @@ def _project(arguments: argparse.Namespace) -> int:
     from nemo_vfm.core.errors import UserError
 
     if arguments.dest is None:
-        raise UserError("a project needs a folder: nemo-vfm copy project my_project (the package is called like it)")
+        raise UserError("a project needs a folder: nemo-vfm copy project my_project (which is also the package's name)")
     if arguments.flat or arguments.with_ingredients:
         raise UserError("--flat and --with-ingredients are for recipes; leave them out for a project")
     folder = Path(arguments.dest)
@@ -84,5 +95,5 @@ def _say_next(dest: Path, file: Path, *, flat: bool) -> None:
 
     inner = [] if flat else recipes_in(file, Roots.standard())
     if inner:
-        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these likewise, and yours is taken.\n")
+        sys.stdout.write(f"It includes {', '.join(inner)}; copy one of these in the same way, and yours is used.\n")
     sys.stdout.write(f"Now: nemo-vfm check {dest}\n")

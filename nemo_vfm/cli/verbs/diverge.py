@@ -4,6 +4,12 @@
 
 Both are made small, as `parity` does, and take the same steps on the same samples. The outputs of all modules, the
 loss, the gradients and the updated weights are compared, in this order. All are also compared with A on one device.
+
+Examples:
+  nemo-vfm diverge R --a parallel.shard=2 --b parallel.tensor=2    # one recipe with two different changes
+  nemo-vfm diverge R --b precision=bf16                            # the recipe as it is with a changed one
+  nemo-vfm diverge A B parallel.context=2                          # two recipes, with a change to both
+  nemo-vfm diverge A B --steps 5 --tolerance 1e-3 --json           # more steps, another tolerance, for machines
 """
 
 import argparse
@@ -26,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="one recipe or two; changes apply to both")  # fmt: skip
     for side in "ab":
         parser.add_argument(f"--{side}", metavar="CHANGE", action="extend", nargs="+", default=[],
-                            help=f"changes of {side.upper()} alone, such as parallel.tensor=2 or precision=bf16"
+                            help=f"changes of only {side.upper()}, such as parallel.tensor=2 or precision=bf16"
                             )  # fmt: skip
     parser.add_argument("--steps", metavar="N", type=int, default=2, help="training steps to compare (default 2)")
     parser.add_argument("--tolerance", metavar="X", type=float, default=None,
@@ -80,13 +86,15 @@ def _write(sides: "DivergenceRequest", report: "DivergenceReport") -> None:
         before = step
     paper.line()
     if report.unknown:
-        paper.prose(f"not compared, since their place in one device's output is not known: {', '.join(report.unknown)}")
+        paper.prose(
+            f"not compared, since their position in one device's output is unknown: {', '.join(report.unknown)}"
+        )
     part = report.parting
     if part is None:
         paper.line(f"They agree: nothing differs by more than {sides.tolerance:g}, relative (L2).", "green")
         return
     what = {"forward": "the output of", "gradient": "the gradient of", "weight": "the weight", "loss": "the"}
-    paper.prose(f"They part at step {part.step}, {_WHEN[part.phase]}, at {what[part.phase]} {part.name}: "
+    paper.prose(f"They diverge at step {part.step}, {_WHEN[part.phase]}, at {what[part.phase]} {part.name}: "
                 f"{part.size:.2g} apart, {sides.tolerance:g} is allowed. Rank {part.rank} of {part.side} is furthest "
                 f"from one device.")  # fmt: skip
 

@@ -1,6 +1,12 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Examine this machine: what works, what does not, and what to install; the text can be pasted into a report."""
+"""Examine this machine: what works, what does not, and what to install; the text can be pasted into a report.
+
+Encoders and decoders write and read two real frames, torch multiplies, and the first GPU multiplies in bf16. Each check
+runs in its own process for a minute at most, so a library that crashes on import is one line of the table. Nothing is
+changed. The states are ok, low (works, but too little of it), missing and broken. The status is 2 if something required
+is missing or broken. Secrets and home folders are masked.
+"""
 
 import argparse
 import json

@@ -1,6 +1,23 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step."""
+"""Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step.
+
+For a clip: every score, what each rule says, and why it was kept or dropped. For a step: its samples, noise and losses.
+Nothing in shards is unpacked or run (docs/how-to/explain.md).
+
+Examples:
+  nemo-vfm explain DiT                      # a class by its short name, or in full: torch.optim.AdamW
+  nemo-vfm explain model=dit_s              # an ingredient: its class, with the file's values instead of the defaults
+  nemo-vfm explain model                    # a slot: what fits it
+  nemo-vfm explain                          # every component, by slot
+  nemo-vfm explain runs/quickstart/curate/shards             # a folder of shards; also s3://bucket/films, or one .tar
+  nemo-vfm explain FOLDER KEY --out sheet.png                # a sample, by its key or how that begins, and its frames
+  nemo-vfm explain RUN 803c16e4                              # a clip, by its id
+  nemo-vfm explain RUN film-02.mp4:80                        # the clip with frame 80 of that file, counted from 0
+  nemo-vfm explain RUN film-02.mp4@6.5                       # the clip with the frame at 6.5 s
+  nemo-vfm explain RUN film-02.mp4                           # a file: what became of it, and its clips
+  nemo-vfm explain RUN@120                                   # step 120, counted from 1 as in metrics.jsonl
+"""
 
 import argparse
 import json
@@ -16,7 +33,7 @@ from nemo_vfm.runtime.terminal import Terminal
 if TYPE_CHECKING:
     from nemo_vfm.cli.catalogue.components import Slot
     from nemo_vfm.cli.catalogue.constructor_arguments import Described
-    from nemo_vfm.cli.catalogue.explain_component import Explanation
+    from nemo_vfm.cli.catalogue.explain_component import Explanation, Places
     from nemo_vfm.core.types.json_value import Json
 
 
@@ -27,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "shards, a .tar or s3://bucket/folder; or the run folder of a curation or of a synthesis; "
                              "or RUN@STEP, a step of a training")  # fmt: skip
     parser.add_argument("key", metavar="KEY", nargs="?",
-                        help="of shards: one sample, by its key or how that begins; of a run: a clip, by its id, how "
-                             "that begins, FILE:FRAME or FILE@SECONDS, or a file; or a row, by its id")  # fmt: skip
+                        help="for shards: one sample, by its key or a prefix of it; for a run: a clip, by its id, a "
+                             "prefix of it, FILE:FRAME or FILE@SECONDS, or a file; or a row, by its id")  # fmt: skip
     parser.add_argument(
         "--out", metavar="FILE.png", type=Path, help="for shards and clips: write their thumbnails here"
     )
@@ -116,16 +133,20 @@ def _list(paper: Terminal, groups: "list[Json]") -> None:
 def _write(paper: Terminal, found: "Explanation") -> None:
     paper.line(found.name, "bold")
     paper.prose(found.summary, 2)
-    if found.fills:
+    if found.fills and not found.places:
         paper.line()
         paper.prose(f"Slot: {'; '.join(dict.fromkeys(map(_slot, found.fills)))}", 2)
+    told = {choice for place in found.places for choice in place.ingredients}
     for slot, choices in found.ingredients.items():
-        paper.prose(f"conf/{slot}: {', '.join(choices)}", 2)
+        if rest := [choice for choice in choices if choice not in told]:
+            paper.prose(f"conf/{slot}: {', '.join(rest)}", 2)
     for package in found.packages:
         paper.prose(f"Needs: {package}", 2)
     if found.install:
         paper.prose(f"Install: {found.install}", 2)
-    if found.filled_by:
+    for place in found.places:
+        _place(paper, place, found.name)
+    if found.filled_by and not found.places:
         paper.line()
         for name in dict.fromkeys(found.filled_by):
             paper.line(f"  {name}")
@@ -138,6 +159,16 @@ def _write(paper: Terminal, found: "Explanation") -> None:
         sys.stdout.write(found.yaml)
 
 
+def _place(paper: Terminal, place: "Places", slot: str) -> None:
+    """Whose slots these are, and what fits them: the `source` of a curation takes other components than a log's."""
+    paper.line()
+    paper.prose("; ".join(dict.fromkeys(map(_slot, place.slots))), 2)
+    if place.ingredients:
+        paper.prose(f"conf/{slot}: {', '.join(place.ingredients)}", 2)
+    for name in place.filled_by:
+        paper.line(f"    {name}")
+
+
 def _slot(slot: "Slot") -> str:
     if not slot.owner:
         return "the root of a recipe"
@@ -145,13 +176,14 @@ def _slot(slot: "Slot") -> str:
 
 
 def _argument(paper: Terminal, argument: "Described") -> None:
-    details = _default(argument) if argument.given else f"{argument.words}, {_default(argument)}"
+    details = default_words(argument) if argument.given else f"{argument.words}, {default_words(argument)}"
     paper.line(f"  {argument.name}: {details}")
     if argument.text:
         paper.prose(argument.text, 6)
 
 
-def _default(argument: "Described") -> str:
+def default_words(argument: "Described") -> str:
+    """A default as the page says it."""
     from nemo_vfm.cli.catalogue.constructor_arguments import node_of
     from nemo_vfm.config.emit import text_of
     from nemo_vfm.config.tree import Map, Scalar, plain

@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Download a pretrained model from a hub: all files of one commit, each verified by its hash."""
+"""Download a pretrained model from a hub: all files of one commit, each verified by its hash.
+
+It is the only command that downloads models; by typing a model's name you permit the connection. The same command
+resumes one that was stopped. Pickles and weights of other frameworks are left out and counted; --only takes them
+(docs/how-to/weights.md).
+
+Examples:
+  nemo-vfm get hf://ORG/MODEL                  # the newest commit of main, to models/MODEL
+  nemo-vfm get hf://ORG/MODEL@REVISION DIR     # a branch, a tag or a commit, to a folder of your choice
+  nemo-vfm get hf://ORG/MODEL --only 'transformer/*' --only '*.json'   # files whose path matches; * matches / too
+  HF_ENDPOINT=https://HOST nemo-vfm get hf://ORG/MODEL                 # from a mirror with the hub's API
+"""
 
 import argparse
 import sys
@@ -16,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                              "branch, a tag or a commit (default main); HF_TOKEN holds the token"
                         )  # fmt: skip
     parser.add_argument("folder", metavar="DIR", type=Path, nargs="?",
-                        help="folder to create or to complete (default models/MODEL)")  # fmt: skip
+                        help="folder to create or complete (default models/MODEL)")  # fmt: skip
     parser.add_argument("--only", metavar="GLOB", action="append", default=[],
                         help="download files whose path matches, such as 'transformer/*'; repeatable (default: all but "
                              "pickles and weights of other frameworks)")  # fmt: skip

@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List the recipes by group; with a group or a word, what each is, needs, takes and gives."""
+"""List the recipes by group; with a group or a word, what each is, needs, takes and gives.
+
+Yours in ./recipes and ours are listed. Nothing is parsed or imported.
+
+Examples:
+  nemo-vfm list                 # names of all recipes, by group
+  nemo-vfm list diffusion/      # a group: titles, hardware, time, expected result, extras that are needed
+  nemo-vfm list lora wan        # those with these words in name or title
+"""
 
 import argparse
 import difflib
@@ -50,7 +58,7 @@ def _summary(names: list[str], width: int) -> None:
         listed = [printable(name, 200) for name in members]
         sys.stdout.write(f"{group} ({len(listed)})\n" if group else "")
         sys.stdout.writelines(f"{line}\n" for line in _wrapped(", ".join(listed), width))
-    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` tells what each is, needs, takes and gives."
+    more = "`nemo-vfm list GROUP` or `nemo-vfm list WORD` shows what each is, needs, takes and gives."
     sys.stdout.writelines(f"{line}\n" for line in textwrap.wrap(more, width))
 
 

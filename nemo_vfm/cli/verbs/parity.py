@@ -4,6 +4,14 @@
 
 The recipe is made small (its model keeps its class). Under each layout, processes of this machine take two steps, with
 synthetic samples that differ on every rank. The control leaves a sum out, and must be detected.
+
+A layout that the model does not support is listed as refused, with the reason. The exit status is 1 if a layout differs
+or fails, or a control is not detected (docs/how-to/training/several_devices.md).
+
+Examples:
+  nemo-vfm parity diffusion/dit_7b_8k                    # on 1, 2 and 4 processes: every pair of choices at least once
+  nemo-vfm parity diffusion/dit_7b_8k --ranks 2,8        # on other numbers of processes
+  nemo-vfm parity diffusion/dit_7b_8k --quick            # each choice once
 """
 
 import argparse

@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others do not fit."""
+"""Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others do not fit.
+
+Nothing is run. The recipe's global batch stays as it is; the numbers are predictions
+(docs/how-to/training/planning.md). The exit status is 2 if no layout fits.
+
+Examples:
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64                 # 64 H100 in DGX H100 machines
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 precision=fp8   # the same in FP8, and from which width that is quicker
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 --gpu a100 --network dgx_a100    # other GPUs, other links
+  nemo-vfm plan diffusion/dit_7b_8k --gpus 64 --write conf/parallel/mine.yaml  # and the best layout, for parallel=mine
+  nemo-vfm plan llm/nemotron4_15b --gpus 8 --serve --sequences 4               # can 8 GPUs serve it, and if not, why
+"""
 
 import argparse
 import json
@@ -20,28 +31,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The recipe, the machine, and what the recipe does not say of its samples."""
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--gpus", metavar="N", type=int, required=True, help="number of GPUs to plan for; none is needed here"
-    )
+        "--gpus", metavar="N", type=int,
+        help="number of GPUs to plan for; none is needed here. Or CHANGEs as `vfm-launch submit` takes them: "
+             "cluster=NAME and nodes=N, which say the GPU and the network, too",
+    )  # fmt: skip
     add_sample_arguments(parser)
-    parser.add_argument("--network", metavar="NAME", default=NETWORK,
-                        help="network between GPUs: conf/network/NAME, such as dgx_h100, gb200_nvl72 or "
-                             "pcie_box")  # fmt: skip
+    parser.add_argument("--network", metavar="NAME",
+                        help="network between GPUs: conf/network/NAME, such as gb200_nvl72 or pcie_box (default "
+                             f"{NETWORK})")  # fmt: skip
     parser.add_argument("--phase", metavar="NAME", help="phase to plan; default: the one written for N GPUs")
     parser.add_argument("--write", metavar="FILE", type=Path,
                         help="write the best layout as an ingredient, such as conf/parallel/mine.yaml")  # fmt: skip
     parser.add_argument("--serve", action="store_true",
-                        help="say instead whether N GPUs can serve the language model, in FP8 and in bf16")  # fmt: skip
+                        help="report instead whether N GPUs can serve the language model, in FP8 and bf16")  # fmt: skip
     parser.add_argument("--sequences", metavar="N", type=int, default=1,
                         help="with --serve: sequences of --tokens at once (default: 1)")  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(gpu=None)  # so that a cluster can say it
 
 
 @without_collection()
 def run(arguments: argparse.Namespace) -> int:
     """0 where some layout, or with --serve some precision, fits; 2 where none does, or the question is wrong."""
+    from nemo_vfm.cli.planning.cluster_size import with_cluster
     from nemo_vfm.cli.planning.plan_request import parse_request
     from nemo_vfm.perf.planner import Planner
 
+    arguments = with_cluster(arguments)
     request = parse_request(arguments)
     if arguments.serve:
         return _serve(arguments, request)
@@ -114,6 +130,6 @@ def _write(arguments: argparse.Namespace, request: "PlanRequest", best: "Choice"
     from nemo_vfm.cli.planning.layout_words import layout
 
     of = f"{arguments.recipe} on {arguments.gpus} {request.question.machine.gpu.name}, {arguments.network}"
-    text = ingredient_text(best, [f"{layout(best.plan)}: the quickest that `nemo-vfm plan` found for", f"{of}."])
+    text = ingredient_text(best, [f"{layout(best.plan)}: the fastest that `nemo-vfm plan` found for", f"{of}."])
     write({arguments.write: text})
     sys.stderr.write(f"{arguments.write}\n")

@@ -5,6 +5,17 @@
 A recipe that asks for several devices (parallel.shard=2) runs on that many of this machine, or on those that torchrun
 or srun starts. SIGTERM and SIGUSR1 end a training after its step, with a checkpoint and exit status 75; so does Ctrl-C,
 with 130. A second one does not wait, and the run resumes from the checkpoint before.
+
+The last line is the path of the report. If optional packages are missing that the steps still to be done need, nothing
+runs: one line for pip installs them all.
+
+Examples:
+  nemo-vfm run quickstart seed=1 run_dir=runs/one        # with changes
+  nemo-vfm run quickstart --overlay smoke                # tiny sizes, all parts; in runs/quickstart-smoke
+  nemo-vfm run quickstart --only curate                  # one step of a workflow, perhaps on another machine
+  nemo-vfm run quickstart --only curate --part 3/8       # one share of its files: the fourth of eight
+  nemo-vfm run diffusion/train_small --allow optimizer.lr optimizer.lr=1e-3  # resume though this key differs
+  nemo-vfm run diffusion/train_small --sweep optimizer.lr=1e-4,3e-4 model=dit_s,dit_b  # every combination, one table
 """
 
 import argparse
@@ -14,9 +25,11 @@ from dataclasses import fields
 from nemo_vfm.cli.arguments import add_recipe_arguments
 from nemo_vfm.core.errors import NextPhase, Preempted
 from nemo_vfm.core.preemption import DEFAULT, INTERRUPTED, listening
+from nemo_vfm.core.program import below_caret
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
 from nemo_vfm.runtime.command import composed_recipe
 from nemo_vfm.runtime.recipe_run import Ending, RecipeRun, RunOptions
+from nemo_vfm.runtime.terminal import Terminal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,15 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--allow", metavar="KEY", action="append", default=[],
                         help="resume in a run folder even though this key differs")  # fmt: skip
-    parser.add_argument(
-        "--only", metavar="STEP", help="run only this step of a workflow; the steps before it must be done"
-    )
-    parser.add_argument("--part", metavar="K/N", help="this part alone of N that share the work, from 0; K/N@1 is of "
-                        "the second round; a run of the whole comes after them")  # fmt: skip
+    parser.add_argument("--only", metavar="STEP", help="run only this step of a workflow; earlier steps must be done")
+    parser.add_argument("--part", metavar="K/N", help="run share K of N (from 0); K/N@1 for the second round; then "
+                        "run once without --part")  # fmt: skip
     parser.add_argument("--sweep", metavar="KEY=A,B", action="extend", nargs="+", default=[],
                         help="run every combination of these values and print a table at the end")  # fmt: skip
     parser.add_argument("--preempt", metavar="SIGNAL", action="append", default=[],
-                        help=f"end well at this signal, with a checkpoint and status 75; else at {', '.join(DEFAULT)}"
+                        help=f"signal that triggers checkpoint-and-exit with status 75; default {', '.join(DEFAULT)}"
                         )  # fmt: skip
     parser.add_argument("--max-restarts", metavar="N", type=int, default=0,
                         help="on several devices: restart all ranks up to N times when one dies")  # fmt: skip
@@ -69,9 +80,10 @@ def show(ending: Ending) -> None:
     if ending.outcome is not None:
         before = "Nothing to do; this run is already finished: " if ending.outcome.did_nothing else ""
         took = "" if before and ending.report else f" ({ending.seconds:.0f} s)"
-        sys.stdout.write(f"{before}{ending.outcome.summary}{took}\n{ending.report or ending.folder}\n")
+        Terminal().result(f"{before}{ending.outcome.summary}{took}")
+        sys.stdout.write(f"{ending.report or ending.folder}\n")
         return
-    sys.stderr.write(f"{_sentence(ending)}\n")
+    sys.stderr.write(f"{below_caret(_sentence(ending), sys.stderr)}\n")
     if ending.report:
         sys.stdout.write(f"{ending.report}\n")
 

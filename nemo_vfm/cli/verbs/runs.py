@@ -1,6 +1,17 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""List runs, the latest first: state, step, losses, when, how long, how large."""
+"""List runs, the latest first: state, step, losses, when, how long, how large.
+
+The state is that of status.json: running, done, failed, nothing_kept, interrupted. A stalled run says that it is
+running, but its process no longer exists; the command that started it resumes it. A submitted one waits in a queue, a
+prepared one has not started, and a damaged one has an unreadable status. A line below names numbers
+that are NaN or infinite. Nothing is written. A narrow terminal omits columns.
+
+Examples:
+  nemo-vfm runs                  # every run below runs/, also those of sweeps; of a workflow, its current step
+  nemo-vfm runs DIR DIR          # other folders, or single runs
+  nemo-vfm runs --json           # also errors, the time of the last heartbeat, what could not be read
+"""
 
 import argparse
 import json

@@ -1,6 +1,15 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the JSON Schema of recipes, so that an editor completes and checks them while you type."""
+"""Write the JSON Schema of recipes, so that an editor completes and checks them while you type.
+
+It is JSON Schema, draft 2020-12: components, arguments, choices and our docstrings. `check` is authoritative
+(docs/how-to/recipes.md).
+
+Examples:
+  nemo-vfm schema --out .recipes.json                    # of recipes
+  nemo-vfm schema --slot model --out .model.json         # of the ingredients conf/model/*.yaml
+  nemo-vfm schema --trust my_package                     # with your own classes that recipes and ingredients name
+"""
 
 import argparse
 import json

@@ -1,6 +1,14 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Serve a language model or a reward model behind an OpenAI-compatible endpoint."""
+"""Serve a language model or a reward model behind an OpenAI-compatible endpoint.
+
+It listens on loopback. SIGTERM lets running answers out, and the exit status is 0 (docs/how-to/language/serve.md).
+
+Examples:
+  nemo-vfm serve runs/mine                                   # http://127.0.0.1:8000/v1
+  nemo-vfm serve models/llama --port 8000 --room-gb 4        # a folder of transformers
+  nemo-vfm serve models/llama --host 0.0.0.0 --api-key-env KEY   # for other machines
+"""
 
 import argparse
 import sys
@@ -22,15 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="MODEL", type=Path,
                         help="a run folder, a checkpoint, what `convert` wrote, or a transformers folder, also of a "
                              "reward model")  # fmt: skip
-    parser.add_argument("--port", metavar="N", type=int, default=8000, help="0 takes a free one (default 8000)")
+    parser.add_argument("--port", metavar="N", type=int, default=8000, help="0 picks a free port (default 8000)")
     parser.add_argument("--host", metavar="HOST", default="127.0.0.1",
-                        help="address to listen on; beyond this machine it needs --api-key-env")  # fmt: skip
+                        help="address to listen on; access from other machines needs --api-key-env")  # fmt: skip
     parser.add_argument("--api-key-env", metavar="VARIABLE",
-                        help="environment variable with the key that requests must bring")  # fmt: skip
+                        help="environment variable with the key that requests must send")  # fmt: skip
     parser.add_argument("--allow-name", metavar="NAME", action="append", default=[],
                         help="another host name that requests may use, such as a proxy's")  # fmt: skip
     parser.add_argument("--name", metavar="NAME", help="what clients call the model (default: the folder's name)")
-    parser.add_argument("--tokenizer", metavar="DIR", type=Path, help="tokenizer folder, if the model names none")
+    parser.add_argument("--tokenizer", metavar="DIR", type=Path, help="tokenizer folder, if the model has none")
     parser.add_argument("--weights", choices=("ema", "model"), help="of a checkpoint (default: ema, if saved)")
     parser.add_argument("--context", metavar="TOKENS", type=int, help="longest text (default: as trained)")
     parser.add_argument("--precision", choices=("auto", "bf16", "fp32"), default="auto",
@@ -43,14 +51,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="give <think>...</think> as reasoning_content (default: as content)")  # fmt: skip
     parser.add_argument("--room-gb", metavar="GB", type=float, default=2.0,
                         help="memory for keys and values, never exceeded (default 2)")  # fmt: skip
-    parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts written at once (default 16)")
+    parser.add_argument("--at-once", metavar="N", type=int, default=16, help="texts generated at once (default 16)")
     parser.add_argument("--queue", metavar="N", type=int, default=256,
-                        help="texts that may wait; more are answered with 429 (default 256)")  # fmt: skip
+                        help="texts that may wait; further requests get 429 (default 256)")  # fmt: skip
     parser.add_argument("--piece", metavar="TOKENS", type=int, default=128,
                         help="of a prompt read between two tokens of running texts (default 128)")  # fmt: skip
     parser.add_argument("--tensor", metavar="N", type=int, default=1,
-                        help="devices that split the model; they are started here unless torchrun or srun has "
-                        "(default 1)")  # fmt: skip
+                        help="devices that split the model; started here unless by torchrun or srun (default "
+                        "1)")  # fmt: skip
     parser.add_argument("--most-body-mb", metavar="MB", type=float, default=8.0, help="longest request (default 8)")
     add_trust(parser, "the run's recipe may name")
     add_allow_host(parser)

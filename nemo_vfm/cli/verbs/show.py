@@ -1,6 +1,16 @@
 # SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
 # SPDX-License-Identifier: Apache-2.0
-"""Show a composed recipe: every value with the file and line it comes from; or how two recipes differ."""
+"""Show a composed recipe: every value with the file and line it comes from; or how two recipes differ.
+
+The output is YAML and can be run; values from the environment stay names. With --diff --defaults, a written value that
+equals the default is no difference. Differences do not change the exit status.
+
+Examples:
+  nemo-vfm show quickstart                                        # the values from the recipe and its ingredients
+  nemo-vfm show quickstart --defaults                             # every value of the run, each with its line of code
+  nemo-vfm show --diff runs/a runs/b                              # two run folders or recipes; changes apply to both
+  nemo-vfm show --diff diffusion/train_small optimizer.lr=1e-4    # the effect of changes on one recipe
+"""
 
 import argparse
 import shutil

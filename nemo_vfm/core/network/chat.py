@@ -74,11 +74,11 @@ class Chat:
         longest = max_tokens if max_completion_tokens is None else max_completion_tokens
         if longest < 1 or (temperature is not None and temperature < 0) or not model:
             raise ValueError(
-                f"model {model!r}, max_tokens {longest}, temperature {temperature}: it takes a name, at least 1, "
-                f"and at least 0"
+                f"model {model!r}, max_tokens {longest}, temperature {temperature}: a name, at least 1, and at "
+                f"least 0 are needed"
             )
         if top_p is not None and not 0 < top_p <= 1:
-            raise ValueError(f"top_p is above 0 and at most 1, got {top_p}")
+            raise ValueError(f"top_p must be above 0 and at most 1, got {top_p}")
         given = {"top_p": top_p, "seed": seed, "response_format": response_format}
         self._further = {name: value for name, value in given.items() if value is not None} | _own_further(extra or {})
         self.endpoint, self.model = endpoint, model
@@ -195,7 +195,7 @@ def require_own(answer: Answer, *, echoed: bool) -> None:
     if any(answer.request_id not in text for text in named):
         raise EndpointError("the response carries another request's id; the service mixed them up")
     if echoed and not named:
-        raise EndpointError("the response lacks its request's id, which require_echo asks for")
+        raise EndpointError("the response lacks its request's id, which require_echo needs")
 
 
 def said_in(body: Json, seconds: float) -> Said:
@@ -244,8 +244,8 @@ def require_said(text: str, thought: str, ending: Ending) -> None:
     if text.strip() or ending == "blocked":
         return
     if thought and ending == "truncated":
-        raise EndpointError("the model was still thinking when its limit of tokens ended the answer; raise max_tokens")
-    raise EndpointFault("the model returned nothing, as overloaded servers do; run again later")
+        raise EndpointError("the model was still reasoning when max_tokens was reached; raise max_tokens")
+    raise EndpointFault("the model returned nothing, as overloaded servers do; try again later")
 
 
 def said_by(body: Json, text: str, ending: Ending, seconds: float, thought: str = "") -> Said:

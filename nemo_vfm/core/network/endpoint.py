@@ -146,8 +146,9 @@ class Endpoint:
             EndpointError: it holds what the recipe takes from the environment.
         """
         if variable := leaked(question, self._withheld):
-            raise EndpointError(f"a request to {self.url.origin} would hold the value of the variable {variable}, so "
-                                "it was not sent; texts that are sent take nothing from the environment")  # fmt: skip
+            raise EndpointError(f"a request to {self.url.origin} would contain the value of the variable {variable}, "
+                                "so it was not sent; sent texts must not contain values from the "
+                                "environment")  # fmt: skip
         return json.dumps(question, ensure_ascii=True, allow_nan=False).encode()
 
     def _once(self, operation: str, body: bytes, request_id: str) -> tuple[Json, str | None]:
@@ -165,7 +166,7 @@ class Endpoint:
         except ConnectionRefusedError as error:
             raise EndpointUnreachable(one_line(f"{self._name()} cannot be reached: {error}")) from None
         except (OSError, http.client.HTTPException) as error:
-            raise EndpointFault(one_line(f"{self._name()} broke off: {type(error).__name__}: {error}")) from None
+            raise EndpointFault(one_line(f"{self._name()} failed midway: {type(error).__name__}: {error}")) from None
         self._judge(response, data)
         return _json(data), response.headers.get("X-Request-Id")
 
@@ -180,7 +181,9 @@ class Endpoint:
         if status in RETRIED:
             raise EndpointFault(one_line(text))
         if 300 <= status < 400:
-            raise EndpointDenied(f"{self._name()} redirects ({status}), and the key must not follow: fix the url")
+            raise EndpointDenied(
+                f"{self._name()} redirects ({status}), and the key must not be sent there: correct the URL"
+            )
         if status in _ABOUT_ALL:
             hint = {
                 401: "is the key correct?",

@@ -205,7 +205,7 @@ def allowed_folder(text: str, source: str = "--allow-write") -> Allowed:
         ValueError: it is no whole path.
     """
     if not text.startswith("/"):
-        raise ValueError(f"{text[:100]!r} is not the whole path of a folder; begin it with /")
+        raise ValueError(f"{text[:100]!r} is not an absolute path; it must start with /")
     return Allowed(f"{_FOLDER}{text}", source=source)
 
 
@@ -227,7 +227,7 @@ def allowed_place(text: str, variable: str | None, *, private: bool | None = Non
         raise ValueError(f"{text[:100]!r} is not a host; write HOST, HOST:PORT, http://HOST:PORT or s3://BUCKET")
     url = service_url(text if scheme else f"https://{text}")
     if url.path or url.query:
-        raise ValueError(f"hosts are allowed as a whole, so drop {url.path or url.query}")
+        raise ValueError(f"a host can only be allowed as a whole, so drop {url.path or url.query}")
     inside = _is_inside(url.host)
     if not scheme and inside:
         url = service_url(f"http://{text}")
@@ -238,8 +238,8 @@ def require_variable(name: str) -> None:
     """Raises ValueError where a text is no variable's name: it may be the key itself, so it is not repeated."""
     if not _VARIABLE.fullmatch(name):
         register(name)
-        raise ValueError("after = comes the name of the variable that holds the key, in capitals, such as "
-                         "CAPTIONS_API_KEY; never type the key itself")  # fmt: skip
+        raise ValueError("after = give the name of the variable that holds the key, in capitals, such as "
+                         "CAPTIONS_API_KEY; never the key itself")  # fmt: skip
 
 
 def ray_place(text: str) -> str:
@@ -258,7 +258,7 @@ def ray_place(text: str) -> str:
 def _bucket(text: str) -> str:
     address = Address(text)
     if address.path != address.bucket:
-        raise ValueError(f"a whole bucket is allowed: {address.scheme}://{address.bucket}")
+        raise ValueError(f"only a whole bucket can be allowed: {address.scheme}://{address.bucket}")
     return str(address)
 
 

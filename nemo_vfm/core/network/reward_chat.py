@@ -28,7 +28,7 @@ class RewardChat:
 
     def __init__(self, *, endpoint: Endpoint, model: SentText, require_echo: bool = False) -> None:
         if not model:
-            raise ValueError("model must be the name by which the endpoint calls it")
+            raise ValueError("model must be its name at the endpoint")
         self.endpoint, self.model, self.require_echo = endpoint, model, require_echo
 
     def ready(self) -> None:
@@ -85,12 +85,12 @@ def scored_in(body: Json, seconds: float) -> Said:
         pairs = list(_pairs(body["choices"][0]))
         said = said_by(body, scores_text(dict(pairs)), "success", seconds)
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("an attribute is there twice")
+            raise ValueError("an attribute occurs twice")
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError):
         raise EndpointError(f"the answer has no scores of a reward model, each attribute once with a finite number: "
                             f"{one_line(str(body)[:200])}") from None  # fmt: skip
     if not pairs:
-        raise EndpointFault("the reward model returned no scores, as overloaded servers do; run again later")
+        raise EndpointFault("the reward model returned no scores, as overloaded servers do; try again later")
     return said
 
 

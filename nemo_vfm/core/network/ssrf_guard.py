@@ -110,7 +110,7 @@ def addresses(url: ServiceUrl, *, allow_private: bool) -> list[Ip]:
             named = "" if url.host == str(ip) else f"{url.host} is "
             raise UserError(f"{named}{ip}, {reason}" if named else f"{ip} is {reason}")
     if url.scheme == "http" and not all(is_private(ip) for ip in ips):
-        raise UserError(f"{url.host} is outside this network: use https, or anyone on the path can read the key")
+        raise UserError(f"{url.host} is outside this network: use https, otherwise anyone on the path can read the key")
     return ips
 
 
@@ -133,9 +133,9 @@ def why_not(ip: Ip, *, allow_private: bool) -> str:
     if bare.is_link_local or bare in _METADATA:
         return "the metadata service that hands out cloud credentials; it is never contacted"
     if isinstance(bare, IPv6Address) and bare in _LOCAL_NAT64:
-        return "which hides an IPv4 address that cannot be judged"
+        return "which hides an IPv4 address that cannot be checked"
     if bare.is_multicast or bare.is_unspecified or (bare.is_reserved and not bare.is_loopback):
-        return "which is not one machine's address"
+        return "which is not the address of one machine"
     if not is_private(bare):
         return ""
     if allow_private:

@@ -118,7 +118,7 @@ def local(value: str | PurePath, what: str) -> Path:
     found = _SCHEME.match(str(value))
     if found is None:
         return Path(value)
-    raise ValueError(f"{what} must be a local path, and this is a URL ({found[1]}://...)")
+    raise ValueError(f"{what} must be a local path, but this is a URL ({found[1]}://...)")
 
 
 def _judged(text: str) -> str:

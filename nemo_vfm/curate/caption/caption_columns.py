@@ -42,7 +42,7 @@ def check_captions(captions: Mapping[str, object], known: Collection[str]) -> No
 
 def _unknown(column: str, known: Collection[str]) -> str:
     near = get_close_matches(column, known, n=1, cutoff=0.6)
-    message = f"captions are to tell {column!r}, which no stage gives; "
+    message = f"captions should mention {column!r}, which no stage gives; "
     if near:
         return f"{message}did you mean {near[0]!r}?"
     return f"{message}add its stage or remove this. There are {', '.join(sorted(known))}"

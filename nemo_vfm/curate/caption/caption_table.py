@@ -52,5 +52,5 @@ class CaptionTable:
                 text, before = found.setdefault(name, (row.text(self.column), row.place))
                 if text != row.text(self.column):
                     raise DataError(f"{row.place} and {before} give one video different captions; keep one of them. "
-                                    "Where each is of a span, use source=table")  # fmt: skip
+                                    "If each is for a span, use source=table")  # fmt: skip
         return {name: text for name, (text, _) in found.items()}

@@ -82,7 +82,7 @@ class Windows:
         if not 1 <= self.min_last_frames <= self.size_frames or self.min_clip_frames < 1:
             raise ValueError(
                 f"windows of {self.size_frames} frames with a last one of at least {self.min_last_frames} and clips "
-                f"of at least {self.min_clip_frames} cannot be: it takes 1 <= min_last_frames <= size_frames"
+                f"of at least {self.min_clip_frames} are impossible: they need 1 <= min_last_frames <= size_frames"
             )
 
     def of(self, num_frames: int) -> list[Span]:

@@ -111,7 +111,7 @@ def _tell(records: Sequence[ClipRecord]) -> None:
     kept = [record for record in records if record.decision == "kept"]
     numbers = sum(record.caption_by == DESCRIPTION for record in kept)
     without = sum(not record.caption for record in kept) + numbers
-    instead = f"; {numbers:,} of them have their numbers in its place, such as size and length" if numbers else ""
+    instead = f"; {numbers:,} of them get a line of numbers instead, such as size and length" if numbers else ""
     advice = ". rules=captioned drops them" if without else ""
     if kept:
         (warn if without else info)(f"{without:,} of {len(kept):,} kept clips have no caption{instead}{advice}")
@@ -266,7 +266,7 @@ def _answers(
             _count(name, caption, in_a_row, report)
             line.advance()
     for key in open_keys:
-        found[key] = Caption(key, status="error", failure="it gave no answer")
+        found[key] = Caption(key, status="error", failure="it did not answer")
         _count(name, found[key], 0, report)
     return found
 
@@ -276,7 +276,7 @@ def _checked(caption: Caption) -> Caption:
     known = replace(caption, by=_plain(caption.by), model=_plain(caption.model), revision=_plain(caption.revision))
     text, is_cut = _fitted(conceal(caption.text)) if caption.spoken else ("", False)
     if caption.spoken and not text:
-        return replace(known, text="", status="error", failure="it said nothing")
+        return replace(known, text="", status="error", failure="it returned an empty text")
     known = replace(known, status="truncated") if is_cut else known
     return replace(known, text=text, failure=None if caption.failure is None else _plain(caption.failure))
 

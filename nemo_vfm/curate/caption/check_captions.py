@@ -143,7 +143,9 @@ class CheckCaptions:
         step = max(1, -(-len(entries) // self.at_most))
         chosen = entries[::step]
         if len(chosen) < MIN_CLIPS:
-            raise CaptionsRefused(f"{len(chosen)} clips of {self.shards} have a caption; it takes {MIN_CLIPS} to judge")
+            raise CaptionsRefused(
+                f"{len(chosen)} clips of {self.shards} have a caption; at least {MIN_CLIPS} are needed to judge"
+            )
         clips = np.stack([self._clip(samples, entry) for entry in track("compare captions", chosen)])
         captions = self.likeness.of_texts([str(entry.index["caption"]) for entry in chosen])
         verdict = compare([entry.key for entry in chosen], captions, clips)
@@ -180,7 +182,7 @@ class CheckCaptions:
         if self._passed(verdict):
             info(summary)
             return Outcome(summary, figures)
-        trouble = f"captions do not belong to their clips, or the model cannot tell: {summary}. Caption again"
+        trouble = f"captions do not belong to their clips, or the model cannot tell: {summary}. Caption the clips again"
         if self.on_failure == "stop":
             raise CaptionsRefused(trouble)
         warn(trouble)

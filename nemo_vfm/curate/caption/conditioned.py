@@ -53,7 +53,7 @@ class ScoreConditioned:
         present = {name: scores[column] for name, column in self.facts.items() if column in scores}
         if len(present) < len(self.facts):
             missing = [column for column in self.facts.values() if column not in scores]
-            warn_once(f"captions are made without {', '.join(missing)}: some clips have no such score")
+            warn_once(f"captions do not mention {', '.join(missing)}: some clips have no such score")
         if not present:
             return draft.text
         listed = ", ".join(f"{name}: {self._value(value)}" for name, value in present.items())

@@ -80,7 +80,9 @@ class LocalModel:
             with torch.inference_mode():
                 out_BL = model.generate(**inputs, max_new_tokens=self.max_tokens, do_sample=False, num_beams=1)
         except torch.OutOfMemoryError:
-            raise UserError(f"{self.folder} needs more memory than there is: lower num_frames or batch_size") from None
+            raise UserError(
+                f"{self.folder} needs more memory than is available: lower num_frames or batch_size"
+            ) from None
         asked_BL, mask_BL = inputs["input_ids"], inputs["attention_mask"]
         ends = _ends(model, tokenizer)
         counts = mask_BL.sum(1).tolist()
@@ -122,7 +124,7 @@ def _loaded(folder: Path, kind: Kind, precision: Precision) -> Json:
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     if not getattr(processor, "chat_template", None):
-        raise UserError(f"{folder} has no chat template, so it cannot be asked; take a model tuned to instructions")
+        raise UserError(f"{folder} has no chat template, so it cannot be prompted; use an instruction-tuned model")
     return model.to(device()).eval(), processor
 
 

@@ -74,7 +74,7 @@ class Rewriter:
             known = replace(caption, prompt_hash=prompt_hash(self.prompt))
             limit = max(200.0, self.longest_growth * lengths.get(caption.key, 0))
             if len(caption.text) > limit:
-                failure = f"{len(caption.text)} characters came back where at most {limit:.0f} could be expected"
+                failure = f"{len(caption.text)} characters came back, but at most {limit:.0f} were expected"
                 known = replace(known, text="", status="error", failure=failure)
             yield known
 

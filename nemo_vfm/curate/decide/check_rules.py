@@ -112,8 +112,8 @@ def _check_comparisons(stages: Mapping[str, Stage], rules: Mapping[str, Rule]) -
         for name, rule in rules.items():
             if any(use.name == column for use in rule.uses()) and not _says_above(rule, column):
                 raise PartRefused(
-                    f"a rule on {column!r} of the stage {stage!r} must say above, or drop: {column} > NUMBER, and "
-                    f"nothing else: it drops what is alike; rule {name!r} says {rule.text}", "rules", name,
+                    f"a rule on {column!r} of the stage {stage!r} must have the form above: NUMBER or drop: "
+                    f"{column} > NUMBER, so that it drops similar clips; rule {name!r} says {rule.text}", "rules", name,
                 )  # fmt: skip
 
 

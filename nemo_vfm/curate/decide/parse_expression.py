@@ -81,7 +81,9 @@ def parse(text: str) -> Truth:
         ValueError: it is too long, too deep, not an expression, or not one that is true or false.
     """
     if len(text) > MAX_LENGTH:
-        raise ValueError(f"an expression has at most {MAX_LENGTH} characters, this one {len(text)}; make it two rules")
+        raise ValueError(
+            f"an expression has at most {MAX_LENGTH} characters, this one has {len(text)}; split it into two rules"
+        )
     return _Parser(text, _tokens(text)).whole()
 
 
@@ -154,13 +156,13 @@ class _Parser:
 
     def _operand(self, part: Truth | _Operand) -> _Operand:
         if isinstance(part, _TRUTHS):
-            raise self._wrong(part.at, "this is true or false, and a number was expected")
+            raise self._wrong(part.at, "this is true or false, but a number was expected")
         return part
 
     def _number(self, part: Truth | _Operand) -> Numeric:
         part = self._operand(part)
         if isinstance(part, Word):
-            raise self._wrong(part.at, "a word can only be compared with a column, by == or != or in (...)")
+            raise self._wrong(part.at, "a word can only be compared with a column, by ==, != or in (...)")
         if isinstance(part, _OpenPercentile):
             raise self._wrong(part.at, f"of which column? Write pct(COLUMN, {part.percent:g})")
         return part
@@ -207,7 +209,7 @@ class _Parser:
     def _missing(self, part: _Operand) -> Truth:
         negated = self._take("not")
         if self._take("missing", "null") is None:
-            raise self._wrong(self._next.at, "expected missing here: a clip's score is missing, or is not missing")
+            raise self._wrong(self._next.at, "expected `missing` here: SCORE is missing, or SCORE is not missing")
         found = Missing(part.at, self._column(part, "only a column can be missing"))
         return Not(part.at, found) if negated else found
 
@@ -238,7 +240,7 @@ class _Parser:
         for word, other in ((left, right), (right, left)):
             if isinstance(word, Word):
                 if sign.text not in ("==", "!="):
-                    raise self._wrong(sign.at, f"words have no order, so {sign.text} is meaningless; use == or !=")
+                    raise self._wrong(sign.at, f"words have no order, so {sign.text} does not apply; use == or !=")
                 label = self._column(other, "a word can only be compared with a column")
                 found = OneOf(left.at, label, (word,))
                 return Not(left.at, found) if sign.text == "!=" else found
@@ -309,7 +311,7 @@ class _Parser:
     def _called(self, name: _Token) -> _Operand:
         if name.text != _PCT and name.text not in get_args(FunctionName):
             known = ", ".join([_PCT, *get_args(FunctionName)])
-            raise self._wrong(name.at, f"there is no function {name.text}; there are {known}")
+            raise self._wrong(name.at, f"there is no function {name.text}; known are {known}")
         self._deeper(self._expect("(").at)
         arguments = [self._operand(self._sum())]
         while self._take(","):

@@ -80,7 +80,7 @@ def decide_again(
         UserError: a rule reads what was not measured, or a comparison of which nothing is remembered.
     """
     compared = {stage.columns()[0]: stage for stage in stages.values()}
-    _check(curated, rules, compared)
+    _check(curated, rules, compared, balance)
     late = {name: rule for name, rule in rules.items() if reads_captions(rule)}
     first = {name: rule for name, rule in rules.items() if name not in late}
     single = {name: rule for name, rule in first.items() if rule.uses()[0].name not in compared}
@@ -113,22 +113,26 @@ def _broken(table: Table, rules: Mapping[str, Rule]) -> list[str | None]:
     return [names[place] for place in first_broken(table, rules).tolist()]
 
 
-def _check(curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares]) -> None:
+def _check(
+    curated: FinishedCuration, rules: Mapping[str, Rule], compared: Mapping[str, Compares], balance: Balance | None
+) -> None:
     known: dict[str, Sequence[str] | None] = {
         name: () if isinstance(column, Labels) else None for name, column in curated.table.columns.items()
     }
     try:
         check_columns(known, rules)
+        if balance is not None:
+            balance.check(known)
     except ValueError as error:
-        raise UserError(f"{error}\nThese rules decide on what an earlier curation measured") from error
+        raise UserError(f"{error}\nThese rules are applied to the scores of an earlier curation") from error
     for name, rule in rules.items():
         column = rule.uses()[0].name
         if column in curated.vectors and column not in compared:
             raise UserError(f"rule {name!r} reads {column!r}, which compares clips: add its stage to comparisons")
         if column in compared and column not in curated.vectors:
             raise UserError(
-                f"rule {name!r} compares clips by {column!r}, and that curation remembers nothing for it: there is no "
-                f"vectors.parquet with that column. Run the curation again, or remove the rule (~rules.{name})"
+                f"rule {name!r} compares clips by {column!r}, but that curation stored nothing for it: no "
+                f"vectors.parquet has that column. Run the curation again, or remove the rule (~rules.{name})"
             )
 
 
@@ -161,7 +165,7 @@ def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> l
         span = (cast(int, first[place]), cast(int, last[place]))
         clip = Clip(sources.get(source, ""), *span, 0, 0, Fraction(1))
         if clip.id != clip_id:
-            raise DataError(f"clip {clip_id} is not of the file that files.json names; run the curation again")
+            raise DataError(f"clip {clip_id} does not match the file in files.json; run the curation again")
         scores = {name: values[place] for name, values in numbers.items() if values[place] == values[place]}
         vector = curated.vectors[column].get(clip_id)
         shape = (scores.get("fps", 1.0), int(scores["width"]), int(scores["height"]), microseconds[place])
@@ -241,7 +245,7 @@ def _close(account: LedgerColumn) -> None:
         raise DataError(
             f"the seconds of files.json and of scores.parquet differ: {account.total / 1e6} s came in, and "
             f"{(account.kept + account.dropped.total() + account.failed.total()) / 1e6} s are accounted for; "
-            f"they are not of one curation, run it again"
+            f"the two files are not from one curation, so run it again"
         )
 
 

@@ -49,7 +49,7 @@ class Rule:
         if self.score is None and thresholds:
             raise ValueError(f"below and above belong to score; in {forms[0]!r} write the number into the expression")
         if not self.uses():
-            raise ValueError(f"the expression {self.text!r} reads no column, so it is the same for every clip")
+            raise ValueError(f"the expression {self.text!r} reads no column, so its result is the same for every clip")
 
     @property
     def text(self) -> str:

@@ -77,7 +77,7 @@ class Table:
         """
         column = self.columns.get(name)
         if isinstance(column, Labels):
-            raise ValueError(f"{name!r} holds words such as {', '.join(column.words[:3])}, and is used as a number")
+            raise ValueError(f"{name!r} holds words such as {', '.join(column.words[:3])}, but is used as a number")
         return np.full(len(self), np.nan) if column is None else column
 
     def labels(self, name: str) -> Labels:
@@ -139,7 +139,7 @@ def read_table(path: Path) -> tuple[Table, dict[str, list[object]]]:
         frames = np.asarray(found["last_frame"], np.float64) - np.asarray(found["first_frame"], np.float64)
         seconds = np.asarray(found["duration_s"], np.float64)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
-        raise DataError(f"{path} is not a curation's table, or it is damaged ({error})") from error
+        raise DataError(f"{path} is not a table of a curation, or is damaged ({error})") from error
     alive = np.array([message is None for message in others["message"]], bool)
     images = np.isnan(seconds)  # an image has no duration
     columns["num_frames"] = np.where(images, np.nan, frames)

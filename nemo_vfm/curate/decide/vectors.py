@@ -53,5 +53,5 @@ def read_vectors(path: Path) -> dict[str, dict[str, str]]:
         for clip, column, vector in zip(*(table[name].to_pylist() for name in _NAMES if name != "stage"), strict=True):
             found.setdefault(str(column), {})[str(clip)] = str(vector)
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise DataError(f"{path} holds no vectors of clips, or it is damaged ({error})") from error
+        raise DataError(f"{path} holds no vectors of clips, or is damaged ({error})") from error
     return found

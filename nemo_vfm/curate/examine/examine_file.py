@@ -111,7 +111,7 @@ class Examine:
         unchanged.check()
         lost = problems[0] if problems else "its frames cannot be decoded"
         parts = [_part(walk.info, span, walk.info.stamp(span[0])) for span, _ in asked]
-        lost_of = dict.fromkeys(two_sizes, "its frames are of two sizes") | dict.fromkeys(wanted - done, lost)
+        lost_of = dict.fromkeys(two_sizes, "its frames have two sizes") | dict.fromkeys(wanted - done, lost)
         rows = [part | {"message": why or lost_of.get(span)}
                 for part, (span, why) in zip(parts, asked, strict=True)]  # fmt: skip
         yield Reply({"end": None, "rows": rows})
@@ -258,7 +258,7 @@ def finite(scores: Mapping[str, float | str]) -> dict[str, float | str]:
     """
     bad = {name: value for name, value in scores.items() if not isinstance(value, str) and not np.isfinite(value)}
     if bad:
-        raise ValueError(f"it gave {bad}, which are not numbers")
+        raise ValueError(f"it returned {bad}, which are not numbers")
     return {name: value if isinstance(value, str) else float(f"{value:.9g}") for name, value in scores.items()}
 
 

@@ -154,7 +154,7 @@ def _fill_rows(file: FileRecord, records: list[ClipRecord], facts: Sequence[Json
         else:
             equal += 1
     if equal:
-        warn(f"{file.found.name}: {equal} rows are left out, since others before them name the same frames")
+        warn(f"{file.found.name}: {equal} rows are left out, since earlier rows name the same frames")
     file.duration_us = sum(record.duration_us for record in records)
 
 

@@ -99,18 +99,28 @@ def reason_of(error: Exception, path: Path, name: str) -> str:
 
 
 def mark_exact_duplicates(files: Sequence[FileRecord]) -> None:
-    """Of files with the same bytes, the one with the shortest name stays ("a.mp4", not "a copy.mp4").
+    """Of files with the same bytes, one that is wanted whole stays, then the one with the shortest name.
 
-    It gets the spans that a table asks for of the others: they may be other ones.
+    So "a.mp4" stays, not "a copy.mp4"; and spans that a table asks for are a part of the film that stays, else it gets
+    them: they may be other ones. A copy counts with the seconds that are there twice.
     """
     seen: dict[str, FileRecord] = {}
-    for file in sorted(files, key=lambda file: (len(file.found.name), file.found.name)):
+    for file in sorted(files, key=lambda file: (file.found.spans_s is not None, len(file.found.name), file.found.name)):
         original = seen.setdefault(file.source_id, file)
         if file.message is None and file.rule is None and original is not file:
             file.rule, file.duplicate_of = EXACT_DUPLICATE, original.found.name
-            if original.found.spans_s and file.found.spans_s:
+            if (spans_s := file.found.spans_s) is None:
+                continue
+            theirs_s = original.found.spans_s
+            file.duration_us = sum(_length_us(file, *span) for span in spans_s if theirs_s is None or span in theirs_s)
+            if theirs_s is not None:
                 rows = {row.seconds: row for row in (*file.found.rows, *original.found.rows)}
                 original.found = replace(original.found, rows=tuple(rows.values()))
+
+
+def _length_us(file: FileRecord, start_s: float, end_s: float) -> int:
+    """How long a span of a film is."""
+    return max(0, min(file.duration_us, round(min(end_s, 1e9) * 1e6)) - round(start_s * 1e6))
 
 
 def elapsed_us(info: VideoInfo, pts: int) -> int:

@@ -204,11 +204,14 @@ class Child:
         self.stop()
         if code == -signal.SIGXCPU:
             return (
-                f"{self._task} took more than {cpu_s:,.0f} s of processor time; if its frames are worth more, raise "
+                f"{self._task} took more than {cpu_s:,.0f} s of processor time; to allow more, raise "
                 "limits.cpu_s_per_megapixel"
             )
         if self._hangs:
-            return f"{self._task} hung: it said nothing for {self._limits.silence_s:g} s and used no processor time"
+            return (
+                f"{self._task} hung: it gave no sign of life for {self._limits.silence_s:g} s and used no "
+                "processor time"
+            )
         if code == -signal.SIGKILL:
             return f"the system killed {self._task}, probably for lack of memory; use more memory or fewer workers"
         if code is not None and code < 0:

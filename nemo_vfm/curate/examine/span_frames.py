@@ -35,13 +35,13 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
         return span, None if hole is None else _of_hole(info, hole)
     there_s = _seconds(info, info.num_frames + info.missing_frames)
     end = "its end" if end_s is None else f"{end_s:g} s"
-    lasts = f"it asks for {start_s:g} s to {end}, but the video lasts {there_s:.2f} s"
+    lasts = f"it requests {start_s:g} s to {end}, but the video lasts {there_s:.2f} s"
     return span, info.why_incomplete() if span[1] <= info.num_frames + info.missing_frames else lasts
 
 
 def _of_hole(info: VideoInfo, hole: int) -> str:
     begins, ends = ((pts - info.pts[0]) * float(info.time_base) for pts in (info.end_pts(hole - 1), info.stamp(hole)))
-    return f"it meets a hole: nothing is shown from {begins:.2f} s to {ends:.2f} s"
+    return f"it spans a gap: there are no frames from {begins:.2f} s to {ends:.2f} s"
 
 
 def _seconds(info: VideoInfo, frame: int) -> float:

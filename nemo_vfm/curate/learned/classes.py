@@ -26,4 +26,6 @@ def classes_in(folder: Path, names: Sequence[str]) -> None:
             f"{folder / 'config.json'} names no classes ({error!r}); expected id2label or classes in it"
         ) from error
     if found != list(names):
-        raise UserError(f"{folder / 'config.json'} names the classes {found}, the task {list(names)}; write them alike")
+        raise UserError(
+            f"{folder / 'config.json'} names the classes {found}, but the task names {list(names)}; make them the same"
+        )

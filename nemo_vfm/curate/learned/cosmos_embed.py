@@ -22,7 +22,7 @@ from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicate
 from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector_text import as_text
 from nemo_vfm.models.hashes import files_sha256
-from nemo_vfm.models.vision import quiet, read_config
+from nemo_vfm.models.vision import read_config
 
 #: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
 _LOADED: dict[str, tuple[Any, Any]] = {}
@@ -46,7 +46,7 @@ class CosmosEmbed:
 
     def __init__(self, *, folder: Path, num_frames: int = 8, quality: str = "sharpness", seed: int = 0) -> None:
         if num_frames < 1:
-            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+            raise ValueError(f"num_frames is {num_frames}; it must be at least 1")
         self.folder, self.num_frames, self.quality, self.seed = folder, num_frames, quality, seed
         self._fingerprint = ""
 
@@ -67,8 +67,8 @@ class CosmosEmbed:
         if not self._fingerprint:
             code = sorted(self.folder.glob("*.py"))
             if not (code and (self.folder / "config.json").is_file() and any(self.folder.glob("*.safetensors"))):
-                raise UserError(f"{self.folder} is not a folder of a Cosmos-Embed1, which holds config.json, its own "
-                                f"code (.py) and weights (.safetensors)")  # fmt: skip
+                raise UserError(f"{self.folder} is not a Cosmos-Embed1 folder with config.json, its own code (.py) "
+                                f"and weights (.safetensors)")  # fmt: skip
             hashes = " ".join(f"{file.name}:{files_sha256(file)}" for file in code)
             made_of = f"cosmos_embed/1 {self.num_frames} {files_sha256(self.folder)} {hashes}"
             self._fingerprint = sha256_text(made_of)[:32]
@@ -126,15 +126,14 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     _require_own_code(folder)
     ours = {"trust_remote_code": True, "local_files_only": True}
     try:
-        with quiet(transformers):
-            processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
-            model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
+        processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
+        model = transformers.AutoModel.from_pretrained(folder, use_safetensors=True, dtype=torch.float32, **ours)
         model = model.eval().to(device())
         assert callable(model.get_video_embeddings)
     except Exception as error:  # it is anybody's code
         raise UserError(
             f"the code in {folder} does not run here with transformers {transformers.__version__} "
-            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it was written for"
+            f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it supports"
         ) from error
     return processor, model
 
@@ -145,6 +144,6 @@ def _require_own_code(folder: Path) -> None:
         found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
         if "--" in (named := json.dumps(found)):
             raise UserError(
-                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and name them "
-                f"in auto_map without what stands before the --"
+                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
+                f"everything up to the -- from their names in auto_map"
             )

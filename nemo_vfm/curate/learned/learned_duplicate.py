@@ -41,7 +41,7 @@ class LearnedDuplicate:
         batch_size: int = 16, quality: str = "sharpness", seed: int = 0,
     ) -> None:  # fmt: skip
         if num_frames < 1:
-            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+            raise ValueError(f"num_frames is {num_frames}; it must be at least 1")
         self.bearer = ModelStage(model=model, task=task, trained=trained, batch_size=batch_size)
         self.num_frames, self.quality, self.seed = num_frames, quality, seed
 

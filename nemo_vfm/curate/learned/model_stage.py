@@ -57,7 +57,7 @@ class ModelStage:
         self, *, model: Factory[[], FingerprintedModule], task: Predicts, trained: Path | None, batch_size: int
     ) -> None:
         if batch_size < 1:
-            raise ValueError(f"batch_size is {batch_size}, but at least one frame must be looked at")
+            raise ValueError(f"batch_size is {batch_size}; it must be at least 1")
         self.model, self.task, self.trained, self.batch_size = model, task, trained, batch_size
         self._fingerprint = ""
 

@@ -96,7 +96,7 @@ class Recognise:
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Of finding the second half of each clip among those of the batch, (B,)."""
         if output.shape[1] < 2:
-            raise UserError("clips of one frame have no two halves; give a bucket with at least 2 frames")
+            raise UserError("clips of one frame cannot be split in two; give a bucket with at least 2 frames")
         middle = output.shape[1] // 2
         first, second = (_mean(part) for part in (output[:, :middle], output[:, middle:]))
         logits_BB = first @ second.T / self.temperature
@@ -113,7 +113,7 @@ def _mean(features_BTD: Tensor) -> Tensor:
 
 def _pixels(batch: Batch) -> tuple[VideoBatch, Tensor]:
     if not isinstance(batch, VideoBatch) or batch.video_BCTHW is None:
-        raise UserError("a scorer needs pixels, and these shards hold none; use shards of clips, and set buckets")
+        raise UserError("a scorer needs pixels, but these shards hold none; use shards of clips, and set buckets")
     return batch, batch.video_BCTHW
 
 
@@ -131,7 +131,7 @@ def _prepared(batch: Batch, label: str, number: Callable[[_Known], float | None]
     if len(lacking) == len(found):
         there = sorted({name for known in videos.labels for name in known})
         raise UserError(
-            f"not one of the samples {', '.join(lacking[:4])} has a usable label {label!r}; there are {there}"
+            f"none of the samples {', '.join(lacking[:4])} has a usable label {label!r}; its labels are {there}"
         )
     if lacking:
         warn_once(f"samples without a usable label {label!r}, such as {lacking[0]}, are left out of training")

@@ -48,7 +48,7 @@ class VideoType:
         trained: Path | None = None, num_frames: int = 8, batch_size: int = 16,
     ) -> None:  # fmt: skip
         if num_frames < 1:
-            raise ValueError(f"num_frames is {num_frames}, but at least one frame must be looked at")
+            raise ValueError(f"num_frames is {num_frames}; it must be at least 1")
         self.bearer = ModelStage(model=model, task=task, trained=trained, batch_size=batch_size)
         self.classes, self.names, self.num_frames = classes, tuple(task.names()), num_frames
 

@@ -102,7 +102,7 @@ class Media:
         """
         facts = {one.clip.id: fact for one in kept if not (fact := self.fact_of(one)).get(_IN_SHARDS)}
         if facts and (problems := verify(self.shards)):
-            raise UserError(f"{problems[0]}, although it was just written; look at the disk. The clips are kept in "
+            raise UserError(f"{problems[0]}, although it was just written; check the disk. The clips are kept in "
                             f"{self.folder}, and the next run writes the shards again")  # fmt: skip
         for clip_id, fact in facts.items():
             write_json(self.path(clip_id).with_suffix(".json"), {**fact, _IN_SHARDS: True})
@@ -134,7 +134,7 @@ class Media:
                 write_bytes(file, shards.read(entries[clip_id], file.suffix[1:]))
             except DataError as error:
                 raise UserError(f"{self.shards} cannot be read ({error}); delete that folder, and its clips are "
-                                f"encoded anew") from error  # fmt: skip
+                                f"encoded again") from error  # fmt: skip
 
 
 def _changed(shards: Path) -> int:

@@ -65,9 +65,9 @@ class Transcode:
         if not 0 <= crf <= most:
             raise ValueError(f"crf is {crf}, but {encoder} takes 0 to {most}")
         if preset not in PRESETS:
-            raise ValueError(f"preset is {preset!r}, but there are {', '.join(PRESETS)}")
+            raise ValueError(f"preset is {preset!r}; known are {', '.join(PRESETS)}")
         if audio not in get_args(Audio):
-            raise ValueError(f"audio is {audio!r}, but there are {' and '.join(get_args(Audio))}")
+            raise ValueError(f"audio is {audio!r}; known are {' and '.join(get_args(Audio))}")
         self.crf, self.preset, self.encoder = crf, preset, encoder
         self.audio: Audio = audio
 
@@ -257,7 +257,7 @@ def _facts(mended: Mapping[str, Restoration]) -> dict[str, float]:
         with _by(name):
             facts |= restoration.facts()
             if bad := [column for column, value in facts.items() if not np.isfinite(value)]:
-                raise ValueError(f"{bad[0]} is {facts[bad[0]]}, which no table can compare")
+                raise ValueError(f"{bad[0]} is {facts[bad[0]]}, which no table can hold")
     return facts
 
 

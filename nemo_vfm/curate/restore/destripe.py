@@ -49,7 +49,7 @@ class Destripe:
     ) -> None:  # fmt: skip
         require_wedge(theta_deg, wedge_deg, kmin)
         if mode not in ("auto", "per_frame", "static"):
-            raise ValueError(f"mode is {mode!r}, but there are auto, per_frame and static")
+            raise ValueError(f"mode is {mode!r}; known are auto, per_frame and static")
         self.theta_deg, self.wedge_deg, self.kmin = theta_deg, wedge_deg, kmin
         self.mode, self.channels, self.min_excess_db = mode, channels, min_excess_db
 

@@ -68,11 +68,9 @@ class DestripeImages:
         min_excess_db: float = 5.0, black: End = "auto", white: End = "auto",
     ) -> None:  # fmt: skip
         if mode not in ("per_frame", "static"):
-            raise ValueError(f"mode is {mode!r}, but there are per_frame and static")
+            raise ValueError(f"mode is {mode!r}; known are per_frame and static")
         if stack and mode != "static":
-            raise ValueError(
-                "stack=true says that all files have the same stripes, which is mode=static: set that, too"
-            )
+            raise ValueError("stack=true means that all files have the same stripes, so it needs mode=static")
         self.input, self.mode, self.stack = Path(input), mode, stack
         self.finder = StripeFinder(
             theta_deg=theta_deg, wedge_deg=wedge_deg, kmin=kmin, min_excess_db=min_excess_db, black=black, white=white
@@ -210,7 +208,7 @@ def _pages_of(files: Iterable[Path]) -> Iterator[list[NDArray[Any]]]:
                     kinds = [(plane_HW.shape, plane_HW.dtype) for plane_HW in planes]
                     first = first or kinds
                     if kinds != first:
-                        raise DataError(f"page {place} has another size or type than the first; use mode=per_frame")
+                        raise DataError(f"page {place} differs from the first in size or type; use mode=per_frame")
                     yield planes
         except DataError as error:
             raise DataError(f"{file.name}: {error}") from error

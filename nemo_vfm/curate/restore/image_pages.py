@@ -247,11 +247,11 @@ class PngPage:
 def _chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Each chunk of a PNG: its kind, and all of its bytes."""
     if data[:8] != b"\x89PNG\r\n\x1a\n":
-        raise DataError("is not a PNG, whatever its name says")
+        raise DataError("is not a PNG, despite its name")
     place, kind = 8, b""
     while place + 12 <= len(data) and kind != b"IEND":
         size, kind = int.from_bytes(data[place : place + 4], "big"), data[place + 4 : place + 8]
         yield kind, data[place : place + 12 + size]
         place += 12 + size
     if kind != b"IEND" or place > len(data):
-        raise DataError("is cut short")
+        raise DataError("is truncated")

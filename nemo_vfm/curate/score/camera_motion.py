@@ -92,7 +92,7 @@ class CameraMotion:
         height, width = footage.luma(footage.pairs(self.num_pairs)[:1]).shape[1:]
         if min(height, width) < _SMALLEST_PX:
             raise ValueError(
-                f"the picture is {width}x{height}, too small to follow corners in; at least {_SMALLEST_PX} are needed"
+                f"the picture is {width}x{height}, too small to track corners; at least {_SMALLEST_PX} are needed"
             )
         tracks = self._tracks(footage)
         steps = [step for track in tracks for step in track[:1]]

@@ -120,8 +120,8 @@ def _cosmos_numbers(found: Sequence[MotionVectors]) -> tuple[float, float]:
     width, height = found[0].width, found[0].height
     if min(width, height) < _COSMOS_SIDE_PX:
         raise ValueError(
-            f"the picture is {width}x{height}, but cosmos-curate has no number for sides below {_COSMOS_SIDE_PX} "
-            "pixels; leave compat out for such videos"
+            f"the picture is {width}x{height}, but cosmos-curate gives no value for sides below "
+            f"{_COSMOS_SIDE_PX} pixels; leave compat out for such videos"
         )
     mean_HW = np.zeros((height, width), np.float32)
     for vectors in found:

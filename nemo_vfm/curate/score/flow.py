@@ -38,7 +38,7 @@ def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int
     height, width = footage.luma(footage.pairs(num_pairs)[:1]).shape[1:]
     if min(height, width) < _SMALLEST_PX:
         raise ValueError(
-            f"the picture is {width}x{height}, too small to see motion in; at least {_SMALLEST_PX} are needed"
+            f"the picture is {width}x{height}, too small to measure motion; at least {_SMALLEST_PX} are needed"
         )
     ratio = min(1.0, side_px / min(height, width))
     return round(width * ratio), round(height * ratio)

@@ -59,7 +59,7 @@ class TextOverlay:
         numbers = _moments(footage, self.most_moments)
         height, width = footage.luma(numbers[0][:1]).shape[1:]
         if min(height, width) < 16:
-            raise ValueError(f"the picture is {width}x{height}, too small for writing; at least 16 are needed")
+            raise ValueError(f"the picture is {width}x{height}, too small for text; at least 16 are needed")
         moments = [self._look(footage, few) for few in numbers]
         covered = [_covered(lines, width, height) for lines, _ in moments]
         area, bottom, corner = (max(parts) for parts in zip(*covered, strict=True))

@@ -49,13 +49,13 @@ class CosmosPredict2:
             silent += not caption_of(entry).strip()
         command = _COMMAND.format(folder=at.absolute())
         written.notes.append(f"its loader sees no clip before its own script has made t5_xxl/*.pickle: {command}")
-        note_captions(written, silent, "they are trained as if there were no text")
+        note_captions(written, silent, "they are trained on without text")
         write_text(folder / "README.txt", self._readme(command))
         return written
 
     def _readme(self, command: str) -> str:
         return (
-            f"videos/ and metas/ are what Cosmos-Predict2 asks for. Its loader passes over every clip that has no\n"
+            f"videos/ and metas/ are what Cosmos-Predict2 asks for. Its loader skips every clip that has no\n"
             f"t5_xxl/NAME.pickle. In a checkout of cosmos-predict2, with its T5 weights downloaded, run\n\n"
             f"    {command}\n\n"
             f"and then train with dataset_dir set to this folder and num_frames={self.num_frames}. Where t5_xxl/\n"

@@ -46,7 +46,7 @@ class Dfm:
             f"{at.absolute()} --output_dir DIR --output_format energon"
         )
         silent = sum(not item["caption"].strip() for item in items)
-        note_captions(written, silent, "some of DFM's scripts pass over them")
+        note_captions(written, silent, "some of DFM's scripts skip them")
         return written
 
 

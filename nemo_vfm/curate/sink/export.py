@@ -43,7 +43,7 @@ class Export:
             return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
         marker.unlink(missing_ok=True)
         if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():
-            raise UserError(f"{folder} is what would be read and replaced at once; choose another run_dir")
+            raise UserError(f"{folder} would be read and replaced at the same time; choose another run_dir")
         shards, found = ShardSet(self.shards), Written()
 
         def fill(partial: Path) -> None:
@@ -53,7 +53,7 @@ class Export:
         replace_folder(folder, fill)
         if repeated := sum(entry.index.get("weight", 1) != 1 for entry in shards.entries):
             found.notes.append(
-                f"{repeated} clips have a weight, to be trained on so often; only our own loader knows of it"
+                f"{repeated} clips have a weight (how often to train on them), which only our own loader uses"
             )
         report = self._report(len(shards), found, state)
         for note in found.notes:
@@ -61,7 +61,7 @@ class Export:
         for reason, number in found.left_out.items():
             warn(f"{number} of {len(shards)} clips are left out: {reason}")
         if not found.written:
-            raise NothingKept(f"not one of {len(shards)} clips fits the layout: {dict(found.left_out)}")
+            raise NothingKept(f"none of {len(shards)} clips fits the layout: {dict(found.left_out)}")
         write_json(marker, report)
         return Outcome(_summary(report), {"clips": found.written})
 

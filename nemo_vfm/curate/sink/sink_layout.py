@@ -48,9 +48,7 @@ def clips(shards: ShardSet, written: Written) -> Iterator[Entry]:
         if "mp4" not in entry.members:
             written.left_out["no mp4 in the shard"] += 1
         elif "num_frames" not in entry.index or "fps" not in entry.index:
-            raise UserError(
-                f"{shards.folder} has no index that says how many frames clips have; it is not of a curation"
-            )
+            raise UserError(f"{shards.folder} has no index with the clips' frame counts, so it is not from a curation")
         elif not _can_be(entry):
             written.left_out["a damaged index"] += 1
         else:

@@ -59,7 +59,7 @@ class TableSource:
     ) -> None:
         check_suffix(path)
         if taken := sorted(_TAKEN & set(scores or ())):
-            raise ValueError(f"the score {taken[0]!r} is known of every clip; rename the column of the table")
+            raise ValueError(f"the score {taken[0]!r} is computed for every clip; rename the column of the table")
         self.path = local(path, "a table of videos")
         self.root = self.path.parent if root is None else local(root, "the folder of a table's videos")
         self.video, self.start, self.end, self.caption = video, start, end, caption
@@ -101,7 +101,7 @@ class TableSource:
         """Refuse rows of JSON without a column that others have, and columns that are asked for and in no row."""
         for name in (self.start, self.end, self.caption):
             if name in names and (without := next((row for row in rows if name not in row.values), None)):
-                raise DataError(f"{without.place} has no column {name}, which others have; write null for no value")
+                raise DataError(f"{without.place} has no column {name}, which other rows have; write null for no value")
         defaults = ("start_s", "end_s", "caption", None)
         asked = [*(one for one in (self.start, self.end, self.caption) if one not in defaults), *(self.scores or ())]
         if rows and (absent := [name for name in asked if name not in names]):
@@ -112,7 +112,7 @@ class TableSource:
         own = {self.video, self.start, self.end, self.caption}
         columns = [name for name in names if name not in own] if self.scores is None else list(self.scores)
         if taken := [name for name in columns if name in _TAKEN and name]:
-            warn(f"{self.path}: the columns {', '.join(taken)} are not read, since every clip has its own of them")
+            warn(f"{self.path}: the columns {', '.join(taken)} are not read, since they are computed for every clip")
         return {name: self._kind(rows, name) for name in columns if name not in _TAKEN}
 
     def _kind(self, rows: Sequence[Row], name: str) -> Kind:
@@ -126,7 +126,7 @@ class TableSource:
                 words = {float: "numbers", str: "words"}
                 raise DataError(
                     f"{row.place} has {row.values[name]!r} under {name!r}, which holds {words[first]} in earlier rows; "
-                    f"leave it empty where nothing is known, or name the scores to read: source.scores=[...]"
+                    f"leave unknown values empty, or name the scores to read: source.scores=[...]"
                 )
         return first or float
 
@@ -146,7 +146,7 @@ class TableSource:
         start_s, end_s = (self._second(row, name) for name in (self.start, self.end))
         if not 0 <= (start_s or 0.0) < (math.inf if end_s is None else end_s):
             raise DataError(f"{row.place} has a span from {start_s or 0:g} to {end_s or 0:g} s; "
-                            f"{self.start} is at least 0 and {self.end} comes after it")  # fmt: skip
+                            f"{self.start} must be at least 0 and {self.end} greater")  # fmt: skip
         caption = row.text(self.caption) if self.caption in row.values and self.caption is not None else ""
         found = ((name, self._score(row, name)) for name in kinds)
         scores = {
@@ -178,18 +178,18 @@ class TableSource:
                 before = by_seconds.setdefault(span.seconds, span)
                 repeated += before is not span
                 if (before.caption, before.scores) != (span.caption, span.scores):
-                    raise DataError(f"{span.row} and {before.row} say different things of the same frames; keep one")
+                    raise DataError(f"{span.row} and {before.row} differ for the same frames; keep one")
             whole = by_seconds.get(None)
             file = SourceFile(path, _below(path, inside), root=self.root, rows=tuple(by_seconds.values()))
             if whole and len(by_seconds) > 1:
                 other = next(span for span in by_seconds.values() if span is not whole)
-                raise DataError(f"{whole.row} names the whole of a video of which {other.row} names a span; "
-                                "give all rows of a video a span, or none")  # fmt: skip
+                raise DataError(f"{whole.row} names a whole video, but {other.row} names a span of it; give "
+                                "all rows of a video a span, or none")  # fmt: skip
             if file.is_image and not whole:
-                raise DataError(f"{spans[0].row} gives seconds of an image, which has none; leave them empty")
+                raise DataError(f"{spans[0].row} gives a start or end for an image; leave them empty")
             yield file
         if repeated:
-            warn(f"{repeated} rows of {self.path} are left out: they were there before")
+            warn(f"{repeated} rows of {self.path} are left out as duplicates")
 
 
 def _below(path: Path, inside: Path) -> str:

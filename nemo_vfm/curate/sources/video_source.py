@@ -52,11 +52,11 @@ class Folder:
         share: float | None = None,
     ) -> None:
         if path is None and otherwise is None:
-            raise ValueError("there is no folder to read videos from: set input=DIR on the command line")
+            raise ValueError("no folder to read videos from: set input=DIR on the command line")
         if max_fetched_gb <= 0:
             raise ValueError(f"max_fetched_gb must be above 0, got {max_fetched_gb:g}")
         if take not in get_args(Take):
-            raise ValueError(f"take is {take!r}, but there are {', '.join(get_args(Take))}")
+            raise ValueError(f"take is {take!r}; known are {', '.join(get_args(Take))}")
         self.take: Take = take
         self.first, self.share, self._subset = first, share, Subset(first, share)
         self.path = None if path is None else place(path)

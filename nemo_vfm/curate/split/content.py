@@ -44,7 +44,7 @@ class ContentSplit:
         if threshold <= 0:
             raise ValueError(f"threshold must be above 0, got {threshold}: every frame would be a cut")
         if not 0 <= flash_s <= min_length_s:
-            raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}")
+            raise ValueError(f"flash_s must be between 0 and min_length_s {min_length_s}, got {flash_s}")
         check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s, trim_s=trim_s)
         self.threshold, self.flash_s = threshold, flash_s
         self.min_length_s, self.max_length_s = min_length_s, max_length_s

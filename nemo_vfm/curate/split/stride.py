@@ -19,7 +19,9 @@ class FixedStride:
 
     def __init__(self, *, length_s: float = 10.0, min_length_s: float = 2.0, short_tail: ShortTail = "merge") -> None:
         if length_s <= 0 or not 0 <= min_length_s <= length_s:
-            raise ValueError(f"min_length_s {min_length_s} must be within 0 and length_s {length_s}, which is above 0")
+            raise ValueError(
+                f"min_length_s {min_length_s} must be between 0 and length_s {length_s}, which must be above 0"
+            )
         self.length_s, self.min_length_s, self.short_tail = length_s, min_length_s, short_tail
 
     def spans(self, frames: Iterable[Frame], *, fps: float) -> Iterator[Span]:

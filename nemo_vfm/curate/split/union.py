@@ -38,7 +38,7 @@ class UnionSplit:
             which goes with any number; the ledger counts them as dropped by `transition`. None leaves every frame.
     """
 
-    results_revision = 2
+    results_revision = 3
 
     def __init__(
         self,
@@ -59,8 +59,8 @@ class UnionSplit:
         if ratio <= 1 or window < 1:
             raise ValueError(f"ratio must be above 1 and window at least 1, got {ratio} and {window}")
         if not 0 <= flash_s <= min_length_s:
-            raise ValueError(f"flash_s must be within 0 and min_length_s {min_length_s}, got {flash_s}: a picture that "
-                             f"is back later than that has been another shot")  # fmt: skip
+            raise ValueError(f"flash_s must be between 0 and min_length_s {min_length_s}, got {flash_s}: a picture "
+                             f"that returns later than that was another shot")  # fmt: skip
         check_lengths(min_length_s=min_length_s, max_length_s=max_length_s, min_tail_s=min_tail_s, trim_s=trim_s)
         self.ratio, self.window, self.min_content, self.flash_s = ratio, window, min_content, flash_s
         self.black, self.dissolve, self.wipes = black, dissolve, wipes

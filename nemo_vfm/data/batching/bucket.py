@@ -77,7 +77,7 @@ class Buckets:
 
     def __init__(self, *, buckets: Mapping[str, Bucket]) -> None:
         if not buckets:
-            raise ValueError("there are no buckets, expected at least one")
+            raise ValueError("expected at least one bucket, got none")
         self.buckets = dict(buckets)
 
     def assign(self, width: int, height: int, num_frames: int, fps: float) -> Assigned:

@@ -131,7 +131,7 @@ def buckets_line(counted: Json) -> str:
     """buckets.json in one line."""
     into = ", ".join(f"{amount['clips']} {name}" for name, amount in counted["buckets"].items() if amount["clips"])
     out = [f"{found['clips']} {reason}{_needed(found)}" for reason, found in counted["unbinned"].items()]
-    return f"buckets: {into or 'none is filled'}" + (f"; left out: {', '.join(out)}" if out else "")
+    return f"buckets: {into or 'all empty'}" + (f"; left out: {', '.join(out)}" if out else "")
 
 
 def _needed(found: Json) -> str:
@@ -139,4 +139,4 @@ def _needed(found: Json) -> str:
     if short is None:
         return ""
     span = f"{short['least']}" if short["least"] == short["most"] else f"{short['least']} to {short['most']}"
-    return f" ({span} more frames would do for the nearest)"
+    return f" ({span} more frames would suffice for the nearest)"

@@ -53,7 +53,7 @@ def pack(lengths: Sequence[int], budget: int, *, lookahead: int = LOOKAHEAD) -> 
         ValueError: a sample is longer than the budget, or a number is below 1.
     """
     if min(budget, lookahead, *lengths, 1) < 1:
-        raise ValueError(f"lengths, budget ({budget}) and lookahead ({lookahead}) are 1 or more")
+        raise ValueError(f"lengths, budget ({budget}) and lookahead ({lookahead}) must be at least 1")
     if lengths and max(lengths) > budget:
         where = lengths.index(max(lengths))
         raise ValueError(f"sample {where} has {lengths[where]} tokens: more than the {budget} of a pack")

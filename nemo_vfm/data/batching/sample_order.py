@@ -60,7 +60,7 @@ class Order:
         places: Mapping[str, int] | None = None,
     ) -> None:  # fmt: skip
         if not groups:
-            raise ValueError("there are no groups of samples, expected at least one")
+            raise ValueError("expected at least one group of samples, got none")
         self.groups, self._seed, self._shuffle = tuple(groups), seed, shuffle
         self._first, self._places = first, dict(places or {})
         self._begins = [self._places.get(group.name, 0) for group in groups]

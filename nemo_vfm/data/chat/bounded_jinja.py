@@ -198,7 +198,7 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if isinstance(owner, _PLAIN):
             name = getattr(method, "__name__", "")
             if name not in METHODS or isinstance(owner, bytes | int | float | type):
-                raise TemplateTooLong(f"the chat template calls {name[:40]}, which is not known to stay small")
+                raise TemplateTooLong(f"the chat template calls {name[:40]}, whose result may be too large")
             __self.weigh(owner)
             if isinstance(owner, str) and (foretell := METHODS[name]):
                 require_letters(foretell(owner, *args, **kwargs))
@@ -220,7 +220,9 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             if foretell is not None:
                 require_letters(foretell(*own, **kwargs))
             if name in SLOW_FILTERS and sum(map(weight, own)) > MOST_FOR_SLOW:
-                raise TemplateTooLong(f"the chat template gives {name} a text of more than {MOST_FOR_SLOW:,} letters")
+                raise TemplateTooLong(
+                    f"the chat template gives {name} a text of more than {MOST_FOR_SLOW:,} characters"
+                )
             return self.kept(filtered(*args[:first], *own, **kwargs))
 
         vars(bounded).update(marks)

@@ -224,7 +224,8 @@ def _require_prefix(shorter: str, longer: str, number: int) -> None:
     at = next((n for n, (a, b) in enumerate(zip(shorter, longer, strict=False)) if a != b), len(longer))
     one, other = (text[max(0, at - 20) : at + 20] for text in (shorter, longer))
     raise DataError(
-        f"The template has no {{% generation %}}, and it writes message {number + 1} differently once more follow: "
-        f"{one!r} becomes {other!r}. So the assistant's tokens cannot be told apart. Put {{% generation %}} around it "
+        f"The template has no {{% generation %}}, and it writes message {number + 1} differently when more messages "
+        "follow: "
+        f"{one!r} becomes {other!r}. So the assistant's tokens cannot be identified. Put {{% generation %}} around it "
         f"in your own template, or keep the last turn only."
     )

@@ -62,7 +62,7 @@ def _templates(folder: Path) -> dict[str, str]:
 
 def _read(path: Path, most: int) -> str:
     if path.stat().st_size > most:
-        raise DataError(f"{path.name} of {path.parent.name} is far too long")
+        raise DataError(f"{path.name} of {path.parent.name} is too large")
     return path.read_bytes().decode(errors="replace")
 
 
@@ -114,7 +114,7 @@ class ChatTemplate:
             raise DataError(f"The chat template refuses this conversation: {_short(error)}") from error
         except Exception as error:  # whatever foreign code may raise
             raise DataError(f"The chat template fails on this conversation ({type(error).__name__}: {_short(error)}). "
-                            f"Are role and content of every message texts?") from error  # fmt: skip
+                            f"Are role and content of every message text?") from error  # fmt: skip
 
 
 def _short(error: Exception) -> str:
@@ -128,7 +128,7 @@ def _refuse(message: str) -> None:
 
 def _now(form: str) -> str:
     if len(form) > 100:
-        raise TemplateTooLong("the chat template writes the time in more than 100 letters")
+        raise TemplateTooLong("the chat template writes the time in more than 100 characters")
     return datetime.now().strftime(form)
 
 

@@ -136,8 +136,8 @@ class ControlTokens:
         halves = [self._after_a_line(half, names=False) for half in (piece[:1], piece[1:])]
         found = [token for own, _ in halves for token in own]
         if not piece[1:] or self.numbers[piece] in found:
-            raise DataError(f"A message says {piece!r}, and the tokenizer makes the control token of it even as plain "
-                            f"text. Take it out of the message.")  # fmt: skip
+            raise DataError(f"A message contains {piece!r}, which the tokenizer turns into the control token even in "
+                            f"plain text. Take it out of the message.")  # fmt: skip
         return found, [*halves[0][1], *((begin + 1, end + 1) for begin, end in halves[1][1])]
 
     def _plain(self, text: str, names: bool) -> tuple[list[int], list[Place]]:

@@ -90,7 +90,7 @@ def require_letters(letters: int) -> None:
         TemplateTooLong: they are too many.
     """
     if letters > MOST_LETTERS:
-        raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} letters")
+        raise TemplateTooLong(f"the chat template made a text of more than {MOST_LETTERS:,} characters")
 
 
 def weight(value: Any) -> int:
@@ -113,7 +113,7 @@ def weight(value: Any) -> int:
             require_letters(total + _PART_LETTERS * len(deeper))
         level, depth = deeper, depth + 1
         if depth > _MOST_DEPTH:
-            raise TemplateTooLong(f"the chat template made lists in lists, deeper than {_MOST_DEPTH}")
+            raise TemplateTooLong(f"the chat template made lists nested deeper than {_MOST_DEPTH}")
     return total
 
 
@@ -193,7 +193,7 @@ def _brace_letters(text: str, *values: Any, **named: Any) -> int:
 
 def _format_letters(text: str, fields: int, values: Any, *, each_once: bool) -> int:
     if _WIDTH.search(text):
-        raise TemplateTooLong("the chat template formats with a width of four digits or more, or one that it computes")
+        raise TemplateTooLong("the chat template formats with a width of four digits or more, or a computed width")
     return len(text) + 1500 * fields + _ESCAPED * weight(values) * (1 if each_once else fields)
 
 
@@ -239,7 +239,7 @@ def _linked_letters(text: Any, *more: Any, **named: Any) -> int:
 
 def _no_start(values: Any, attribute: Any = None, start: Any = 0) -> int:
     if not isinstance(start, int | float):
-        raise TemplateTooLong("the chat template adds up lists; only numbers are added up here")
+        raise TemplateTooLong("the chat template adds lists; only numbers can be added here")
     return 0
 
 

@@ -145,8 +145,9 @@ class Batches:
         self._max_growth_bytes = part_of(max_memory_share, self._num_workers)
         if self._num_workers < num_workers:
             warn_once(
-                f"{self._num_workers} of {num_workers} workers read ahead: a batch has {dataset.max_bytes():,} bytes, "
-                f"max_ahead_gb allows {max_ahead_bytes:,}"
+                f"{self._num_workers} of {num_workers} workers read ahead, because a batch has "
+                f"{dataset.max_bytes():,} bytes "
+                f"and max_ahead_gb allows {max_ahead_bytes:,}"
             )
 
     def __iter__(self) -> Iterator[Batch]:

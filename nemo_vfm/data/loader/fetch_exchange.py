@@ -123,7 +123,7 @@ class Exchange:
                 raise _of_kind(str(head["kind"]), f"rank {rank}, which shares its data with this rank: {head['error']}")
             if (head["index"], head["plan"]) != (wanted.index, wanted.fingerprint()):
                 raise LostRank(
-                    f"rank {rank} reads batch {head['index']} where this one reads {wanted.index}, or other samples "
+                    f"rank {rank} reads batch {head['index']}, but this one reads {wanted.index}, or other samples "
                     f"of it; ranks that share their data must have the same shards, seed and batch_size"
                 )
 

@@ -21,7 +21,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import ReadPosition
 from nemo_vfm.data.batching.bucket import Buckets
 from nemo_vfm.data.batching.faults import Faults
-from nemo_vfm.data.batching.held_out import is_held_out
+from nemo_vfm.data.batching.held_out import is_held_out, warn_that_none_is_held_out
 from nemo_vfm.data.batching.sample_order import Group, Order
 from nemo_vfm.data.loader.batch_loader import Batches, BatchReader, GlobalBatches
 from nemo_vfm.data.loader.fetch_exchange import Exchange, Traffic
@@ -226,7 +226,7 @@ class Feed(ABC):
 
     def _started(self) -> Order:
         if self._order is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._order
 
     def _open(self) -> "_Opened":
@@ -271,10 +271,9 @@ class _Opened:
             )
         self.digests = {group.name: _digest(samples.entries, group) for group in self.train}
         trained = sum(len(group.samples) for group in self.train)
-        info(f"{trained} samples to train on, {len(held_out)} held out, shapes: {len(places)}, from {samples.folder}")
+        info(f"{trained:,} samples to train on, {len(held_out):,} held out, shapes: {len(places)}")
         if feed.val_fraction and not held_out:
-            warn(f"none of {len(samples.entries)} samples in {samples.folder} is held out, so no validation loss is "
-                 f"measured; val_fraction is {feed.val_fraction:g}: raise it, or set it to 0")  # fmt: skip
+            warn_that_none_is_held_out()
 
 
 def _digest(entries: Sequence[Entry], group: Group) -> str:

@@ -78,7 +78,7 @@ class LightningBatches:
                 yield batch
                 index += 1
             if index == before:
-                raise UserError(f"{self._name} gives no batch")
+                raise UserError(f"{self._name} yields no batch")
 
     def _next(self, batches: Iterator[Batch], index: int) -> Batch | None:
         with torch.random.fork_rng(devices=[]):
@@ -88,15 +88,15 @@ class LightningBatches:
             np.random.seed(seed % 2**32)
             found = next(batches, None)
         if found is not None and not isinstance(found, Batch):
-            raise UserError(f"{self._name} gives a {type(found).__name__}, but a training takes nemo_vfm.core.types."
-                            f"Batch; the job LightningFit trains with batches of any kind")  # fmt: skip
+            raise UserError(f"{self._name} yields a {type(found).__name__}, but training takes nemo_vfm.core.types."
+                            f"Batch; the job LightningFit takes batches of any kind")  # fmt: skip
         return None if found is None else replace(found, index=index)
 
     def _slice(self, batch: Batch) -> Batch:
         pieces = batch.cut(self._num_ranks)
         if len(pieces) < self._num_ranks:
-            raise UserError(f"{self._name} gives a batch of {len(batch)} samples, which {self._num_ranks} data ranks "
-                            f"cannot share")  # fmt: skip
+            raise UserError(f"{self._name} yields a batch of {len(batch)} samples, which cannot be divided among "
+                            f"{self._num_ranks} data ranks")  # fmt: skip
         return pieces[self._rank]
 
     def val_dataloader(self) -> Iterable[Batch]:

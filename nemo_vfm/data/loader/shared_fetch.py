@@ -109,7 +109,7 @@ def _member(spans: Sequence[tuple[int, int]], data: Sequence[bytes], offset: int
     for (begin, length), span in zip(spans, data, strict=True):
         if begin <= offset and offset + size <= begin + length:
             return span[offset - begin : offset - begin + size]
-    raise AssertionError("spans hold the members they were asked for")
+    raise AssertionError("spans hold the members they were requested for")
 
 
 class UniqueBatches:

@@ -57,9 +57,10 @@ def by_processes(
         grown = yield from _until_grown(dataset, numbers, num_workers, ahead, timeout_s, max_growth_bytes)
         if not was_reported:
             warn(
-                f"a process that reads batches grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
+                f"a data worker grew by {grown / 1e9:,.2f} GB until batch {numbers.next}, more than "
                 f"{(max_growth_bytes or 0) / 1e9:,.2f} GB, its share of max_memory_share: something in it leaks "
-                f"memory. All {num_workers} were replaced, as often as needed; the batches stay the same"
+                f"memory. All {num_workers} workers were restarted, and will be again if needed; the batches stay "
+                "the same"
             )
         was_reported = True
 
@@ -137,8 +138,8 @@ def _started(loader: DataLoader[Answer]) -> tuple[Iterator[Answer], WorkerWatch]
 
 def _died(what: str) -> DataError:
     return DataError(
-        f"a process that reads batches died ({what}); often because memory ran out: lower num_workers or "
-        f"max_ahead_gb, and run again to resume"
+        f"a data worker died ({what}), often because memory ran out: lower num_workers or max_ahead_gb, "
+        f"and run again to resume"
     )
 
 

@@ -19,7 +19,7 @@ def expanded(text: str) -> list[str]:
     for found in _BRACES.finditer(text):
         parts, between = _parts(found[1]), text[position : found.start()]
         if len(names) * len(parts) > MAX_NAMES:
-            raise ValueError(f"{text} stands for more than {MAX_NAMES:,} names")
+            raise ValueError(f"{text} expands to more than {MAX_NAMES:,} names")
         names = [name + between + part for name in names for part in parts]
         position = found.end()
     names = [name + text[position:] for name in names]
@@ -32,7 +32,7 @@ def _parts(inside: str) -> list[str]:
     if found := _RANGE.fullmatch(inside):
         first, last = int(found[1]), int(found[2])
         if last < first or last - first >= MAX_NAMES:
-            raise ValueError(f"{{{inside}}} is not a rising range of at most {MAX_NAMES:,} numbers")
+            raise ValueError(f"{{{inside}}} is not an increasing range of at most {MAX_NAMES:,} numbers")
         return [str(number).zfill(len(found[1])) for number in range(first, last + 1)]
     if "," in inside:
         return inside.split(",")

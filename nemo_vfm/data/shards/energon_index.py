@@ -78,8 +78,8 @@ def write_energon_meta(folder: Path, splits: Mapping[str, Collection[str]] | Non
         UserError: the folder is not finished, a key is unknown or in two parts, or a part has an odd name.
     """
     if not (folder / "shards.json").is_file():
-        raise UserError(f"{folder} has no shards.json, so it is not a finished folder of ours; prepare other tars with "
-                        f"`energon prepare`")  # fmt: skip
+        raise UserError(f"{folder} has no shards.json, so it is not one of our finished folders; prepare other tars "
+                        f"with `energon prepare`")  # fmt: skip
     tars = [_tar(name, list(entries)) for name, entries in groupby(ShardSet(folder).entries, lambda e: e.shard)]
     parts = _parts(tars, splits or {})
     for tar in tars:
@@ -101,7 +101,7 @@ def _parts(tars: Sequence[_Tar], splits: Mapping[str, Collection[str]]) -> dict[
     parts: dict[str, set[str]] = {TRAIN: set()}
     for name, keys in splits.items():
         if not name.isidentifier() or name == "split":
-            raise UserError(f"{name!r} cannot be the name of a part; take one such as val or test")
+            raise UserError(f"{name!r} cannot be the name of a part; use a name such as val or test")
         if missing := set(keys) - rest:
             raise UserError(f"sample {min(missing)} of part {name} is not in the shards, or in another part, too")
         parts[name] = set(keys)

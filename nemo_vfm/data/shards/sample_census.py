@@ -56,7 +56,7 @@ class Census:
             kinds = [f"{count:,} .{name}" for name, count in self._unread.most_common(_MAX_KINDS)]
             more = len(self._unread) - len(kinds)
             others = f" and {more:,} other kinds" if more else ""
-            warn(f"members in {where} that nothing reads: {', '.join(kinds)}{others}")
+            warn(f"members in {where} that are not read: {', '.join(kinds)}{others}")
         if self._deep:
             warn(said_of_deep(self._deep))
 

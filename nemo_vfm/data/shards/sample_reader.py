@@ -255,7 +255,7 @@ class Media:
     def _bucket_of(self, entry: Entry) -> Bucket:
         name, reason = self.group_of(entry)
         if name is None:
-            raise DataError(f"it has no bucket: {reason}")
+            raise DataError(f"it fits no bucket: {reason}")
         return self._buckets.buckets[name]
 
 
@@ -275,7 +275,7 @@ def loading(shards: Samples, buckets: Buckets | None, decoder: Decoder) -> Loadi
         UserError: the folder holds media and no buckets were given, or it is empty.
     """
     if not shards.entries:
-        raise UserError(f"{shards.folder} holds no samples; look at what the step before it dropped, and why")
+        raise UserError(f"{shards.folder} holds no samples; see what the previous step dropped, and why")
     if any(LATENTS in entry.members for entry in shards.entries):
         return CachedLatents(shards, buckets)
     if buckets is None:
@@ -339,7 +339,7 @@ def facts_of(shards: Samples, entry: Entry) -> Mapping[str, Json]:
             return content
     extension = media_among(entry.members)
     if extension is None:
-        raise DataError(f"sample {entry.key} says its fps neither in the index nor in a .json")
+        raise DataError(f"sample {entry.key} has its fps neither in the index nor in a .json")
     data = shards.read(entry, extension)
     if is_image(extension):
         width, height = image_size(data)
@@ -367,7 +367,7 @@ def labels_of(shards: Samples, entry: Entry) -> dict[str, float | str]:
 def _text(shards: Samples, entry: Entry, extension: str) -> bytes:
     size = entry.members[extension][1]
     if size > _MAX_TEXT_BYTES:
-        raise DataError(f"the {extension} of {entry.key} has {size:,} bytes, at most {_MAX_TEXT_BYTES:,} are read")
+        raise DataError(f"the {extension} of {entry.key} has {size:,} bytes, but at most {_MAX_TEXT_BYTES:,} are read")
     return shards.read(entry, extension)
 
 

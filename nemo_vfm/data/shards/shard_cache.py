@@ -47,7 +47,7 @@ class ShardCache:
         """Whether a shard of this size is kept at all."""
         if num_bytes > self.max_gb * 1e9:
             warn_once(
-                f"shards of {num_bytes:,} bytes do not fit a cache of {self.max_gb:g} GB; they are read by byte ranges"
+                f"shards of {num_bytes:,} bytes do not fit a cache of {self.max_gb:g} GB, so byte ranges are read"
             )
             return False
         return True
@@ -83,7 +83,7 @@ class ShardCache:
             return False
         if sha256_file(path) == sha256:
             return True
-        warn(f"{path} was damaged on this disk; it is fetched again")
+        warn(f"{path} was damaged on this disk and is fetched again")
         return False
 
     @staticmethod

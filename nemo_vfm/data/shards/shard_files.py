@@ -68,7 +68,9 @@ class ShardWriter:
 
     def __init__(self, folder: Path, *, samples_per_shard: int = 512, max_shard_bytes: int = 1 << 30) -> None:
         if samples_per_shard < 1 or max_shard_bytes < BLOCK:
-            raise ValueError(f"a shard needs room, got {samples_per_shard} samples and {max_shard_bytes} bytes")
+            raise ValueError(
+                f"a shard needs a size above 0, got {samples_per_shard} samples and {max_shard_bytes} bytes"
+            )
         self._folder, self._samples_per_shard, self._max_shard_bytes = folder, samples_per_shard, max_shard_bytes
         self._keys: set[str] = set()
         self._done: list[ShardRecord] = []
@@ -136,7 +138,7 @@ class ShardWriter:
             raise UserError(f"sample {key} is written twice; keys must be unique in a folder of shards")
         for name, data in members.items():
             if not _EXTENSION.fullmatch(name) or name.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS or len(name) > 64:
-                raise UserError(f"{name!r} cannot be an extension of sample {key}: use such as 'mp4' or 'json'")
+                raise UserError(f"{name!r} cannot be an extension of sample {key}: use one such as 'mp4' or 'json'")
             if len(f"{key}.{name}") > 100 or len(data) > MAX_MEMBER_BYTES:
                 raise UserError(f"{key}.{name} of {len(data):,} bytes is too long for a tar; shorten its name or bytes")
         if not members:
@@ -225,8 +227,9 @@ class ShardSet:
         if isinstance(self.folder, Path):
             return listed_entries(self.folder, only)
         raise UserError(
-            f"{self.folder} has no shards.json, so it is not finished, or its tars come from elsewhere; those are "
-            f"listed by reading all their headers, which needs them on a disk; StreamedTars reads them from the store"
+            f"{self.folder} has no shards.json, so it is unfinished, or its tars come from elsewhere. Such tars "
+            "are indexed by reading all their headers, which needs them on a disk; StreamedTars reads them from the "
+            "store"
         )
 
     @property
@@ -237,9 +240,9 @@ class ShardSet:
     def _must_have_checksums(self) -> None:
         if without := [entry for entry in self.entries if not entry.crcs and entry.members]:
             raise UserError(
-                f"{self.folder} has no checksums of {len(without)} samples, the first is {without[0].key} in "
-                f"{without[0].shard}: tars from elsewhere and from older versions have none. Write them again, or "
-                f"set verify=false"
+                f"{self.folder} has no checksums for {len(without)} samples, the first of which is "
+                f"{without[0].key} in {without[0].shard}: tars from elsewhere and from older versions have none. "
+                f"Write them again, or set verify=false"
             )
 
     def __len__(self) -> int:
@@ -305,7 +308,7 @@ class ShardSet:
             raise Changed(f"{tar} changed during training; restart, and write new shards elsewhere")
         raise DataError(
             f"{entry.key}.{extension} in {tar} does not match its checksum: the disk damaged it, or the "
-            f"tar was exchanged; write the shards again"
+            f"tar was replaced; write the shards again"
         )
 
     def spans(self, entry: Entry, extensions: Sequence[str]) -> list[tuple[int, int]]:

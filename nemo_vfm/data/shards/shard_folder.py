@@ -144,7 +144,7 @@ class StoredFolder:
     def __init__(self, address: Address, cache: ShardCache | None) -> None:
         self.address, self._cache = address, cache
         if not self._sizes:
-            raise UserError(f"there is nothing at {address}; run the step that writes the shards first")
+            raise UserError(f"nothing exists at {address}; run the step that writes the shards first")
 
     @cached_property
     def _sizes(self) -> dict[str, int]:

@@ -88,7 +88,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
     """
     paths = sorted(folder.glob("*.tar")) if only is None else [folder / name for name in sorted(only)]
     if missing := [path for path in paths if not path.is_file()]:
-        raise UserError(f"there is no {missing[0]}; {len(missing)} of {len(paths)} shards that were named are missing")
+        raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(paths)} named shards are missing")
     if not paths:
         raise UserError(f"{folder} holds no shards: neither shards.json nor any .tar was found")
     warn_once(f"{folder} has no shards.json; its {len(paths)} tars are indexed by reading their headers")
@@ -100,7 +100,7 @@ def listed_entries(folder: Path, only: Set[str] | None = None) -> list[Entry]:
         entries += [Entry(key, path.name, members) for key, members in index.samples.items()]
     counts = Counter(entry.key for entry in entries)
     if several := sum(count > 1 for count in counts.values()):
-        warn_once(f"{several:,} keys are in more than one tar of {folder}; their samples are called TAR/KEY")
+        warn_once(f"{several:,} keys are in more than one tar of {folder}; their samples are named TAR/KEY")
     return [replace(one, key=f"{one.shard}/{one.key}") if counts[one.key] > 1 else one for one in entries]
 
 
@@ -157,7 +157,7 @@ def _read_index(place: Place, folder: ShardFolder, shard: ShardRecord) -> list[E
     path, size = place / name, folder.size(shard["name"])
     if size is None or size != shard["bytes"]:
         there = "is missing" if size is None else f"has {size:,} bytes"
-        raise DataError(f"{tar} {there}, shards.json says {shard['bytes']:,}; write the shards again")
+        raise DataError(f"{tar} {there}, but shards.json says {shard['bytes']:,}; write the shards again")
     data = b"" if folder.size(name) is None else _bytes(path, folder, name)
     if sha256(data).hexdigest() != shard["index_sha256"]:
         raise DataError(f"{path} is missing or is not the index that was written with its tar; write the shards again")
@@ -177,7 +177,7 @@ def _entry(sample: SampleRecord, shard: str, end: int) -> Entry:
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > end:
             raise ValueError(f"{extension} lies at {offset} with {size} bytes in a tar of {end}")
         if size > MAX_MEMBER_BYTES or extension.rsplit(".", 1)[-1] in REFUSED_EXTENSIONS:
-            raise ValueError(f"{extension} with {size} bytes is refused")
+            raise ValueError(f"{extension} with {size} bytes is too large")
         members[str(extension)] = (offset, size)
     if not isinstance(sample["key"], str) or not isinstance(sample["index"], dict):
         raise TypeError("a key must be text and its index a mapping")

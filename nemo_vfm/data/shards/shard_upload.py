@@ -49,7 +49,7 @@ def upload_shards(folder: Path, target: Address) -> int:
     marker = {**content, _BEFORE: sorted(_files(seen))}
     object_store.write((json.dumps(marker, indent=1, ensure_ascii=False) + "\n").encode(), target / "shards.json")
     _forget(target, seen.get(_BEFORE), files.keys() | _files(seen))
-    info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were there")
+    info(f"{target}: {len(missing)} files sent, {len(files) - len(missing)} were already there")
     return len(missing) + 1
 
 

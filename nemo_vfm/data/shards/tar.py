@@ -59,7 +59,7 @@ def index_tar(path: Path) -> TarIndex:
             for key, found in neighbours(places, index.skipped):
                 known = index.samples.setdefault(key, found)
                 if known is not found and known.keys() & found.keys():
-                    index.skipped["a key that came before"] += len(found)
+                    index.skipped["a duplicate key"] += len(found)
                 elif known is not found:
                     known.update(found)
     except OSError as error:

@@ -64,7 +64,7 @@ def _read(path: Path | None) -> dict[str, tuple[int | None, int]]:
             raise ValueError(f"its schema is {content['schema']!r}")
         return {str(name): (size, count) for name, (size, count) in content["tars"].items() if _sound(size, count)}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        warn(f"{path} is ignored ({error}); tars are counted again")
+        warn(f"{path} is ignored ({error}), and the tars are counted again")
         return {}
 
 

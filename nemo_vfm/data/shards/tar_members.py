@@ -89,7 +89,7 @@ def neighbours(members: Iterable[tuple[str, str, T]], skipped: Counter[str]) -> 
         found: dict[str, T] = {}
         for _, extension, content in group:
             if extension in found:
-                skipped["a name twice"] += 1
+                skipped["a duplicate name"] += 1
             else:
                 found[extension] = content
         yield key, found
@@ -157,7 +157,7 @@ class TarMembers:
                 name, size, sparse = None, None, False
         if self._position < BLOCK:
             raise Unreadable(f"{self._name} is not a tar: it ends within its first {BLOCK} bytes")
-        self.skipped["after the tar's early end"] += 1
+        self.skipped["after the truncated end of the tar"] += 1
 
     def _header(self, block: bytes) -> tarfile.TarInfo | None:
         try:
@@ -175,7 +175,7 @@ class TarMembers:
         kind = next((kind for magic, kind in _PACKED.items() if block.startswith(magic)), None)
         if kind is None:
             return f"{self._name} is not a tar: {error}"
-        return f"{self._name} is not a tar that can be read: it is compressed; unpack it first, with {kind} -dc"
+        return f"{self._name} is compressed, so it cannot be read as a tar; unpack it first, with {kind} -dc"
 
     def _named(
         self, info: tarfile.TarInfo, name: str | None, size: int | None, sparse: bool

@@ -157,7 +157,7 @@ def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
             contents = ((m.key, m.extension, data) for m in members if (data := members.read(m)) is not None)
             for key, found in neighbours(contents, members.skipped):
                 if key in keys:
-                    members.skipped["a key that came before"] += len(found)
+                    members.skipped["a duplicate key"] += len(found)
                     continue
                 keys.add(key)
                 yield Raw(key, tar.name, found)
@@ -168,4 +168,4 @@ def samples_of(tar: Tar, *, max_member_bytes: int) -> Iterator[Raw]:
     except OSError as error:  # the line, not the bytes: going on would train on other samples than a resume
         raise DataError(f"{tar.name} cannot be read: {error}") from error
     except Unreadable as error:
-        warn_once(f"{error}; nothing more of it is read")
+        warn_once(f"{error}; the rest of it is not read")

@@ -88,13 +88,15 @@ class Blend:
     ) -> None:
         if not sources or num_workers < 0 or max_bad_in_a_row < 1 or not max_ahead_gb > 0:
             raise ValueError(
-                f"a blend needs a source, got {len(sources)}; num_workers ({num_workers}) must be at least 0, "
-                f"max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
+                f"a blend needs at least one source, got {len(sources)}; num_workers ({num_workers}) must be at "
+                f"least 0, max_bad_in_a_row ({max_bad_in_a_row}) at least 1, max_ahead_gb ({max_ahead_gb}) above 0"
             )
         if busy := [name for name, source in sources.items() if source.data.reads_ahead()]:
-            raise ValueError(f"source {busy[0]} sets num_workers; set it on the blend instead, which reads ahead")
+            raise ValueError(
+                f"source {busy[0]} sets num_workers; set it on the blend instead, since the blend reads ahead"
+            )
         if any(isinstance(source.data, GatherGroup) and source.data.fetches_together for source in sources.values()):
-            raise ValueError("sources of a blend cannot fetch_together: each would exchange data in its own order")
+            raise ValueError("sources of a blend cannot set fetch_together: each would exchange data in its own order")
         self._shares = dict(zip(sources, shares([_exact(source.weight) for source in sources.values()]), strict=True))
         self.sources, self.num_workers = dict(sources), num_workers
         if max_memory_share is not None and not 0 < max_memory_share <= 1:
@@ -205,7 +207,7 @@ class Blend:
 
     def _started(self) -> BlendSchedule:
         if self._turns is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._turns
 
 

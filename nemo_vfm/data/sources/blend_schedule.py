@@ -59,8 +59,8 @@ def shares(weights: Sequence[Fraction]) -> tuple[Fraction, ...]:
     cycle = lcm(*(share.denominator for share in found))
     if cycle > MAX_CYCLE:
         raise ValueError(
-            f"weights {', '.join(str(float(weight)) for weight in weights)} repeat after {cycle:,} batches, at most "
-            f"{MAX_CYCLE:,} are allowed; round them to fewer digits"
+            f"weights {', '.join(str(float(weight)) for weight in weights)} repeat after {cycle:,} batches, but at "
+            f"most {MAX_CYCLE:,} are allowed; round them to fewer digits"
         )
     return found
 

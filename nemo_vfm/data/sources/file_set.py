@@ -95,5 +95,5 @@ def media_files(root: Path) -> list[Path]:
     found = files_below(root, wanted)
     say_passed_over(root, names, taken)
     if not found:
-        raise UserError(f"{root} holds no video or image; looked for names ending in .mp4, .mkv, .webm, .png ...")
+        raise UserError(f"{root} holds no video or image; expected names ending in .mp4, .mkv, .webm, .png ...")
     return found

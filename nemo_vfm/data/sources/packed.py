@@ -67,7 +67,7 @@ class PackedLatents:
                 "at least 1"
             )
         if data.fetches_together:
-            raise ValueError("packs are not fetched together yet: remove fetch_together from the packed data")
+            raise ValueError("packs cannot be fetched together yet; remove fetch_together from the packed data")
         self.data, self.budget_tokens, self.packs, self.patch = data, budget_tokens, packs, patch
         self.lookahead, self.packed = lookahead, packed
         self._begins, self._place = 0, 0
@@ -186,7 +186,7 @@ class PackedLatents:
 
     def _now(self) -> "_Started":
         if self._started is None:
-            raise UserError("packs were read before the data was started; call start(seed=..., first_batch=...) first")
+            raise UserError("packs were read before start(seed=..., first_batch=...) was called; call it first")
         return self._started
 
 

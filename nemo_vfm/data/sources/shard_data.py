@@ -19,6 +19,7 @@ from nemo_vfm.data.shards.shard_paths import named_shards
 from nemo_vfm.data.video.decode import Decoder
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class ShardData(Feed):
     """Batches from folders of shards: cached latents, or videos and images cut to buckets.

@@ -36,6 +36,7 @@ from nemo_vfm.data.shards.tar_stream import PlacedTar, Raw, Tar, samples_of
 from nemo_vfm.data.video.decode import Decoder
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class StreamedTars:
     """Batches of one shape from tars that are streamed: the way for tars of others in an object store.
@@ -104,8 +105,8 @@ class StreamedTars:
         self._first_batch, self._rank, self._num_ranks = first_batch, rank, num_ranks
         warn(
             f"{len(tars)} tars are streamed without an index: only blocks of {self.shuffle_buffer} samples are "
-            f"shuffled, every rank reads all bytes, and resuming reads up to the last position; write shards to "
-            f"avoid this"
+            f"shuffled, every rank reads all bytes, and a resume reads everything up to its position; write "
+            f"shards to avoid this"
         )
 
     def batch_sizes(self) -> dict[str, int]:
@@ -160,7 +161,7 @@ class StreamedTars:
         if total is None:
             raise UserError(
                 "the number of samples is unknown until the tars have been read once; give the duration in steps, "
-                "or `counts` from a run that has read them all"
+                "or give `counts` from a run that has read them all"
             )
         return total
 
@@ -169,7 +170,7 @@ class StreamedTars:
 
     def _started(self) -> tuple[TarOrder, RawReader]:
         if self._order is None or self._reader is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._order, self._reader
 
     def _slices(self) -> Iterator[tuple[int, list[Raw]]]:
@@ -249,9 +250,7 @@ def _tars_at(where: Place) -> list[Place]:
     if all(one.name.endswith(".tar") for one in named):
         missing = [one for one in named if isinstance(one, Path) and not one.is_file()]
         if missing:
-            raise UserError(
-                f"there is no {missing[0]}; {len(missing)} of {len(named)} tars that were named are missing"
-            )
+            raise UserError(f"there is no {missing[0]}; {len(missing)} of the {len(named)} named tars are missing")
         return named
     found = [tar for folder in named for tar in _in_folder(folder)]
     if not found:

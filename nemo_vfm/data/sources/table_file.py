@@ -37,8 +37,8 @@ class Row:
         """
         value = self.values[column]
         if value is not None and not isinstance(value, str):
-            raise DataError(f"{self.place} has {_in_words(value)} under {column!r} where a text is expected: "
-                            f"{str(value)[:80]!r}; write one text, or null for none")  # fmt: skip
+            raise DataError(f"{self.place} has {_in_words(value)} under {column!r} where text is expected: "
+                            f"{str(value)[:80]!r}; write text, or null for none")  # fmt: skip
         # Half a character, which JSON can hold, would break whoever writes or hashes it.
         encoded = (value or "").strip().encode(errors="replace")
         if len(encoded) > MAX_TEXT_BYTES:
@@ -53,7 +53,7 @@ class Row:
         """
         text = self.values[column]
         if not isinstance(text, str) or not text or "\x00" in text:
-            raise DataError(f"{self.place} names no file under {column!r}, but {text!r}")
+            raise DataError(f"{self.place} has no file under {column!r}, but {text!r}")
         try:
             path = (root / text).resolve()
             path.as_posix().encode()
@@ -104,7 +104,7 @@ def _csv(path: Path, columns: Sequence[str], more: Sequence[str] | None) -> Iter
         for fields in filter(None, reader):
             if len(fields) != len(names):
                 raise ValueError(
-                    f"line {reader.line_num} has {len(fields)} fields, but the first line names {len(names)} columns. "
+                    f"line {reader.line_num} has {len(fields)} fields, but the first line has {len(names)} columns. "
                     f"Put a text that contains {separator!r} in double quotes"
                 )
             yield f" (line {reader.line_num})", dict(zip(names, fields, strict=True))
@@ -122,7 +122,7 @@ def _lines(file: BinaryIO) -> Iterator[str]:
 def _require(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
     if missing := [name for name in columns if name not in names]:
         raise UserError(f"{path} has no column {missing[0]}; it has {', '.join(names)[:500]}. "
-                        "Say in the recipe what its columns are called")  # fmt: skip
+                        "Give its column names in the recipe")  # fmt: skip
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{path} has two columns {twice!r}; rename one of them")

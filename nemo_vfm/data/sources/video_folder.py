@@ -21,6 +21,7 @@ from nemo_vfm.data.video.media_info import facts_of_files
 _MAX_CAPTION_BYTES = 1 << 20
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoFolder(Feed):
     """Batches straight from a folder of videos and pictures, decoded and cut to buckets as they are asked for.

@@ -19,6 +19,7 @@ from nemo_vfm.data.video.decode import Decoder
 from nemo_vfm.data.video.media_info import facts_of_files
 
 
+@needs_packages("decord", where={"decoder": "decord"})
 @needs_packages("torchcodec", where={"decoder": "torchcodec"})
 class VideoTable(Feed):
     """Batches straight from the videos and pictures that a table names, decoded and cut to buckets on the way.
@@ -88,13 +89,13 @@ class VideoTable(Feed):
 
     def _rows(self) -> Iterator[Captioned]:
         """One a row; rows that say nothing new or name files elsewhere are counted and left out."""
-        inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "were there before": 0}
+        inside, seen, left_out = self.root.resolve(), set(), {"point outside root": 0, "are duplicates": 0}
         for row in rows_of(self.path, [self.video, *([self.caption] if self.caption else [])]):
             path, text = row.path(self.video, inside), row.text(self.caption) if self.caption else ""
             if not path.is_relative_to(inside):
                 left_out["point outside root"] += 1
             elif (path, text) in seen:
-                left_out["were there before"] += 1
+                left_out["are duplicates"] += 1
             else:
                 seen.add((path, text))
                 yield Captioned(path.relative_to(inside).as_posix(), path, text)

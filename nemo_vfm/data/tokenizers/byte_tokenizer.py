@@ -23,7 +23,7 @@ class ByteTokenizer:
             ValueError: a token below 0.
         """
         if any(token < 0 for token in tokens):
-            raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
+            raise ValueError(f"{min(tokens)} is not a token: tokens begin at 0")
         return bytes(token for token in tokens if token < _END).decode(errors="replace")
 
     def token_bytes(self) -> list[bytes | None]:

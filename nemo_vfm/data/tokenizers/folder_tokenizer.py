@@ -78,7 +78,7 @@ class FolderTokenizer:
 
         def decode(tokens: Sequence[int]) -> str:
             if any(token < 0 for token in tokens):
-                raise ValueError(f"{min(tokens)} is not a token: they begin at 0")
+                raise ValueError(f"{min(tokens)} is not a token: tokens begin at 0")
             return loaded.decode([token for token in tokens if token < most])
 
         return decode
@@ -127,11 +127,11 @@ def files_of(folder: Path) -> list[Path]:
         UserError: there is no such folder, or no tokenizer in it.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder; download the tokenizer first; nothing is downloaded for you")
+        raise UserError(f"{folder} is not a folder; download the tokenizer first; nothing is downloaded automatically")
     found = next((folder / name for name in MODELS if (folder / name).is_file()), None)
     if found is None:
         raise UserError(
-            f"{folder} has neither {' nor '.join(MODELS)}, so there is no tokenizer in it. If it is in another "
+            f"{folder} has neither {' nor '.join(MODELS)}, so it has no tokenizer. If it is in another "
             f"format (vocab.json and merges.txt, tiktoken), load and save it once with transformers"
         )
     return [found, *(folder / name for name in CONFIG_FILES if (folder / name).is_file())]

@@ -61,7 +61,9 @@ class SentencePiece:
             return number
         number = int(self._made.piece_to_id(named))
         if self._made.id_to_piece(number) != named:  # what is not there is the unknown one
-            raise UserError(f"{self._name} has no token {named!r} to end a text with; set `end` to one that it has")
+            raise UserError(
+                f"{self._name} has no token {named!r}, which should end a text; set `end` to one that it has"
+            )
         return number
 
 
@@ -76,17 +78,17 @@ def load(folder: Path) -> SentencePiece:
     library = require("sentencepiece", purpose="Reading tokenizer.model")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
-        raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
+        raise DataError(f"{FILE} of {folder.name} is too large for a tokenizer")
     require_sound(path)
     try:
         made = library.SentencePieceProcessor(model_file=str(path))
     except (RuntimeError, OSError, ValueError) as error:
-        raise DataError(f"{FILE} of {folder.name} cannot be read as a model of SentencePiece: {error}") from error
+        raise DataError(f"{FILE} of {folder.name} cannot be read as a SentencePiece model: {error}") from error
     size = int(made.get_piece_size())
     beyond = [one.content for one in special_tokens.read(folder).added if one.number is not None and one.number >= size]
     if beyond:
         raise UserError(
             f"{folder.name} adds {len(beyond)} tokens to its {FILE}, such as {beyond[0]!r}, which SentencePiece cannot "
-            f"find in a text; load and save it with transformers once, which writes a tokenizer.json"
+            f"find in text; load and save it once with transformers, which writes a tokenizer.json"
         )
     return SentencePiece(made, folder.name)

@@ -64,7 +64,9 @@ def read(folder: Path) -> Special:
         known = {one.content for one in listed}
         rest = [*(_added(named[role], None) for role in roles), *_extra(named)]
     except (TypeError, KeyError, ValueError) as error:
-        raise DataError(f"{folder.name}: its special tokens are not as transformers writes them ({error})") from error
+        raise DataError(
+            f"{folder.name}: its special tokens are not in the form that transformers writes ({error})"
+        ) from error
     return Special(roles, (*listed, *(one for one in rest if one.content not in known)))
 
 
@@ -72,7 +74,7 @@ def _mapping(path: Path) -> dict[str, Json]:
     if not path.is_file():
         return {}
     if path.stat().st_size > _MOST_BYTES:
-        raise DataError(f"{path.name} of {path.parent.name} is far too long")
+        raise DataError(f"{path.name} of {path.parent.name} is too large")
     try:
         found = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:

@@ -111,10 +111,12 @@ class HuggingFace:
         """See `Loaded`."""
         name = named or self._roles.get("eos_token")
         if name is None:
-            raise UserError(f"nothing in {self._name} says which token ends a text; set `end` to that token")
+            raise UserError(f"nothing in {self._name} defines the token that ends a text; set `end` to that token")
         number = self._made.token_to_id(name)
         if number is None:
-            raise UserError(f"{self._name} has no token {name!r} to end a text with; set `end` to one that it has")
+            raise UserError(
+                f"{self._name} has no token {name!r}, which should end a text; set `end` to one that it has"
+            )
         return int(number)
 
 
@@ -139,7 +141,7 @@ def load(folder: Path) -> HuggingFace:
     library = require("tokenizers", purpose="Reading tokenizer.json")
     path = folder / FILE
     if path.stat().st_size > _MOST_BYTES:
-        raise DataError(f"{FILE} of {folder.name} is far too long to be a tokenizer")
+        raise DataError(f"{FILE} of {folder.name} is too large for a tokenizer")
     require_sound(path)
     with _panics_told(folder.name):
         made = library.Tokenizer.from_file(str(path))

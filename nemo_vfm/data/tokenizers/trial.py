@@ -41,7 +41,7 @@ def require_sound(path: Path) -> None:
     )  # fmt: skip
     if done.returncode == 0:
         return
-    said = done.stderr.decode(errors="replace").strip().splitlines() or ["it said nothing"]
+    said = done.stderr.decode(errors="replace").strip().splitlines() or ["it printed nothing"]
     if done.returncode < 0:
         ended = signal.Signals(-done.returncode).name
         reason = f"its library ended with {ended} within {memory / 1e9:.1f} GB and {cpu_s} s ({said[-1][:200]})"
@@ -75,10 +75,10 @@ def _try_json(path: Path) -> None:
     for part in ("normalizer", "decoder"):
         if (found := growth(told.get(part))) > _MOST_GROWTH:
             raise ValueError(
-                f"its {part} makes up to {found:,.0f} letters of one; more than {_MOST_GROWTH} are refused"
+                f"its {part} turns a character into up to {found:,.0f}; at most {_MOST_GROWTH} are allowed"
             )
     if (longest := max(map(len, made.get_vocab(with_added_tokens=True)), default=0)) > _MOST_TOKEN:
-        raise ValueError(f"it has a token of {longest:,} letters; more than {_MOST_TOKEN:,} are refused")
+        raise ValueError(f"it has a token of {longest:,} characters; at most {_MOST_TOKEN:,} are allowed")
     made.decode(made.encode(_probe(), add_special_tokens=False).ids)
 
 

@@ -41,7 +41,7 @@ def fill(lengths: Numbers, num_rows: int, size: int) -> FilledRow:
         num_rows: how many there are.
         size: tokens of a row.
     """
-    assert int(lengths.sum()) <= num_rows * size, "more tokens than rows have room for"
+    assert int(lengths.sum()) <= num_rows * size, "more tokens than fit into the rows"
     documents, begins, tokens = _cut(lengths, size)
     placed, rooms, left = _best_fit(tokens, num_rows, size)
     parts = [(row, int(documents[part]), int(begins[part]), int(tokens[part])) for part, row in placed]

@@ -215,7 +215,7 @@ class TokenData(TrainingData):
         }
         for name, stream in sides.items():
             if stream.num_tokens < 2:
-                warn(f"no document of {name} is held out; raise val_fraction, which is {self.val_fraction:g}")
+                warn(f"no document of {name} is held out; raise data.val_fraction, which is {self.val_fraction:g}")
         rows = {name: HeldOutRows(s, self.sequence_length, documents=self._apart()) for name, s in sides.items()}
         return _HeldOut(rows, self.sequence_length, self.batch_size)
 
@@ -297,7 +297,7 @@ class TokenData(TrainingData):
 
     def _open(self) -> "_Started":
         if self._started is None:
-            raise UserError("the data was read before it was started; call start(seed=..., first_batch=...) first")
+            raise UserError("the data was read before start(seed=..., first_batch=...) was called; call it first")
         return self._started
 
 

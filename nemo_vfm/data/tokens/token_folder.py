@@ -74,8 +74,7 @@ class TokenFolder:
         found, of = np.frombuffer(self._opened(shard, "ends"), ENDS), self.manifest.shards[shard]
         if int(found[-1]) != of.tokens:
             raise DataError(
-                f"{self.folder / of.name}.ends says that the last of {of.tokens:,} tokens is the {int(found[-1]):,}th; "
-                "make the tokens again"
+                f"{self.folder / of.name}.ends makes token {int(found[-1]):,} the last of {of.tokens:,}; tokenize again"
             )
         return found
 
@@ -105,7 +104,7 @@ class TokenFolder:
         most = max(int(tokens[at : at + _CHECKED_AT_ONCE].max()) for at in range(0, len(tokens), _CHECKED_AT_ONCE))
         rising = int(ends[0]) > 0 and bool((ends[1:] > ends[:-1]).all())
         if not rising or most >= self.manifest.vocab_size or (tokens[ends - 1] != self.manifest.end).any():
-            raise DataError(f"{self.folder / shard.name} does not hold documents of its vocabulary; make it again")
+            raise DataError(f"{self.folder / shard.name} has tokens outside its vocabulary; tokenize again")
 
 
 def _require_sizes(folder: Path, shard: Shard, dtype: np.dtype[np.unsignedinteger]) -> None:

@@ -121,7 +121,7 @@ def read_manifest(folder: Path) -> Manifest:
         started = any(folder.glob("*.tokens"))
         raise UserError(
             f"{folder} holds no {NAME}"
-            + (": its shards are not finished; run the same command again, which continues where it stopped"
+            + (": its shards are unfinished; run the same command again to resume"
                if started else
                ", so it is not a token folder; `TokenizeText` makes one (docs/how-to/language/pretraining_data.md)")
         )  # fmt: skip
@@ -149,9 +149,9 @@ def _checked(content: Json) -> Manifest:
     found = Manifest(_typed(content, "tokenizer", str), vocab_size, end, shards, content.get("counts"))
     recorded = {name: content.get(name) for name in ("dtype", "documents", "tokens")}
     if recorded != {"dtype": found.dtype().name, "documents": found.documents(), "tokens": found.tokens()}:
-        raise ValueError(f"{recorded} does not fit its shards and its vocabulary of {vocab_size:,}")
+        raise ValueError(f"{recorded} does not fit its shards and vocabulary of {vocab_size:,}")
     if not shards or len({shard.name for shard in shards}) < len(shards) or end >= vocab_size:
-        raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} cannot be")
+        raise ValueError(f"{len(shards)} shards and end token {end} of {vocab_size:,} are impossible")
     return found
 
 
@@ -159,7 +159,7 @@ def _shard(content: Json) -> Shard:
     hashes = {name: _typed(content, name, str) for name in ("tokens_sha256", "ends_sha256", "marks_sha256")}
     name = _typed(content, "name", str)
     if not _SHARD.fullmatch(name) or not all(map(_HASH.fullmatch, hashes.values())):
-        raise ValueError(f"{name[:100]!r} cannot name a shard, or its hashes are none")
+        raise ValueError(f"{name[:100]!r} cannot name a shard, or its hashes are invalid")
     documents = _number(content, "documents", 1)
     return Shard(name, _number(content, "tokens", documents), documents, **hashes)
 

@@ -133,7 +133,7 @@ class TokenStream:
         if vocab_size < 1 << 8 * self.folder.dtype.itemsize and tokens.size and (most := tokens.max()) >= vocab_size:
             raise DataError(
                 f"{self.folder.folder} holds token {most}, but its vocabulary ends at {vocab_size:,}: it is damaged; "
-                "make the tokens again"
+                "tokenize again"
             )
 
     def pieces(self, start: int, stop: int) -> Pieces:

@@ -65,8 +65,8 @@ class ShardFiles:
         numbers = np.asarray(document, np.int64)
         if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < self._vocab_size:
             raise UserError(
-                f"a document has tokens from {numbers.min()} to {numbers.max()}, but the tokenizer says that there are "
-                f"{self._vocab_size:,}; its vocab_size() is wrong"
+                f"a document has tokens from {numbers.min()} to {numbers.max()}, but the tokenizer claims a "
+                f"vocabulary of {self._vocab_size:,}; its vocab_size() is wrong"
             )
         data = np.append(numbers, self._end).astype(self._dtype).tobytes()
         self._files["tokens"].write(data)

@@ -37,8 +37,8 @@ def read_audio(path: Path, start_s: float, end_s: float, *, rate: int = 16_000) 
     """
     if not 0 < end_s - start_s <= MAX_SECONDS:
         raise UserError(
-            f"a span from {start_s:g} s to {end_s:g} s cannot be read from the audio; a span is at "
-            f"most {MAX_SECONDS:g} s"
+            f"a span from {start_s:g} s to {end_s:g} s cannot be read from the audio; a span lasts "
+            f"at most {MAX_SECONDS:g} s"
         )
     if not path.is_file():
         raise UserError(f"there is no file {path}")

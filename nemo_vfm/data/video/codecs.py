@@ -85,7 +85,7 @@ PRESETS = _X264
 #: What is lost where one does not work.
 COSTS = {
     "nvenc": "clips are encoded by the CPU, not the GPU",
-    "x264": "H.264 cannot be written without a GPU: use encoder=svtav1 or vp9, whose clips carry no motion vectors",
+    "x264": "without a GPU, H.264 cannot be written: use encoder=svtav1 or vp9, whose clips carry no motion vectors",
     "nvdec": "videos are decoded by the CPU, not the GPU",
 }
 

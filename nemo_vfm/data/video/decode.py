@@ -112,12 +112,10 @@ class VideoInfo:
         there = self.num_frames + self.before_keyframe
         reasons = []
         if self.before_keyframe:
-            reasons.append(
-                f"has {self.before_keyframe:,} frames without the keyframe that they refer to, which cannot be decoded"
-            )
+            reasons.append(f"has {self.before_keyframe:,} frames without their keyframe, which cannot be decoded")
         if cut_off:
             reasons.append(
-                f"is cut short: the container promises {there + cut_off:,} frames, {self.num_frames:,} can be shown"
+                f"is truncated: the container declares {there + cut_off:,} frames, only {self.num_frames:,} decode"
             )
         return ", and ".join(reasons)
 
@@ -183,7 +181,7 @@ def open_video(source: Path | bytes, decoder: Decoder = "auto") -> VideoReader:
     from nemo_vfm.data.video.library_reader import LibraryReader
 
     if reason := "several streams of pictures" if base.has_other_streams() else _why_pyav(base.info(), decoder):
-        warn_once(f"PyAV reads some videos, which {decoder} cannot: {reason}")
+        warn_once(f"some videos are read by PyAV, because {decoder} cannot read them: {reason}")
         return base
     return LibraryReader(source, base, decoder)
 
@@ -193,7 +191,7 @@ def _why_pyav(info: VideoInfo, library: str) -> str | None:
     if library == "decord" and info.codec not in _DECORD_CODECS:
         return f"codec {info.codec}"
     if info.missing_frames:
-        return "a file of which frames are missing"
+        return "a file with missing frames"
     if info.transfer != "sdr":
         return f"HDR ({info.transfer.upper()}), which it does not tone-map"
     if not info.is_square:
@@ -231,7 +229,7 @@ def check_size(width: int, height: int, name: str) -> None:
     """
     if not width * height:  # which is also what a decoder says that was told not to make larger ones
         raise DataError(
-            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or of no size; smaller ones were expected"
+            f"{name} has frames of more than {MAX_FRAME_PX:,} pixels, or without a size; smaller ones were expected"
         )
     if width * height > MAX_FRAME_PX:
         raise DataError(f"{name} has frames of {width}x{height}, expected 1 to {MAX_FRAME_PX:,} pixels")

@@ -90,7 +90,7 @@ def _encode(file: IO[bytes], frames: Iterable[FrameToEncode], fps: Fraction, how
                 raise ValueError(f"frame {count - 1} is {frame.width}x{frame.height}, expected {shape[1]}x{shape[0]}")
             container.mux(stream.encode(_placed(frame, count - 1, fps)))
         if stream is None:
-            raise ValueError("there is no frame to encode, expected at least one")
+            raise ValueError("expected at least one frame to encode, got none")
         container.mux(stream.encode(None))
     return count
 

@@ -23,7 +23,7 @@ def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> 
         DataError: it is damaged.
     """
     if not path.is_file():
-        raise UserError(f"there is no file {path}, which a prompt gives as its first frames")
+        raise UserError(f"there is no file {path}, from which a prompt takes its first frames")
     after = ""
     if path.suffix.lower() in IMAGE_SUFFIXES:
         try:
@@ -33,9 +33,9 @@ def given_frames(path: Path, count: PixelFrames, *, width: int, height: int) -> 
     else:
         with open_video(path) as reader:
             first, stop = reader.info().parts()[-1]
-            after = " after the last hole in its time stamps" if first else ""
+            after = " after the last gap in its timestamps" if first else ""
             frames = reader.read(range(max(first, stop - count.count), stop))
     if len(frames) < count.count:
-        raise UserError(f"{path} has {len(frames)} frames{after}, and {count} are to be given; lower given_frames, or "
-                        f"give a longer clip")  # fmt: skip
+        raise UserError(f"{path} has {len(frames)} frames{after}, but {count} are needed; lower given_frames, or use "
+                        f"a longer clip")  # fmt: skip
     return resize_and_crop(frames, width, height)

@@ -26,7 +26,7 @@ ImageFormat = Literal["jpeg", "png", "webp"]
 MAX_BYTES = 1 << 30  # the largest picture that is decoded, of 16 bits and four channels, has half as many uncompressed
 
 _PNG = b"\x89PNG\r\n\x1a\n"
-_CUT = "is cut short"
+_CUT = "is truncated"
 _NO_LENGTH = frozenset({0x01, *range(0xD0, 0xD9)})  # markers of a JPEG that stand alone
 _NO_FRAME = frozenset({0xC4, 0xC8, 0xCC})  # Huffman tables, reserved, arithmetic coding
 
@@ -79,7 +79,7 @@ def is_deep(data: bytes) -> bool:
 def said_of_deep(count: int) -> str:
     """A sentence about so many of them."""
     what = "One image has" if count == 1 else f"{count:,} images have"
-    return f"{what} 16 bits a channel, of which the upper 8 are used; scale dim ones to the full range before"
+    return f"{what} 16 bits a channel, of which the upper 8 are used; scale dim images to the full range first"
 
 
 def open_image(source: Path | bytes) -> StillImage:
@@ -112,7 +112,7 @@ def _format(data: bytes) -> ImageFormat:
         return "png"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
-    raise DataError("is neither a JPEG nor a PNG nor a WebP, whatever its name says")
+    raise DataError("is not a JPEG, PNG or WebP, despite its name")
 
 
 def _walk_png(data: bytes) -> tuple[int, int]:
@@ -151,7 +151,7 @@ def _walk_webp(data: bytes) -> tuple[int, int]:
         return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     if kind == b"VP8 ":
         return int.from_bytes(head[6:8], "little") & 0x3FFF, int.from_bytes(head[8:10], "little") & 0x3FFF
-    raise DataError("is a damaged WebP: it begins with no picture")
+    raise DataError("is a damaged WebP: it does not begin with a picture")
 
 
 def _walk_jpeg(data: bytes) -> tuple[int, int]:

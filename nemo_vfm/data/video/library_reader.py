@@ -96,7 +96,7 @@ class LibraryReader:
         except MissingPackage:
             raise
         except Exception as error:
-            warn_once(f"PyAV reads some videos, which {self._library} cannot: {_first_line(error)}")
+            warn_once(f"some videos are read by PyAV, because {self._library} cannot read them: {_first_line(error)}")
             reader = None
         self._reader, self._process = reader, os.getpid()
         return reader
@@ -105,7 +105,7 @@ class LibraryReader:
         """Quarter turns still to apply: decord turns some containers' pictures by itself and others not."""
         info = self.info()
         if len(reader) != info.num_frames:
-            raise DataError("it counts other frames than PyAV")
+            raise DataError("its number of frames differs from PyAV's")
         ends = [0, info.num_frames - 1]  # a last one of another size would be scaled to that of the first
         found, wanted = _READ[self._library](reader, ends), [self._base.read([index])[0] for index in ends]
         alike = [
@@ -116,7 +116,7 @@ class LibraryReader:
         if not alike:
             raise DataError("its first or last frame differs from PyAV's")
         if len(alike) > 1:
-            raise DataError("its first and last frame are plain and do not show which way they are turned")
+            raise DataError("its first and last frame are plain and do not show their rotation")
         return alike[0]
 
     def _drop(self) -> None:
@@ -139,8 +139,8 @@ def _open_torchcodec(source: Path | bytes) -> Any:
         decoders = require("torchcodec.decoders", purpose="Decoding with torchcodec")
     except RuntimeError as error:  # it is there, and finds no FFmpeg
         raise MissingPackage(
-            "torchcodec is installed and cannot load FFmpeg's libraries, which it needs: install them (apt install "
-            f"ffmpeg), or take decoder=pyav, which brings its own ({_first_line(error)})"
+            "torchcodec is installed, but cannot load FFmpeg's libraries, which it needs: install them (apt "
+            f"install ffmpeg), or use decoder=pyav, which brings its own ({_first_line(error)})"
         ) from error
     what = source if isinstance(source, bytes) else _path(source)
     return decoders.VideoDecoder(what, dimension_order="NHWC", num_ffmpeg_threads=1, device="cpu")

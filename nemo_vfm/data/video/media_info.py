@@ -54,7 +54,7 @@ def facts_of_files(paths: Mapping[str, Path], index: Path | None) -> dict[str, F
     found = {n: known[n] for n in paths if n in known and (known[n]["size"], known[n]["mtime_ns"]) == stamps[n]}
     new = [name for name in paths if name not in found]
     if new:
-        info(f"{len(new)} of {len(paths)} files are new or changed; examining them once")
+        info(f"{len(new)} of {len(paths)} files are new or changed and are examined once")
         _look(new, paths, found, index)
     _tell(paths, found)
     return found
@@ -97,7 +97,7 @@ def _of_video(path: Path) -> dict[str, Json]:
     with open_video(path, decoder="pyav") as reader:
         video = reader.info()
     if video.missing_frames:
-        warn(f"{path} {video.why_incomplete()}; what can be shown is used")
+        warn(f"{path} {video.why_incomplete()}; what can be decoded is used")
     first, stop = video.longest_part()
     known = {"width": video.width, "height": video.height, "num_frames": stop - first, "fps": video.fps}
     return {**known, "has_holes": True} if video.holes else known
@@ -133,5 +133,5 @@ def _tell(paths: Mapping[str, Path], found: Mapping[str, Facts]) -> None:
     if len(unused) > _SHOWN:
         warn(f"{len(unused) - _SHOWN} more files are left out")
     if broken := sum(bool(found[name].get("has_holes")) for name in paths):
-        warn(f"{broken} of {len(paths)} files have holes in their time stamps, and give their longest part without "
-             "one; curation makes clips of every part")  # fmt: skip
+        warn(f"{broken} of {len(paths)} files have gaps in their timestamps; only the longest part without a gap "
+             "is used. Curation makes clips of every part")  # fmt: skip

@@ -49,7 +49,7 @@ OPTIONS = {"format_whitelist": _FORMATS, "protocol_whitelist": "file", "max_pixe
 # header says (one of 16000x16000 in VP8 of 128x96 took 370 MB and a second before its size was seen).
 _DECODER_OPTIONS = {"max_pixels": str(MAX_FRAME_PX)}
 # PyAV looks a packet's stream up among those that were there on opening; MPEG-TS can get more on the way.
-LATE_STREAM = "starts another stream part-way, which cannot be read; cut or remux the file"
+LATE_STREAM = "starts another stream midway, which cannot be read; cut or remux the file"
 # Streams of broadcasting have no index. Sought by time, they begin one packet late, and anywhere where the clock is set
 # back; sought by the byte at which a keyframe begins, they begin with it.
 SOUGHT_BY_BYTE = ("mpegts", "mpeg")
@@ -346,7 +346,7 @@ class PyAVReader:
         try:
             picture = np.rot90(rgb_of(frame, self._to_rgb, **self._size(frame)), info.rotation_deg // 90)
         except av.error.FFmpegError as error:
-            raise DataError(f"{self._name} has a frame that cannot be made RGB: {error}") from error
+            raise DataError(f"{self._name} has a frame that cannot be converted to RGB: {error}") from error
         return np.ascontiguousarray(picture)
 
     def _size(self, frame: av.VideoFrame) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def bands_for(threshold: float, num_hashes: int) -> Bands:
             return bands
     raise ValueError(
         f"{num_hashes} hashes find only {Bands(num_hashes, 1).recall(threshold):.0%} of the pairs at a threshold of "
-        f"{threshold}; take more hashes or a higher threshold"
+        f"{threshold}; use more hashes or a higher threshold"
     )
 
 

@@ -52,8 +52,8 @@ class GivenInChannels:
             UserError: the data hold only latents.
         """
         if video_CTHW is None:
-            raise UserError("this network encodes given frames from pixels, and the data hold only latents; use data "
-                            "with pixels")  # fmt: skip
+            raise UserError("this network encodes given frames from pixels, but the data holds only latents; use "
+                            "data with pixels")  # fmt: skip
         return self.from_pixels(video_CTHW[:, :count], video_CTHW.shape[1], codec)
 
     def from_pixels(self, video_CTHW: Tensor, num_frames: int, codec: Codec) -> GivenFrames:
@@ -63,8 +63,8 @@ class GivenInChannels:
             ValueError: nothing is given to a network that was trained with given frames alone.
         """
         if video_CTHW.shape[1] == 0 and self.none_given == 0:
-            raise ValueError("this network begins with an image, and none is given; give one for each prompt, or set "
-                             "none_given where it was trained without, too")  # fmt: skip
+            raise ValueError("this network starts from an image, but none is given; give one for each prompt, or set "
+                             "none_given if it was also trained without")  # fmt: skip
         _, frames, height, width = codec.latent_shape(num_frames, *video_CTHW.shape[2:])
         count = video_CTHW.shape[1]
         grey = video_CTHW.new_zeros(video_CTHW.shape[0], num_frames - count, *video_CTHW.shape[2:])

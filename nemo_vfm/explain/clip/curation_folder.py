@@ -74,7 +74,7 @@ def curation_folder(run: Path) -> Path | None:
         return run
     found = sorted(path.parent for path in run.glob("*/scores.parquet"))
     if len(found) > 1:
-        raise UserError(f"{run} decided about clips in several steps; name one: {_listed(found)}")
+        raise UserError(f"{run} decided on clips in several steps; name one: {_listed(found)}")
     return found[0] if found else None
 
 

@@ -58,7 +58,7 @@ def _nearest(word: str, ids: Sequence[str]) -> str:
     if _shared(word, near) >= 4:
         return f"; did you mean {near[:12]}?"
     guess = did_you_mean(word, ids)
-    return guess or f"; it takes an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
+    return guess or f"; give an id such as {ids[0][:12]}, FILE:FRAME or FILE@SECONDS"
 
 
 def _shared(word: str, clip: str) -> int:
@@ -103,8 +103,8 @@ def _source(curation: Curation, file: str) -> str:
         return close[0]
     shown = printable(file, 80)
     if close:
-        raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; say more of its path")
-    raise UserError(_why_none(curation, file) or f"no clip is of {shown}{did_you_mean(file, sources)}")
+        raise UserError(f"{len(close)} files end in {shown}, such as {printable(close[0], 80)}; give more of its path")
+    raise UserError(_why_none(curation, file) or f"no clip comes from {shown}{did_you_mean(file, sources)}")
 
 
 def _why_none(curation: Curation, file: str) -> str:

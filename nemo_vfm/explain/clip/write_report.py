@@ -70,7 +70,7 @@ def _write_json(value: Json) -> None:
 
 def _write_sheet(out: Path, frames: Sequence[Frame]) -> None:
     if not frames:
-        raise UserError(f"there is nothing to draw in {out}: there are no thumbnails, video or latents")
+        raise UserError(f"there is nothing to show in {out}: there are no thumbnails, video or latents")
     write_sheet(out, frames)
 
 

@@ -62,7 +62,7 @@ def _frames(samples: Samples, page: Summary | One) -> list[Frame]:
 
 def _write_sheet(frames: Sequence[Frame], out: Path) -> None:
     if not frames:
-        raise UserError(f"there is nothing to draw in {out}: no video, image or latents can be shown")
+        raise UserError(f"there is nothing to show in {out}: no video, image or latents can be shown")
     write_sheet(out, frames)
 
 

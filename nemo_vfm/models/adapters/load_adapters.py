@@ -64,7 +64,7 @@ class AdapterFile:
             return f"network is {self.network}, but this model has one network; remove network"
         if not to_two and said is not None:
             return (f"{self.path.name} calls itself an adapter for the {said[1].lower()}-noise network of Wan 2.2 "
-                    f"A14B, and this model has one network; rename the file if it is not")  # fmt: skip
+                    f"A14B, but this model has only one network; rename the file if that is wrong")  # fmt: skip
         return None
 
 

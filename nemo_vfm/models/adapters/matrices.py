@@ -235,10 +235,10 @@ def insert_adapter(
 def of_another_model(source: str, name: str, model: nn.Module) -> DataError:
     """Return the error of an adapter for a module that a model lacks; some names say what they are for."""
     if name == "lm_head" and getattr(model, "tied", False):
-        return DataError(f"{source} adapts lm_head, which is the embedding in this model and takes no adapter of its "
-                         f"own; merge it with the library that made it, into a head of its own")  # fmt: skip
+        return DataError(f"{source} adapts lm_head, which is tied to the embedding in this model and cannot have its "
+                         f"own adapter; merge it with the library that made it, into a separate head")  # fmt: skip
     for_image = any(word in name for word in ("add_k_proj", "add_v_proj", "image_embedder", "_img", "img_emb"))
-    what = "an image-to-video model of Wan 2.1, and this one is given no image" if for_image else "another model"
+    what = "an image-to-video model of Wan 2.1, but this one takes no image" if for_image else "another model"
     return DataError(f"{source} adapts {name[:200]}, which this {type(model).__name__} does not have; it is an adapter "
                      f"for {what}")  # fmt: skip
 

@@ -89,7 +89,7 @@ class LearnedPositions(nn.Module):
         if any(size > most for size, most in zip(grid, self.most, strict=True)):
             raise ValueError(
                 f"a video of {grid} tokens (frames, rows, columns) is larger than the model's learned positions "
-                f"{self.most}; take a smaller one, or raise learned_positions"
+                f"{self.most}; use a smaller one, or raise learned_positions"
             )
         _, rows, columns = grid
         place_S = torch.arange(math.prod(grid), device=self.frames.device)

@@ -115,7 +115,7 @@ class DcpFolder:
             opened = open_torch_zip(Window(self._file(chunk.file), chunk.start, chunk.length))
             found = opened.content
             if not isinstance(found, TensorPlace) or found.dtype != tensor.dtype or found.shape != chunk.sizes:
-                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, and there is {_told(found)}")
+                raise DataError(f"the index says {tensor.dtype} {chunk.sizes}, but found {_told(found)}")
             return opened.tensor(found)
         except DataError as error:
             raise DataError(f"{chunk.file}, {name[:200]} at {chunk.offsets}: {error}") from error
@@ -135,7 +135,7 @@ def _told(found: object) -> str:
 def _size(folder: Path, name: str) -> int:
     """Of one of the folder's own files, whatever its name says."""
     if name != Path(name).name or not name.endswith(SUFFIX) or not (folder / name).is_file():
-        raise DataError(f"its index names the file {name[:200]!r}, and there is no such {SUFFIX} file in the folder")
+        raise DataError(f"its index names the file {name[:200]!r}, but the folder has no such {SUFFIX} file")
     return (folder / name).stat().st_size
 
 

@@ -55,7 +55,7 @@ def read_foreign(path: Path, *, key: str | None = None, leave_out: bool = False)
     """
     found = format_of(path)
     if found == "safetensors":
-        raise DataError("this is safetensors already, and its names are those of no Wan and no Cosmos, whose own files "
+        raise DataError("this is already safetensors, but its names are not those of a Wan or Cosmos, whose own files "
                         "are converted; for an adapter, add --adapter ours --base DIR")  # fmt: skip
     if found == "nemo":
         if key is not None or leave_out:

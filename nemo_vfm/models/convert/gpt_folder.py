@@ -105,7 +105,7 @@ def write_gpt(
     """
     config = config_of(model, most_tokens)
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give a folder of its own for the model")
+        raise UserError(f"{folder} is not empty; give the model its own folder")
     folder.mkdir(parents=True, exist_ok=True)
     names = [name for name, _ in model.named_parameters() if not is_adapter(name)]  # a tied matrix is one
     fused = FAMILIES[config["architectures"][0]].fused

@@ -114,7 +114,7 @@ class GptFolder(SourceFolder):
         """UserError where weights fit a model and mean another function in it."""
         found = next((part for part in model.modules() if isinstance(part, GPT)), None)
         if found is None:
-            raise UserError(f"{self.folder} is a language model, and the model to be initialised has no GPT")
+            raise UserError(f"{self.folder} is a language model, but the model to be initialised has no GPT")
         self._require_equal(_beside_shapes(found), _beside_shapes(self.model))
 
 

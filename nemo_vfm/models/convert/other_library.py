@@ -105,13 +105,13 @@ def require_converted(path: Path) -> None:
     if path.is_dir() and checkpoint_in(path) is not None:
         what = "a distributed checkpoint of torch"
     elif is_wan_folder(path):
-        what = "a Wan under the names of its own programs"
+        what = "a Wan under its original names"
     elif path.is_file() and path.suffix in _PICKLED:
         what = "a file of another program"
     elif _is_native(path, prefixes_of):
         what = "a Cosmos under the names of NVIDIA's programs"
     elif _is_native(path, is_wan):
-        what = "a Wan under the names of its own programs or ComfyUI's"
+        what = "a Wan under its original or ComfyUI's names"
     else:
         return
     raise UserError(f"{path} is {what}, which is converted first: `nemo-vfm convert {path} OUT`, then start_from=OUT")

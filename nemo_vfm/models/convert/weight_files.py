@@ -155,8 +155,8 @@ def _require_as_indexed(folder: Path, index: str, places: Mapping[str, str], hel
             raise DataError(f"{folder.name}/{name} has no {missing[0]}, which {index} places there")
         if more := sorted(set(weights) - listed):
             place = f"places in {places[more[0]]}" if more[0] in places else "does not name"
-            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is of another "
-                            f"model")  # fmt: skip
+            raise DataError(f"{folder.name}/{name} holds {more[0]}, which {index} {place}; one of them is from "
+                            f"another model")  # fmt: skip
 
 
 def write_files(

@@ -29,7 +29,7 @@ def require_shareable(part: nn.Module, deduplicated: Mapping[str, Stage], allow:
     for name, what in {"dropout": _drops, "batch_norm": _normalizes_batches}.items() if attended else ():
         if name not in allow and any(map(what, part.modules())):
             raise ValueError(
-                f"deduplicated.{attended[0]} is 'attend', and the attention has {name}, which samples of one row would "
+                f"deduplicated.{attended[0]} is 'attend', but the attention has {name}, which samples of one row would "
                 f"share: the result differs from that without deduplication. Remove it, use 'pool', or allow: [{name}]"
             )
 

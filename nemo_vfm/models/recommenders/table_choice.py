@@ -73,7 +73,7 @@ def chosen_tables(
     specs = dict(tables) if tables is not None else _of_rows(rows or {}, width, dtype, histories)
     for name, spec in specs.items():
         if spec.width != width:
-            raise ValueError(f"table {name} has width {spec.width}, and the model takes vectors of {width} (width)")
+            raise ValueError(f"table {name} has width {spec.width}, but the model takes vectors of {width} (width)")
     _require_sequences(specs, histories)
     return specs
 

@@ -65,15 +65,15 @@ def require_divisible(model: nn.Module, plan: ParallelPlan) -> None:
         UserError: with the number, the degree and what would do.
     """
     if plan.world > 1 and isinstance(model, Divisible) and model.plan().one_device:
-        raise UserError(f"a mixture of experts (model.experts) is on one device, and this plan is for {plan.world} "
+        raise UserError(f"a mixture of experts (model.experts) runs on one device, but this plan is for {plan.world} "
                         f"({plan}); leave every degree of parallel at 1.")  # fmt: skip
     if plan.tensor == plan.context == plan.pipeline == 1:
         return
     how = declared(model)
     names = dict(model.named_modules())
     if plan.context > 1 and how.window is not None:
-        raise UserError(f"context devices do not split attention in a window, and some blocks see {how.window} tokens "
-                        f"(model.window); leave parallel.context at 1. Where no text is longer than that "
+        raise UserError(f"context parallelism does not split windowed attention, and some blocks see {how.window} "
+                        f"tokens (model.window); leave parallel.context at 1. If no text is longer than that "
                         f"and window.rope is null, model.window=null is the same model.")  # fmt: skip
     _require_heads(how, plan)
     sides = ((how.column, "out_features"), (how.row, "in_features"), (how.vocabulary, "num_embeddings"))
@@ -100,7 +100,7 @@ def _require_heads(how: Declared, plan: ParallelPlan) -> None:
         fit = [n for n in fit if max(1, how.heads // n) % exchanged == 0]
     if plan.tensor in fit:
         return
-    fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits it"
+    fits = f"the degrees that fit are {', '.join(map(str, fit))}" if fit else "no tensor degree fits"
     by = plan.tensor * exchanged
     of = f" ({how.query_heads} of queries)" if how.query_heads not in (None, how.heads) else ""
     raise UserError(
@@ -145,7 +145,7 @@ def _split_beside(name: str, beside: nn.Module, how: Declared, names: dict[str, 
     if not (column or row):
         return
     if not isinstance(beside, ShardableAdapter):
-        raise UserError(f"{name} is split over tensor ranks, and its {type(beside).__name__} cannot be; set "
+        raise UserError(f"{name} is split over tensor ranks, but its {type(beside).__name__} cannot be; set "
                         f"parallel.tensor to 1")  # fmt: skip
     whole_input = name in _matched(how.whole_input, names)
     beside.split(
@@ -225,8 +225,8 @@ def recompute(model: nn.Module) -> None:
 
 def no_blocks(model: nn.Module) -> str:
     """Why the blocks of a model without `plan()` cannot be computed again."""
-    return (f"{type(model).__name__} has no plan() that names its blocks, so they cannot be computed again in "
-            f"backward; set engine.recompute to none")  # fmt: skip
+    return (f"{type(model).__name__} has no plan() that names its blocks, so they cannot be recomputed in the "
+            f"backward pass; set engine.recompute to none")  # fmt: skip
 
 
 def _again(forward: Callable[..., object], *arguments: object) -> object:

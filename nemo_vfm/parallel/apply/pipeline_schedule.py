@@ -149,7 +149,7 @@ class Pipeline:
         for one in prepared:
             if _named(one.tensors()) != _named(prepared[0].tensors()):
                 raise UserError(
-                    f"A pipeline needs microbatches of one shape, and these differ: {prepared[0].shapes()} and "
+                    f"A pipeline needs microbatches of one shape, but these differ: {prepared[0].shapes()} and "
                     f"{one.shapes()}. Use batches that parallel.microbatches divides evenly, or no pipeline."
                 )
 
@@ -209,8 +209,8 @@ def require_same(stage: int, output: Tensor, between: Tensor) -> None:
     """
     if (output.shape, output.dtype) != (between.shape, between.dtype):
         raise ValueError(
-            f"stage {stage} gives {tuple(output.shape)} {output.dtype} where others give {tuple(between.shape)} "
-            f"{between.dtype}; a pipeline needs the same between all blocks"
+            f"stage {stage} outputs {tuple(output.shape)} {output.dtype}, but others output "
+            f"{tuple(between.shape)} {between.dtype}; a pipeline needs the same between all blocks"
         )
 
 

@@ -138,8 +138,8 @@ def _declared(model: nn.Module) -> Declared:
     placed = [*_matched(model, how.first), *_matched(model, how.last), *_matched(model, how.every), how.blocks]
     loose = [one for one, _ in model.named_parameters() if not any(one.startswith(f"{where}.") for where in placed)]
     if loose:
-        raise UserError(f"{name} does not say which pipeline stage needs {', '.join(loose[:4])}: its plan() must name "
-                        f"them under first, last or every, or have them in {how.blocks}.")  # fmt: skip
+        raise UserError(f"{name} does not define which pipeline stage needs {', '.join(loose[:4])}: its plan() must "
+                        f"name them under first, last or every, or have them in {how.blocks}.")  # fmt: skip
     return how
 
 

@@ -169,7 +169,7 @@ def require_whole(saved: Checkpoint, name: str) -> None:
 
 
 def _of_adapters(name: object) -> str:
-    return (f"{name} holds adapters alone, as a training of adapters saves them. `nemo-vfm convert {name} OUT --to "
+    return (f"{name} holds only adapters, as saved by training adapters. `nemo-vfm convert {name} OUT --to "
             f"transformers`, or `--to diffusers --pipeline BASE`, merges them into their model; then "
             f"name OUT")  # fmt: skip
 

@@ -67,7 +67,7 @@ def _verify_file(file: Path, expected: FileDigest, manifest: Manifest) -> None:
     size = file.stat().st_size
     if size != expected["bytes"]:
         raise CorruptCheckpoint(
-            f"{file.parent}: {file.name} is damaged; it has {size} bytes, and the manifest says {expected['bytes']}."
+            f"{file.parent}: {file.name} is damaged; it has {size} bytes, but the manifest says {expected['bytes']}."
         )
     if _sha256(file) != expected["sha256"]:
         raise CorruptCheckpoint(
@@ -110,7 +110,7 @@ def latest(folder: Path, ranks: Gather = ALONE) -> Path | None:
             verify(path, ranks)
         except CorruptCheckpoint as error:
             if ranks.rank() == 0:
-                log.warn(f"{error} Falling back to the checkpoint before it.")
+                log.warn(f"{error} Falling back to the previous checkpoint.")
         else:
             return path
     if candidates:
@@ -127,7 +127,7 @@ def _require_seen_by_all(folder: Path, candidates: list[Path], ranks: Gather) ->
             name = min(names ^ seen[0])
             sees, lacks = (0, rank) if name in seen[0] else (rank, 0)
             raise UserError(
-                f"rank {sees} sees {folder / name} and rank {lacks} does not. The run folder must be on a disk that "
+                f"rank {sees} sees {folder / name}, but rank {lacks} does not. The run folder must be on a disk that "
                 f"all ranks share; choose another run_dir."
             )
 
@@ -136,6 +136,6 @@ def _require_one_run(folder: Path) -> None:
     of = {record.run: record.path.name for record in records(folder) if record.run}
     if len(of) > 1:
         raise UserError(
-            f"{folder} holds checkpoints of {len(of)} runs ({', '.join(sorted(of.values()))} are of different ones); "
-            f"move away what does not belong here. To start from another run's weights, use start_from."
+            f"{folder} holds checkpoints of {len(of)} runs ({', '.join(sorted(of.values()))} are from different "
+            f"ones); move away what does not belong here. To start from another run's weights, use start_from."
         )

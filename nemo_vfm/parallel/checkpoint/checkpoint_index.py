@@ -113,7 +113,7 @@ def read(folder: Path, files: Mapping[str, FileDigest]) -> Index:
         return {group_of(file): of_one_file(folder / file) for file in files}
     try:
         if files[NAME]["bytes"] > MAX_BYTES:
-            raise ValueError("it is far too long")
+            raise ValueError("it is too large")
         content = json.loads((folder / NAME).read_bytes())
         if unknown := set(content["files"]) - files.keys():
             raise ValueError(f"it names {min(unknown)[:80]!r}, which the manifest does not list")
@@ -137,10 +137,10 @@ def _entries(content: Pieces) -> Iterator[tuple[str, str, Entry]]:
     for group, entries in content["groups"].items():
         for name, (dtype, shape, pieces) in entries.items():
             if dtype not in tensor_file.DTYPES:
-                raise ValueError(f"{name[:80]!r} is of an unknown dtype")
+                raise ValueError(f"{name[:80]!r} has an unknown dtype")
             boxes = [(files[_count(number)], Box(_counts(at), _counts(size))) for number, at, size in pieces]
             if any(group_of(file) != group for file, _ in boxes):
-                raise ValueError(f"{name[:80]!r} lies in a file of another group")
+                raise ValueError(f"{name[:80]!r} is in a file of another group")
             yield group, name, Entry(dtype, _counts(shape), tuple(boxes))
 
 
@@ -152,7 +152,7 @@ def _count(value: Any) -> int:
 
 def _counts(values: Any) -> Ints:
     if not isinstance(values, list) or len(values) > 64:
-        raise ValueError("a shape is not one")
+        raise ValueError("a shape is invalid")
     return tuple(_count(value) for value in values)
 
 
@@ -162,9 +162,9 @@ def _require_whole(name: str, entry: Entry) -> None:
     boxes = sorted((box for _, box in entry.pieces), key=lambda box: box.offsets)
     for box in boxes:
         if len(box.offsets) != len(entry.shape) or len(box.shape) != len(entry.shape):
-            raise ValueError(f"a part of {name} has other dimensions than it")
+            raise ValueError(f"a part of {name} has a different number of dimensions")
         if any(a + n > size for a, n, size in zip(box.offsets, box.shape, entry.shape, strict=True)):
-            raise ValueError(f"a part of {name} lies outside of it")
+            raise ValueError(f"a part of {name} is outside it")
     if sum(box.volume for box in boxes) != outer.volume:
         raise ValueError(f"the parts of {name} hold {sum(b.volume for b in boxes)} of {outer.volume} values")
     for at, box in enumerate(boxes):

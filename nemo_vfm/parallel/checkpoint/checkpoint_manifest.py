@@ -79,7 +79,7 @@ def read(folder: Path) -> Manifest:
         manifest = _parsed(folder / NAME)
         version = _version(manifest)
         if "seal" in manifest or version >= (1, 1):
-            _require(manifest.get("seal") == seal(manifest), "its seal does not fit it")
+            _require(manifest.get("seal") == seal(manifest), "its seal does not match")
         if version[0] not in _OURS:
             raise _Unknown(version)
         _judge(manifest, folder)
@@ -92,7 +92,8 @@ def read(folder: Path) -> Manifest:
         raise CorruptCheckpoint(f"{folder}: manifest.json is damaged ({error}).") from error
     if version[1] > _OURS[version[0]]:
         log.warn_once(
-            f"{folder} is of the newer version {version[0]}.{version[1]}; only what this nemo_vfm knows is read"
+            f"{folder} has the newer version {version[0]}.{version[1]}; this nemo_vfm reads only the fields that it "
+            "knows"
         )
     return cast("Manifest", manifest)
 
@@ -102,7 +103,7 @@ class _Unknown(Exception):
 
 
 def _parsed(path: Path) -> dict[str, Any]:
-    _require(path.stat().st_size <= MAX_BYTES, "it is far too long")
+    _require(path.stat().st_size <= MAX_BYTES, "it is too large")
     found = json.loads(path.read_bytes(), object_pairs_hook=_once)
     _require(isinstance(found, dict), "it is not a mapping")
     return {"run": "", "metrics": {}, "permanent": False, **found} if "seal" not in found else found
@@ -122,16 +123,16 @@ def _version(manifest: dict[str, Any]) -> tuple[int, int]:
 
 def _judge(manifest: dict[str, Any], folder: Path) -> None:
     step, files, named = manifest["step"], manifest["files"], checkpoint_names.step_of(folder.name)
-    _require(type(step) is int and 0 <= step < 2**63, "its step is not a number of steps")
-    _require(named in (-1, step), f"it is of step {step}")
+    _require(type(step) is int and 0 <= step < 2**63, "its step is not a whole number")
+    _require(named in (-1, step), f"it is from step {step}")
     _require(isinstance(files, dict) and bool(files), "it lists no files")
     for name, entry in files.items():
         _require(_FILE.fullmatch(name) is not None, f"it lists {name[:80]!r}, which is not a file of a checkpoint")
-        _require(type(entry["bytes"]) is int and entry["bytes"] >= 0, f"the size of {name} is not one")
-        _require(_SHA256.fullmatch(entry["sha256"]) is not None, f"the hash of {name} is not one")
+        _require(type(entry["bytes"]) is int and entry["bytes"] >= 0, f"the size of {name} is invalid")
+        _require(_SHA256.fullmatch(entry["sha256"]) is not None, f"the hash of {name} is invalid")
     metrics = manifest["metrics"]
     _require(all(type(v) in (int, float) and math.isfinite(v) for v in metrics.values()), "a metric is not a number")
-    _require(isinstance(manifest["run"], str) and type(manifest["permanent"]) is bool, "it does not say whose it is")
+    _require(isinstance(manifest["run"], str) and type(manifest["permanent"]) is bool, "it does not name its run")
     _require("state" in manifest, "it has no state")
 
 

@@ -83,7 +83,7 @@ def held(name: str, tensor: Tensor) -> Box | None:
     box = _box(name, found)
     if tuple(found._local_tensor.shape) != box.shape:
         raise ValueError(
-            f"{name} of shape {tuple(found.shape)} over {found.placements} was expected to leave {box.shape} here, and "
+            f"{name} of shape {tuple(found.shape)} over {found.placements} should leave {box.shape} on this rank, but "
             f"there is {tuple(found._local_tensor.shape)}: that layout cannot be saved"
         )
     return box if box.volume or not math.prod(found.shape) else None
@@ -116,7 +116,7 @@ def _splits(name: str, tensor: "DTensor") -> list[tuple[int, int, int]]:
         elif isinstance(placement, Shard):
             plain.append((placement.dim, mesh.size(axis), coordinate[axis]))
         elif placement.is_partial():
-            raise ValueError(f"{name} is a sum over devices that was not added up; it cannot be saved")
+            raise ValueError(f"{name} is a partial sum that was not reduced over devices; it cannot be saved")
     return [(dim % max(tensor.dim(), 1), count, number) for dim, count, number in (*plain, *late)]
 
 

@@ -67,7 +67,7 @@ def exchange(ranks: Gather, message: Json) -> list[Json]:
     try:
         heard = ranks.all_gather(json.dumps(message, separators=(",", ":")).encode())
     except LostRank as error:
-        raise LostRank(f"a checkpoint is written and read by all ranks together, and {error}") from error
+        raise LostRank(f"a checkpoint is written and read by all ranks together, but {error}") from error
     return [json.loads(bytes(text)) for text in heard]
 
 

@@ -114,7 +114,7 @@ class SavedTensors(Mapping[str, Tensor]):
             if shape != held.shape or header.dtypes[name] != dtype:
                 found = "nothing of it" if shape is None else f"{header.dtypes[name]} {list(shape)}"
                 raise CorruptCheckpoint(
-                    f"{self._folder / file} was to hold {dtype} {list(held.shape)} of {name}, and holds {found}."
+                    f"{self._folder / file} should hold {dtype} {list(held.shape)} of {name}, but holds {found}."
                 )
 
 
@@ -198,7 +198,7 @@ def require_fit(own: Mapping[str, Tensor], saved: Mapping[str, Tensor], ranks: G
     differences = mismatch(everywhere(own, ranks), shapes_of(saved))
     if differences:
         raise CorruptCheckpoint(
-            f"The checkpoint is of another model ({differences}). Use the recipe that trained it."
+            f"The checkpoint is from another model ({differences}). Use the recipe that trained it."
         )  # fmt: skip
 
 

@@ -164,6 +164,6 @@ def require_room(folder: Path, num_bytes: int) -> None:
     free = shutil.disk_usage(there).free
     if free < num_bytes * _ROOM:
         raise UserError(
-            f"A checkpoint needs {num_bytes * _ROOM / 1e9:.3g} GB, and the disk of {folder} has {free / 1e9:.3g} GB "
+            f"A checkpoint needs {num_bytes * _ROOM / 1e9:.3g} GB, but the disk of {folder} has {free / 1e9:.3g} GB "
             f"free. Make room, or choose another run_dir; earlier checkpoints are untouched."
         )

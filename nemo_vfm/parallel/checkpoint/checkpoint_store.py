@@ -156,7 +156,7 @@ def _fetch_newest(place: Address, steps: dict[str, Address], folder: Path) -> Pa
             checkpoint.verify(temporary)
             temporary.replace(folder / name)
         except DataError as error:
-            log.warn(f"{address}: {error} Falling back to the checkpoint before it.")
+            log.warn(f"{address}: {error} Falling back to the previous checkpoint.")
         else:
             log.info(f"fetched {address}")
             return folder / name
@@ -184,7 +184,9 @@ def _require_own_runs(target: Address, steps: dict[str, Address], folder: Path) 
             except DataError:
                 continue
             if run not in own:
-                raise UserError(f"{target} holds {name} of another run than {folder.parent}; choose another copy_to.")
+                raise UserError(
+                    f"{target} holds {name} from a different run than {folder.parent}; choose another copy_to."
+                )
             return
 
 

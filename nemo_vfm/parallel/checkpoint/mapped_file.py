@@ -64,7 +64,7 @@ class MappedFile:
             from safetensors import safe_open
 
             if _seen(self.path) != self._seen:
-                raise OSError(f"{self.path} has changed while it was read")
+                raise OSError(f"{self.path} changed while it was read")
             self._file, self._read = safe_open(self.path, framework="pt"), 0
         return self._file
 

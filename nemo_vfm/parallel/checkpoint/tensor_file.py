@@ -227,7 +227,7 @@ def _judged(path: Path) -> Header:
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or length > min(MAX_HEADER_BYTES, size - 8):
-            raise ValueError(f"it has {size} bytes and claims a header of {length}")
+            raise ValueError(f"it has {size} bytes but claims a header of {length}")
         found = json.loads(file.read(length), object_pairs_hook=_once)
     if not isinstance(found, dict):
         raise ValueError("its header is not a mapping")
@@ -247,7 +247,7 @@ def _judged(path: Path) -> Header:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in its header")
+        raise ValueError("a name is twice in its header")
     return found
 
 
@@ -256,11 +256,11 @@ def _span(name: str, entry: Any) -> tuple[int, int]:
     shape, (begin, end) = entry["shape"], entry["data_offsets"]
     numbers = [*shape, begin, end]
     if not isinstance(shape, list) or len(shape) > 64 or any(type(n) is not int or not 0 <= n < 2**63 for n in numbers):
-        raise ValueError(f"{name[:80]!r} has a shape or place that cannot be")
+        raise ValueError(f"{name[:80]!r} has an impossible shape or position")
     if math.prod(max(n, 1) for n in shape) >= 2**63:  # no values, but strides that no integer holds
-        raise ValueError(f"{name[:80]!r} has a shape that cannot be")
+        raise ValueError(f"{name[:80]!r} has an impossible shape")
     if entry["dtype"] not in _BYTES:
-        raise ValueError(f"{name[:80]!r} is of an unknown dtype, {str(entry['dtype'])[:20]!r}")
+        raise ValueError(f"{name[:80]!r} has an unknown dtype, {str(entry['dtype'])[:20]!r}")
     if begin > end or math.prod(shape) * _BYTES[entry["dtype"]] != end - begin:
-        raise ValueError(f"{name[:80]!r} says that it has {str(shape)[:80]} values in {end - begin} bytes")
+        raise ValueError(f"{name[:80]!r} claims {str(shape)[:80]} values in {end - begin} bytes")
     return begin, end

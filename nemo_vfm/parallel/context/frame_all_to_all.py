@@ -77,13 +77,14 @@ def places_of(tokens: int, frames: int, ranks: int) -> int:
         )
     if tokens % (frames // ranks):
         raise UserError(
-            f"{tokens} tokens on each of {ranks} ranks are not {frames // ranks} whole frames, which {frames} frames "
-            "give each rank"
+            f"{tokens} tokens on each of {ranks} ranks are not {frames // ranks} whole frames, as {frames} frames "
+            "require"
         )
     places = tokens // (frames // ranks)
     if places % ranks:
         raise UserError(
-            f"a frame of {places} tokens is not divisible by {ranks} context ranks, so its places cannot be dealt out "
-            f"for attention over time. Take a height and width whose product is a multiple of {ranks}, or fewer ranks"
+            f"a frame of {places} tokens is not divisible by {ranks} context ranks, so its positions cannot be "
+            f"distributed for attention over time. Use a height and width whose product is a multiple of {ranks}, or "
+            "fewer ranks"
         )
     return places

@@ -41,10 +41,10 @@ def _proven(kernel: Kernel, like: Tensor) -> Kernel:
     try:
         given, expected = _tried(kernel, like), _tried(Looped(Plain()), like)
         worst = max(float((one - other).abs().max()) for one, other in zip(given, expected, strict=True))
-        reason = f"its numbers differ from the formula's by {worst:.1e}"
+        reason = f"its results differ from the formula's by {worst:.1e}"
         good = worst < _TOLERANCE.get(like.dtype, 1e-4)
     except (RuntimeError, TypeError, ValueError) as error:
-        good, reason = False, f"it ended with: {' '.join(str(error).split())[:200]}"
+        good, reason = False, f"it failed with: {' '.join(str(error).split())[:200]}"
     if good:
         return kernel
     logging.getLogger("nemo_vfm").warning(

@@ -26,16 +26,16 @@ class Scheme:
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
-            raise UserError(f"context scheme {self.kind!r} is not known. It is one of {', '.join(get_args(Kind))}")
+            raise UserError(f"unknown context scheme {self.kind!r}. Use one of {', '.join(get_args(Kind))}")
         if self.kind == "ring_ulysses" and self.ulysses < 2:
             raise UserError(
                 f"context scheme ring_ulysses got ulysses {self.ulysses}, but exchanging heads needs at least 2 "
-                f"ranks. Write ring to exchange none"
+                f"ranks. Use ring to exchange none"
             )
         if self.kind != "ring_ulysses" and self.ulysses != 1:
             raise UserError(
-                f"context scheme {self.kind} got ulysses {self.ulysses}, which only ring_ulysses reads. "
-                f"Drop it, or write ring_ulysses"
+                f"context scheme {self.kind} got ulysses {self.ulysses}, which only ring_ulysses uses. "
+                f"Remove it, or use ring_ulysses"
             )
 
     def degrees(self, ranks: int) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class Scheme:
             if count % ulysses:
                 raise UserError(
                     f"{count} {name} are not divisible by the {ulysses} ranks that exchange heads under {self.kind}. "
-                    f"Take a degree that divides {count}, or the scheme ring, which splits no heads"
+                    f"Use a degree that divides {count}, or the scheme ring, which splits no heads"
                 )
         if heads % kv_heads:
             raise UserError(f"{heads} attention heads are not divisible by {kv_heads} key and value heads")

@@ -82,6 +82,6 @@ def require_frames(frames: int, context: int, tensor: int) -> None:
     if frames % (context * tensor):
         raise UserError(
             f"{frames} latent frames cannot be divided among {context} context x {tensor} tensor ranks (the latter "
-            f"count with parallel.sequence), as attention along time and across frames asks for; change the degrees, "
-            f"or take videos of a multiple of {context * tensor} latent frames"
+            f"count with parallel.sequence), as attention along time and across frames needs; change the degrees, or "
+            f"use videos with a multiple of {context * tensor} latent frames"
         )

@@ -55,8 +55,8 @@ def held(rank: int, ranks: int, tokens: int, causal: bool) -> Spans:
         return ((rank * tokens, (rank + 1) * tokens),)
     if tokens % 2:
         raise UserError(
-            f"{tokens} tokens on each of {ranks} ranks cannot be two equal chunks, which causal attention splits them "
-            f"into. The sequence must be a multiple of {2 * ranks}: pad it to {(tokens + 1) * ranks}"
+            f"{tokens} tokens on each of {ranks} ranks cannot be split into two equal chunks, as causal attention "
+            f"needs. The sequence must be a multiple of {2 * ranks}: pad it to {(tokens + 1) * ranks}"
         )
     chunk, late = tokens // 2, 2 * ranks - 1 - rank
     return ((rank * chunk, (rank + 1) * chunk), (late * chunk, (late + 1) * chunk))
@@ -68,7 +68,9 @@ def checked_segments(segments: Sequence[int] | None, length: int) -> tuple[int, 
         return (length,)
     found = tuple(int(size) for size in segments)
     if any(size < 1 for size in found):
-        raise UserError(f"a packed sample has {min(found)} tokens. Every segment needs at least one: leave it out")
+        raise UserError(
+            f"a packed sample has {min(found)} tokens. Every segment needs at least one: leave this one out"
+        )
     if sum(found) != length:
         raise UserError(
             f"the {len(found)} segments have {sum(found)} tokens together, but the sequence has {length} over all "

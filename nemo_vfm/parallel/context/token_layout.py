@@ -136,7 +136,7 @@ def require_divided(size: int, count: int) -> None:
         raise ValueError(
             f"{size} tokens cannot be divided among {count} ranks (parallel.context, times parallel.tensor where "
             f"parallel.sequence is on). Change the degrees, or the clip's size: {size // count * count} or "
-            f"{(size // count + 1) * count} tokens would do"
+            f"{(size // count + 1) * count} tokens would fit"
         )
 
 

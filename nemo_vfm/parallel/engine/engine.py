@@ -126,13 +126,13 @@ def require_same_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor
     kinds = {"missing": missing, "unknown": surplus, "other shape": shapes}
     differences = [f"{kind}: {_some(names)}" for kind, names in kinds.items() if names]
     if surplus and not any(map(is_adapter, own)) and all(map(is_adapter, surplus)):
-        raise CorruptCheckpoint("The checkpoint holds adapters alone, as a training of adapters saves them. Load the "
-                                "model that they were trained on, and the adapters beside it: write them by nemo-vfm "
+        raise CorruptCheckpoint("The checkpoint holds only adapters, as saved by training adapters. Load the model "
+                                "that they were trained on, and the adapters beside it: write them with nemo-vfm "
                                 "convert RUN FOLDER --adapter ours, and name the folder in adapters.NAME.path."
                                 )  # fmt: skip
     if differences:
         raise CorruptCheckpoint(
-            f"The checkpoint is of another model ({'; '.join(differences)}). Use the recipe that trained it."
+            f"The checkpoint is from another model ({'; '.join(differences)}). Use the recipe that trained it."
         )
 
 

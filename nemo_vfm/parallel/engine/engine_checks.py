@@ -19,7 +19,7 @@ Recompute = Literal["none", "blocks"]
 def require_settings(clip_norm: float | None, recompute: str) -> None:
     """ValueError where an engine's arguments make no sense."""
     if clip_norm is not None and clip_norm <= 0:
-        raise ValueError(f"clip_norm must be above zero, got {clip_norm}; write null to switch clipping off")
+        raise ValueError(f"clip_norm must be above zero, got {clip_norm}; set null to switch clipping off")
     if recompute not in ("none", "blocks"):
         raise ValueError(f"recompute must be none or blocks, got {recompute!r}")
 

@@ -52,8 +52,8 @@ class NonFinite:
             raise UserError(f"{where}. Lower the learning rate, or look for damaged samples. No weights were changed.")
         if self._in_a_row >= self.most_in_a_row:
             raise UserError(
-                f"{where}: {self._in_a_row} in a row, and engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
-                f"Lower the learning rate, or start again from an earlier checkpoint. No weights were changed since"
+                f"{where}: {self._in_a_row} in a row; engine.nonfinite.most_in_a_row is {self.most_in_a_row}. "
+                f"Lower the learning rate, or restart from an earlier checkpoint. No weights were changed since"
             )
         warn(f"{where}. The step is skipped: no weights were changed ({self._in_a_row} in a row)")
         return False

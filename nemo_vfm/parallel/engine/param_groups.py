@@ -30,7 +30,7 @@ class ParamGroup:
         self, *, parameters: Sequence[str], lr_scale: float = 1.0, weight_decay: float | None = None
     ) -> None:  # fmt: skip
         if not parameters:
-            raise ValueError("parameters is empty, so the group has none; name a pattern, or leave the group out")
+            raise ValueError("parameters is empty; name a pattern, or leave the group out")
         if not lr_scale >= 0 or not (weight_decay or 0) >= 0:
             raise ValueError(f"lr_scale ({lr_scale}) and weight_decay ({weight_decay}) must be at least 0")
         self.parameters, self.lr_scale, self.weight_decay = tuple(parameters), lr_scale, weight_decay
@@ -77,7 +77,7 @@ def grouped_optimizer(
     decays = any(group.weight_decay is not None for group in (groups or {}).values())
     wanted = {*given, *(["weight_decay"] if decays else [])}
     if unknown := sorted(wanted - inspect.signature(make).parameters.keys()):
-        raise ValueError(f"torch.optim.{kind} takes no {', '.join(unknown)}; it must be null")
+        raise ValueError(f"torch.optim.{kind} takes no {', '.join(unknown)}; set it to null")
     made: torch.optim.Optimizer = make(params if not groups else _grouped(list(params), groups, lr), **given)
     return made
 
@@ -96,7 +96,7 @@ def _grouped(
         found[key] = {"params": [], "name": key, "lr": lr * group.lr_scale, **own}
     for one in params:
         if not isinstance(one, tuple):
-            raise ValueError("groups go by the names of parameters; give model.named_parameters()")
+            raise ValueError("groups match names of parameters; pass model.named_parameters()")
         matching = [key for key, group in groups.items() if group.matches(one[0])]
         (found[matching[-1]] if matching else rest)["params"].append(one[1])
     return [rest, *found.values()]

@@ -79,12 +79,12 @@ class TorchEngine:
         """See `ObjectsToPlans`."""
         zero_bubble = plan.schedule == "zero_bubble" and plan.pipeline > 1
         if self.compile and zero_bubble:
-            return ("The zero_bubble schedule splits the backward of each linear layer, and engine.compile fuses a "
-                    "block; use parallel.schedule: interleaved, or engine.compile: false.")  # fmt: skip
+            return ("The zero_bubble schedule splits the backward pass of each linear layer, but engine.compile "
+                    "fuses a block; use parallel.schedule: interleaved, or engine.compile: false.")  # fmt: skip
         if precision.fp8 is None or precision.fp8.kernels == "torch" or not (self.compile or zero_bubble):
             return ""
-        return ("engine.compile cannot look into Transformer Engine's kernels, and the zero_bubble schedule uses twice "
-                "what they keep; use precision.fp8.kernels: torch, or neither of both.")  # fmt: skip
+        return ("engine.compile cannot trace Transformer Engine's kernels, and the zero_bubble schedule uses twice "
+                "what they store; use precision.fp8.kernels: torch, or neither of the two.")  # fmt: skip
 
     def start(self, parts: EngineInputs) -> StepRunner:
         """Meet the other ranks, build this rank's part of the model from the seed, and what updates it.

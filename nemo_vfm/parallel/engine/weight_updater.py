@@ -157,7 +157,7 @@ def _require_elementwise(factory: OptimizerFactory) -> None:
     if not torch.allclose(whole, halves, rtol=1e-5, atol=1e-7):
         name = type(factory([("weight", nn.Parameter(start.clone()))])).__name__
         raise UserError(
-            f"{name} needs whole matrices, and this plan shards them, so the result would depend on the layout. Use "
+            f"{name} needs whole matrices, but this plan shards them, so the result would depend on the layout. Use "
             f"an element-wise optimizer such as AdamW, or parallel.shard=1 and tensor=1."
         )
 

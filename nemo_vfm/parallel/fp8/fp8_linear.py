@@ -148,6 +148,6 @@ def require_divisible(spec: Fp8, name: str, **sizes: int) -> None:
         if size % DIVISOR[spec.recipe]:
             other = "take recipe=current" if size % DIVISOR["current"] == 0 else "stay in bf16"
             raise ValueError(
-                f"{name} has {size} {side} on each rank, and FP8 by recipe={spec.recipe} needs multiples of "
+                f"{name} has {size} {side} on each rank, but FP8 by recipe={spec.recipe} needs multiples of "
                 f"{DIVISOR[spec.recipe]}; choose another width or parallel.tensor, or {other}"
             )

@@ -68,7 +68,7 @@ def native_product(a: Quantised, b: Quantised, *, fast: bool, dtype: torch.dtype
     kind_a, kind_b = _kind(a), _kind(b)
     blocks = kind_a not in _OUTER or kind_b not in _OUTER
     if blocks and not _has_hardware(a.elements.device, kind_a, kind_b):
-        raise ValueError(f"{a.elements.device} has no products with scales of {kind_a} and {kind_b}")
+        raise ValueError(f"{a.elements.device} has no matmul for scales of {kind_a} and {kind_b}")
     if blocks:  # a row of one block is a row of blocks
         kind_a, kind_b = ("1x128" if kind == "row" else kind for kind in (kind_a, kind_b))
     scales = _laid_out(a, kind_a), _laid_out(b, kind_b, right=True)

@@ -56,13 +56,13 @@ def require_hardware(spec: Fp8) -> None:
         raise UserError(f"{why}.")
     if spec.recipe == "block" and (version := torch.version.cuda) and tuple(map(int, version.split(".")[:2])) < (12, 9):
         raise UserError(
-            f"scales of blocks have products from CUDA 12.9 on, and this torch is built for {version}; use another "
+            f"block scales need CUDA 12.9 or newer, but this torch is built for {version}; use another "
             f"build, or precision.fp8.recipe=current."
         )
     if spec.kernels == "te":
         _require_transformer_engine()
     if spec.attention:
-        raise UserError("attention in FP8 is emulated as yet, which is slow on a GPU; set fp8.attention to false.")
+        raise UserError("attention in FP8 is still emulated, which is slow on a GPU; set fp8.attention to false.")
 
 
 def _require_transformer_engine() -> None:
@@ -86,11 +86,11 @@ def large_linears(model: nn.Module, spec: Fp8, tensor: int = 1) -> dict[str, nn.
             need.
     """
     if not isinstance(model, Divisible):
-        raise UserError(f"{type(model).__name__} has no plan(), which says which linears are large; train it in bf16.")
+        raise UserError(f"{type(model).__name__} has no plan(), which names the large linears; train it in bf16.")
     how = model.plan()
     if how.one_device:
-        raise UserError("a mixture of experts (model.experts) is not trained in FP8: its experts' rows are too few at "
-                        "times; use precision=bf16.")  # fmt: skip
+        raise UserError("a mixture of experts (model.experts) cannot be trained in FP8: experts sometimes get too few "
+                        "rows; use precision=bf16.")  # fmt: skip
     found = _linears(how, dict(model.named_modules()), spec)
     _require_divisible(how, found, spec, tensor)
     return found
@@ -187,7 +187,7 @@ class HistoryUpdater:
             linear.is_on = linear.is_on and f"{name}{_OFF}" not in state
         own, there = self._histories(), {n: shape for n, shape in shapes_of(state).items() if not n.endswith(_OFF)}
         if (shapes := everywhere(own, ranks)) and mismatch(shapes, there):
-            log.warn("the checkpoint has no amax histories of these linears and this length, so they begin empty")
+            log.warn("the checkpoint has no amax histories for these linears and this length, so they start empty")
         elif shapes:
             put(own, state, ranks)
 

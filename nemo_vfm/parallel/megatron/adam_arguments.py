@@ -31,7 +31,7 @@ def adam_arguments(factory: OptimizerFactory) -> AdamArguments:
     name = type(made).__name__
     group = made.param_groups[0]
     if type(made) is not torch.optim.AdamW and not (type(made) is torch.optim.Adam and not group["weight_decay"]):
-        raise UserError(f"Megatron-Core updates by AdamW, and the recipe's optimizer is {name}. Use "
+        raise UserError(f"Megatron-Core updates with AdamW, but the recipe's optimizer is {name}. Use "
                         f"torch.optim.AdamW, or engine=torch.")  # fmt: skip
     if extra := [key for key in ("amsgrad", "maximize") if group.get(key)]:
         raise UserError(f"Megatron-Core's AdamW has no {' or '.join(extra)}. Leave it out, or use engine=torch.")

@@ -85,7 +85,7 @@ class MegatronUpdater:
         )  # fmt: skip
         (self._own,) = self._chained.chained_optimizers
         if self._own.is_stub_optimizer:
-            raise UserError("This rank has no weights that learn. Use engine=torch.")
+            raise UserError("This rank has no trainable weights. Use engine=torch.")
         self.optimizer: torch.optim.Optimizer = self._own.optimizer
         keep_initial_lrs(self.optimizer)
         learning = [(n, p) for n, p in wrapped.module.named_parameters() if p.requires_grad]

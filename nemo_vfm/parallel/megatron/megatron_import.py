@@ -42,7 +42,7 @@ def _require_whole_transformer_engine() -> None:
         require("transformer_engine", purpose="engine=megatron")
     except Exception as error:
         raise UserError(
-            f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would stop at it. "
+            f"Transformer Engine is installed but cannot be imported ({error}), and Megatron-Core would fail on it. "
             f"Install transformer-engine[pytorch], or uninstall transformer-engine."
         ) from error
 
@@ -52,5 +52,5 @@ def _require_gpu(version: str) -> None:
         torch.zeros(1, device="cuda")
     except (RuntimeError, AssertionError) as error:
         raise UserError(
-            f"Megatron-Core {version} computes on NVIDIA GPUs, and this process has none ({error}). Use engine=torch."
+            f"Megatron-Core {version} needs NVIDIA GPUs, and this process has none ({error}). Use engine=torch."
         ) from error

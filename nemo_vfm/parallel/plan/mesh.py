@@ -91,7 +91,7 @@ def _require_environment(plan: ParallelPlan) -> None:
     missing = [name for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
         raise UserError(
-            f"The plan is for {plan.world} devices ({plan}), and this process was started alone ({missing[0]} is not "
+            f"The plan is for {plan.world} devices ({plan}), but this process was started alone ({missing[0]} is not "
             f"set). Start it through `nemo-vfm run`, torchrun or srun."
         )
 

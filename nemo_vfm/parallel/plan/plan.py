@@ -92,14 +92,14 @@ class ParallelPlan:
         if self.virtual > 1 and self.pipeline == 1:
             raise ValueError(f"parallel.virtual = {self.virtual} needs parallel.pipeline above 1")
         if self.schedule == "1f1b" and self.virtual > 1:
-            raise ValueError(f"the 1f1b schedule has one part a device, not virtual = {self.virtual}; use interleaved")
+            raise ValueError(f"the 1f1b schedule has one stage a device, not virtual = {self.virtual}; use interleaved")
         if self.schedule in ("interleaved", "zero_bubble") and self.pipeline > 1 and self.virtual == 1:
             raise ValueError(f"the {self.schedule} schedule needs parallel.virtual of at least 2")
         if self.pipeline > 1 and self.microbatches < self.pipeline:
             raise ValueError(
                 f"parallel.microbatches = {self.microbatches} is below parallel.pipeline = {self.pipeline} stages: "
-                f"some would always be idle. Use at least {self.pipeline}; 4 x {self.pipeline} keeps waiting "
-                f"below a fifth"
+                f"some would always be idle. Use at least {self.pipeline}; 4 x {self.pipeline} keeps idle "
+                f"time below a fifth"
             )
 
         rounds = max(1, self.microbatches // self.pipeline)

@@ -53,7 +53,7 @@ def address() -> str:
     """
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing:
-        raise UserError(f"this process is rank {ranks.rank()} of {ranks.count()}, and {missing[0]} is not set; start "
+        raise UserError(f"this process is rank {ranks.rank()} of {ranks.count()}, but {missing[0]} is not set; start "
                         f"it through `nemo-vfm run`, torchrun or srun")  # fmt: skip
     return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
 

@@ -89,8 +89,8 @@ class TableUpdater:
         if own.keys() != state.keys():
             missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
             raise CorruptCheckpoint(
-                f"The checkpoint has the state of other embedding tables, or of another optimizer for them: missing "
-                f"{missing[:4]}, unknown {unknown[:4]}."
+                "The checkpoint has the state of other embedding tables, or of a different optimizer for them: "
+                f"missing {missing[:4]}, unknown {unknown[:4]}."
             )
         fill(own, state, ranks)
         for module, tables in self._tables.items():
@@ -112,8 +112,8 @@ def require_data_parallel(model: nn.Module, plan: ParallelPlan) -> None:
     """
     if plan.world != plan.data and tables_of(model):
         raise UserError(
-            f"A model with embedding tables can be trained by ranks that share the samples, and the plan is {plan}. "
-            "Use parallel.replicate or parallel.shard alone."
+            f"A model with embedding tables can be trained only by ranks that share the samples, but the plan is "
+            f"{plan}. Use only parallel.replicate or parallel.shard."
         )
 
 

@@ -93,7 +93,7 @@ def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
     kept_U = ends_U - suffixes.lengths_B - starts_U
     if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):
         row = int(bad[0])
-        raise DataError(f"row {row} drops {int(dropped_U[row])} values of the row before, which has fewer")
+        raise DataError(f"row {row} drops {int(dropped_U[row])} values of the previous row, which has fewer")
     return WindowedRows(suffixes.values_N, starts_U, ends_U - starts_U)
 
 

@@ -27,7 +27,7 @@ def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
                 f"the samples from row {at:,} lack {missing[0]} among the {kind}; they have {', '.join(found)}"
             )
     if schema.weight and chunk.weight_B is None:
-        raise DataError(f"the samples from row {at:,} lack weights, and those of the table have some")
+        raise DataError(f"the samples from row {at:,} lack weights, but the table's samples have them")
     kept = LogChunk(
         chunk.ids_B, chunk.session_B, chunk.time_B, {name: chunk.dense[name] for name in schema.dense},
         {name: chunk.labels[name] for name in schema.labels},
@@ -37,7 +37,7 @@ def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
         _require_types(kept)
         kept.require_valid()
         if weighted := [name for name in schema.windows if kept.features[name].weights_N is not None]:
-            raise DataError(f"the window {weighted[0]} has weights; a value would have another one in each row")
+            raise DataError(f"the window {weighted[0]} has weights, but a value would have a different one in each row")
     except DataError as error:
         raise DataError(f"the samples from row {at:,}: {error}") from error
     return kept
@@ -66,7 +66,7 @@ def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -
         row = int(bad[0]) + 1
         raise DataError(
             f"row {at + row:,}: time {int(times_B[row])} of session {int(sessions_B[row])} is before "
-            f"{int(times_B[row - 1])}, that of the row before. Cluster the samples by session and order them by time."
+            f"{int(times_B[row - 1])}, that of the previous row. Cluster the samples by session and order them by time."
         )
     begins = torch.nn.functional.pad(~same, (1, 0), value=True)
     runs = sessions_B[begins]
@@ -75,7 +75,7 @@ def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -
         for session, row in zip(runs.tolist(), begins.nonzero().squeeze(1).tolist(), strict=True):
             if first.setdefault(session, row) != row:
                 raise DataError(
-                    f"row {at + row:,}: session {session} comes back after others. Cluster the samples by session and "
+                    f"row {at + row:,}: session {session} returns after others. Cluster the samples by session and "
                     "order them by time, or write them with clustered=False."
                 )
 

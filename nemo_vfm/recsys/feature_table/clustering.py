@@ -96,8 +96,8 @@ class SessionSort:
         most, largest = self._bytes_at_once, int(bytes_K.max(initial=0))
         if largest > most:
             raise UserError(
-                f"the sessions of one bucket take {largest:,} bytes, and memory_bytes allows {most:,} at once; "
-                f"give memory_bytes of at least {largest * _COPIES:,}"
+                f"the sessions of one bucket take {largest:,} bytes, but memory_bytes allows {most:,} at a "
+                f"time; set memory_bytes to at least {largest * _COPIES:,}"
             )
         found, begin = [], 0
         for bucket in range(1, NUM_BUCKETS + 1):

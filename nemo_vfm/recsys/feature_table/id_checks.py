@@ -45,5 +45,5 @@ def _mended(features: Mapping[str, Jagged], num_rows: Mapping[str, int]) -> tupl
         place_N = bad_N.nonzero().squeeze(1)
         row_N = torch.searchsorted(rows.offsets, place_N, right=True) - 1
         for row, value in zip(row_N.tolist(), rows.values_N[place_N].tolist(), strict=True):
-            wrong.setdefault(row, f"{name} has the id {value}, and its table has the rows 0 to {most - 1}")
+            wrong.setdefault(row, f"{name} has the id {value}, but its table has the rows 0 to {most - 1}")
     return mended, wrong

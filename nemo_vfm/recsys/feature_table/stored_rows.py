@@ -129,8 +129,8 @@ class _Columns:
         self._kinds, table = _read(path, number, names)
         if table.num_rows != num_rows:
             raise DataError(
-                f"{path}: row group {number} has {table.num_rows:,} rows, expected {num_rows:,}. Are its files "
-                "of one table?"
+                f"{path}: row group {number} has {table.num_rows:,} rows, expected {num_rows:,}. Do its files "
+                "belong to one table?"
             )
         self._columns = dict(zip(table.column_names, table.columns, strict=True))
 
@@ -187,7 +187,7 @@ def _read(path: Path, number: int, names: Sequence[str]) -> tuple[Mapping[str, s
         return kinds, file.read_row_group(number, columns=list(names), use_threads=False)
     except (OSError, ValueError, pa.ArrowException) as error:
         raise DataError(
-            f"{path} cannot be read ({type(error).__name__}: {error}). Is it whole? Copy or write it again."
+            f"{path} cannot be read ({type(error).__name__}: {error}). Is it complete? Copy or write it again."
         ) from error
 
 

@@ -128,7 +128,7 @@ def require_files(folder: Path, manifest: TableManifest, *, hashes: bool) -> Non
         size = file.stat().st_size if file.is_file() else 0
         if size != expected.bytes:
             raise DataError(
-                f"{file} has {size:,} bytes, and the manifest says {expected.bytes:,}. Was it cut while copying?"
+                f"{file} has {size:,} bytes, but the manifest says {expected.bytes:,}. Was it truncated while copying?"
             )
         if hashes and sha256_file(file) != expected.sha256:
             raise DataError(f"{file} is not the file that was written: its sha256 differs. Copy or write it again.")
@@ -146,7 +146,7 @@ def _parsed(content: Json) -> TableManifest:
         {str(name): int(rows) for name, rows in content.get("table_rows", {}).items()},
     )  # fmt: skip
     if manifest.num_rows != content["rows"]:
-        raise ValueError(f"its parts have {manifest.num_rows:,} rows, and it says {content['rows']:,}")
+        raise ValueError(f"its parts have {manifest.num_rows:,} rows, but it says {content['rows']:,}")
     return manifest
 
 

@@ -63,7 +63,7 @@ class TableSchema:
         if unknown := [name for name in self.grouped if name not in self.features]:
             raise ValueError(f"a group names {unknown[0]}, which is not among the features {', '.join(self.features)}")
         if lone := [name for name in self.windows if name not in self.grouped]:
-            raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if need be")
+            raise ValueError(f"the window {lone[0]} is in no group; put it into one, alone if necessary")
         _require_names("features of groups", self.grouped)
 
 

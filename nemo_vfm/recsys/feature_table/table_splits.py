@@ -101,7 +101,7 @@ class TrainedRows:
         if len(several := (ids.lengths_B > 1).nonzero()):
             raise DataError(
                 f"sample {begin + int(several[0])} of {self.table.folder} has {int(ids.lengths_B[several[0]])} ids of "
-                f"{feature}, by which samples are held out; name a feature with one, such as the user"
+                f"{feature}, by which samples are held out; name a feature with one id a sample, such as the user"
             )
         found_B = torch.zeros(end - begin, dtype=torch.bool)
         found_B[ids.lengths_B == 1] = held_out(ids.values_N, self.seed, fraction)

@@ -104,9 +104,9 @@ class WindowReader:
             if len(late := (newest_M > time_M).nonzero()):
                 row = int(late[0])
                 raise DataError(
-                    f"sample {int(batch.ids_B[row])} of {self.table.folder} is of the time {int(time_M[row])}, and its "
-                    f"{name} has an item of {int(newest_M[row])}: a history must end before its sample, else a model "
-                    "learns from what it is to predict"
+                    f"sample {int(batch.ids_B[row])} of {self.table.folder} has the time {int(time_M[row])}, but its "
+                    f"{name} has an item of {int(newest_M[row])}: a history must end before its sample, or the model "
+                    "learns from what it should predict"
                 )
 
     def _dense(self, samples: LogChunk) -> Tensor:

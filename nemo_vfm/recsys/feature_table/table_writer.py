@@ -73,7 +73,7 @@ class FeatureTableWriter:
             return 0
         found = read_manifest(self._folder, UNFINISHED)
         if (found.schema, found.clustered) != (self._done.schema, self._done.clustered):
-            raise UserError(f"{self._folder} holds parts of another schema; write into an empty folder")
+            raise UserError(f"{self._folder} holds parts with another schema; write into an empty folder")
         self._done, self._rows = found, found.num_rows
         self._last = _last_sample(self._folder / part_path(found.parts[-1].name, SAMPLES))
         return self._rows
@@ -107,7 +107,7 @@ class FeatureTableWriter:
         if self._part is not None:
             self._close(self._part)
         if not self._done.parts:
-            raise NothingKept(f"there is not a single sample to write into {self._folder}")
+            raise NothingKept(f"there are no samples to write into {self._folder}")
         write_json(self._folder / NAME, self._done.json())
         (self._folder / UNFINISHED).unlink(missing_ok=True)
         return self._done
@@ -116,7 +116,7 @@ class FeatureTableWriter:
         """All samples that wait."""
         pending, self._pending, self._waiting = self._pending, [], 0
         if len(set(map(_weighted, pending))) > 1:
-            raise DataError(f"the samples from row {self._rows:,}: a feature has weights in some of them only")
+            raise DataError(f"the samples from row {self._rows:,}: a feature has weights in only some of them")
         return LogChunk.cat(pending)
 
     def _write(self, chunk: LogChunk) -> None:
@@ -128,7 +128,7 @@ class FeatureTableWriter:
         if not self._done.encodings:
             self._begin(chunk, tables)
         if _weighted(chunk) != self._done.weighted:
-            raise DataError(f"row {self._rows:,}: a feature has weights in some samples only")
+            raise DataError(f"row {self._rows:,}: a feature has weights in only some samples")
         if self._part is None:
             name = f"part-{len(self._done.parts):05d}"
             self._part = PartWriter(self._folder, name, self._done.encodings, self._zstd_level)
@@ -140,7 +140,7 @@ class FeatureTableWriter:
     def _begin(self, chunk: LogChunk, tables: Mapping[str, Any]) -> None:
         """The first row group decides how all columns are stored."""
         if (self._folder / NAME).exists():
-            raise UserError(f"{self._folder} holds a feature table already; write into an empty folder")
+            raise UserError(f"{self._folder} already holds a feature table; write into an empty folder")
         encodings = {name: smallest_encodings(table, self._zstd_level) for name, table in tables.items()}
         self._done = replace(self._done, encodings=encodings, weighted=_weighted(chunk))
 

@@ -117,8 +117,8 @@ class TimeOrder:
         often = sum(len(self._row_groups(number)) for number in range(len(self._keys))) / groups
         if often > _OFTEN:
             warn(
-                f"samples of one time lie far apart in {self._reader.table.folder}, so an epoch reads each row group "
-                f"{often:.0f} times; a larger data.window_groups takes more memory and reads less"
+                f"samples of the same time are far apart in {self._reader.table.folder}, so an epoch reads each row "
+                f"group {often:.0f} times; a larger data.window_groups uses more memory and reads less"
             )
 
 

@@ -66,8 +66,8 @@ def frequent(name: str, found: "IdCounts", min_count: int) -> _Ids:
     ids, counts = found.totals()
     if found.missed:
         warn(
-            f"{name} has more than {found.limit:,} different ids; counts may be too low by {found.missed:,}. A larger "
-            "counted_ids helps"
+            f"{name} has more than {found.limit:,} different ids; counts may be too low by {found.missed:,}. Raise "
+            "counted_ids"
         )
     order = np.lexsort((ids, -counts))
     return ids[order[counts[order] >= min_count]]
@@ -139,7 +139,7 @@ def read_vocabulary(path: Path) -> Vocabulary:
     try:
         return Vocabulary(load_file(path))
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{path} cannot be read: {error}. Delete it, and ids are counted again") from error
+        raise DataError(f"{path} cannot be read: {error}. Delete it to count ids again") from error
 
 
 class IdCounts:

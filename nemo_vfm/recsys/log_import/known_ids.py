@@ -72,7 +72,7 @@ class KnownIds:
         for name, found in counts_of_features(chunks, self.counted_ids).items():
             old = known.ids.get(name, np.zeros(0, np.int64))
             new = self._new(name, frequent(name, found, self.min_count), old)
-            info(f"{name}: {len(old):,} known ids, {len(new):,} new ones behind them")
+            info(f"{name}: {len(old):,} known ids, followed by {len(new):,} new ones")
             grown[name] = np.append(old, new)
         return Vocabulary(grown)
 

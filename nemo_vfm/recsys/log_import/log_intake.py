@@ -81,12 +81,12 @@ class LogIntake:
 
     def _judge(self, read: ReadChunk) -> None:
         if read.bad and self.on_bad_row == "stop":
-            raise DataError(f"{read.bad[0]}. With on_bad_row: drop, such rows are left out and counted.")
+            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
         if len(read.bad) >= MOST_BAD and not len(read.chunk):
             reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
             raise DataError(
-                f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; of "
-                f"{count:,} of them {reason}. Is the file of another kind?"
+                f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
+                f"{count:,} of them: {reason}. Is the file of another kind?"
             )
 
     def _with_rows(self, chunk: LogChunk) -> LogChunk:

@@ -59,7 +59,7 @@ def outline(source: LogSource) -> LogOutline:
         for name, column in () if stored else _columns(chunk):
             hashes[name].update(column.contiguous().numpy().data)
     if not samples:
-        raise NothingKept("the log has no samples, so there is nothing to profile; check where it is read from.")
+        raise NothingKept("the log has no samples, so there is nothing to profile; check its path.")
     found = sha256_text("\n".join(f"{name} {hashed.hexdigest()}" for name, hashed in sorted(hashes.items())))
     return LogOutline(source.digest if isinstance(source, FeatureTable) else found, samples, *times)
 

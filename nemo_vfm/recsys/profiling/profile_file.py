@@ -38,7 +38,7 @@ def load_profile(path: Path, *, of: LogSource | None = None) -> Mapping[str, Jso
         raise DataError(f"{path} has the format {found.get('format')!r}, expected {FORMAT!r}; make it again")
     if of is not None and (expected := data_hash(of)) != known:
         raise UserError(
-            f"{path} is the profile of other data: of a log of {samples:,} samples with the hash {known[:12]}, and "
-            f"this log has the hash {expected[:12]}. Profile this log, or name the one that the profile is of."
+            f"{path} is the profile of another log, of {samples:,} samples with the hash {known[:12]}; this log "
+            f"has the hash {expected[:12]}. Profile this log, or name the log that was profiled."
         )
     return dict(found)

@@ -36,8 +36,8 @@ def sampled_chunks(source: LogSource, fraction: float, seed: int) -> Iterator[Lo
         first = first or chunk
         if chunk.features.keys() != first.features.keys():
             raise DataError(
-                f"a chunk of the log has the features {', '.join(chunk.features)}, and the first one "
-                f"{', '.join(first.features)}. All must have the same."
+                f"a chunk of the log has the features {', '.join(chunk.features)}, but the first one "
+                f"has {', '.join(first.features)}. All must have the same."
             )
         taken = _sessions_below(chunk, fraction, seed)
         waiting += [taken] if len(taken) else []
@@ -81,7 +81,7 @@ class SessionReservoir:
         """
         if not any(map(len, self._chunks)):
             raise DataError(
-                f"no session has fewer than {self.max_values:,} ids, so none could be kept to choose groups by; "
+                f"no session has fewer than {self.max_values:,} ids, so none could be kept to choose groups; "
                 "raise max_values, or check the sessions of the log."
             )
         return LogChunk.cat(self._chunks)

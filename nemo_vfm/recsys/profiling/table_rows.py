@@ -43,7 +43,8 @@ class TableRows:
             bad = (values_N < 0) | (values_N >= self.rows)
             if bad.any():
                 raise DataError(
-                    f"{feature}: the id {int(values_N[bad][0])} came, and its table has the rows 0 to {self.rows - 1}. "
+                    f"{feature}: the id {int(values_N[bad][0])} is not in its table, which has the rows 0 to "
+                    f"{self.rows - 1}. "
                     "Give its table a hash (modulo or mix64), or more rows."
                 )
             return values_N

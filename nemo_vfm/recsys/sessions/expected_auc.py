@@ -38,7 +38,7 @@ class ScoreRanks:
         won = (positive_T * (below_T + negative_T / 2) - itself_T / 2).sum()
         pairs = positive_T.sum() * negative_T.sum() - itself_T.sum()
         if not pairs > 0:
-            raise ValueError("an AUC needs samples of both labels, and all of these are certain to have the same")
+            raise ValueError("an AUC needs samples with both labels, but all of these certainly have the same")
         return float(won / pairs)
 
     def _summed(self, each_B: Tensor) -> Tensor:

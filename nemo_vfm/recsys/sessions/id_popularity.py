@@ -54,7 +54,7 @@ class ZipfMandelbrot:
         """
         num_heavy = len(self.heavy_hitters)
         if rows <= num_heavy:
-            raise ValueError(f"a table of {rows} rows has no place for {num_heavy} heavy hitters and others")
+            raise ValueError(f"a table of {rows} rows has no room for {num_heavy} heavy hitters and others")
         ranks = torch.arange(1, rows - num_heavy + 1, dtype=torch.float64)
         tail = (ranks + self.shift) ** -self.exponent
         heavy = torch.tensor(self.heavy_hitters, dtype=torch.float64)

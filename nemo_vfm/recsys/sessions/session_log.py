@@ -93,7 +93,9 @@ class SessionLog:
         if num_samples % days:
             raise ValueError(f"num_samples {num_samples:,} must be divisible by days {days}, which are equally long")
         if lengths == "fixed" and samples_per_session != round(samples_per_session):
-            raise ValueError(f"samples_per_session {samples_per_session} must be whole where lengths are fixed")
+            raise ValueError(
+                f"samples_per_session {samples_per_session} must be a whole number where lengths are fixed"
+            )
         self.num_samples, self.samples_per_session, self.lengths = num_samples, samples_per_session, lengths
         self.groups, self.features, self.dense = dict(groups or {}), dict(features or {}), tuple(dense)
         self.teacher, self.drift, self.window = teacher, drift, window

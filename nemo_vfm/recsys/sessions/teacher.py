@@ -60,7 +60,7 @@ class Teacher:
             if share < -1e-9 or (share > 1e-9) != bool(getattr(self, name)):
                 raise ValueError(
                     f"{name} has the share {share:g} of the variance and {len(getattr(self, name))} features; name "
-                    "features for each share above 0, and no others. What pairs_share and dense_share leave is single's"
+                    "features for each share above 0, and no others. single gets what pairs_share and dense_share leave"
                 )
 
     def reads(self) -> set[str]:

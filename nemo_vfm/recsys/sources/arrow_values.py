@@ -39,7 +39,7 @@ class ArrowRows:
         """
         column = self._column(name)
         if _is_text(column.type):
-            raise UserError(f"{self._said(name, column)}, and integers, dates or timestamps were expected as times")
+            raise UserError(f"{self._said(name, column)}, but integers, dates or timestamps were expected as times")
         return self.keys(name)
 
     def keys(self, name: str) -> Tensor:
@@ -64,7 +64,7 @@ class ArrowRows:
         column = self._column(name)
         kind = column.type
         if not (types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind) or types.is_boolean(kind)):
-            raise UserError(f"{self._said(name, column)}, and numbers or booleans were expected")
+            raise UserError(f"{self._said(name, column)}, but numbers or booleans were expected")
         column = column.cast(pa.uint8()) if types.is_boolean(kind) else column
         found = column.cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False).astype(np.float32)
         if required:
@@ -118,7 +118,7 @@ def _pairs(column: Any, said: str) -> Any:
 
     keys, numbers = column.type.key_type, column.type.item_type
     if not (types.is_integer(numbers) or types.is_floating(numbers)):
-        raise UserError(f"{said}, and a map of ids to numbers was expected")
+        raise UserError(f"{said}, but a map of ids to numbers was expected")
     return column.cast(pa.list_(pa.struct([("id", keys), ("weight", pa.float32())])), safe=False)
 
 
@@ -136,7 +136,7 @@ def _integers(column: Any, said: str) -> NDArray[np.int64]:
     if types.is_temporal(kind):
         column = column.cast(pa.int32() if types.is_date32(kind) or types.is_time32(kind) else pa.int64())
     elif not types.is_integer(kind):
-        raise UserError(f"{said}, and integers or strings were expected; a list may hold them, but no further lists")
+        raise UserError(f"{said}, but integers, strings or flat lists of them were expected")
     numbers = pc.fill_null(column, 0).to_numpy(zero_copy_only=False)
     return np.asarray(numbers.astype(np.int64))
 

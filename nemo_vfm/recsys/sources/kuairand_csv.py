@@ -59,7 +59,7 @@ class KuaiRandCsv:
         if unknown := [name for name in (*labels, *features, *dense) if name not in COLUMNS]:
             raise ValueError(f"KuaiRand has no column {unknown[0]}; it has {', '.join(COLUMNS)}")
         if history < 0 or gap_minutes <= 0:
-            raise ValueError(f"history ({history}) is 0 or more, and gap_minutes ({gap_minutes}) above 0")
+            raise ValueError(f"history ({history}) must be at least 0, and gap_minutes ({gap_minutes}) above 0")
         if history and not ("is_click" in labels and "video_id" in features):
             raise ValueError("a history needs is_click among labels and video_id among features; or set history to 0")
         self.paths, self.labels, self.features = tuple(Path(path) for path in paths), tuple(labels), tuple(features)

@@ -145,5 +145,5 @@ def samples(source: ImportSource) -> Iterator[LogChunk]:
     """
     for read in map(trainable, source.read(LogPosition())):
         if read.bad:
-            raise DataError(f"{read.bad[0]}. ImportLog with on_bad_row: drop leaves such rows out and counts them.")
+            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")
         yield read.chunk

@@ -120,7 +120,7 @@ def _record_batches(path: Path, names: list[str], skipped: int) -> Iterator[tupl
                     if len(unread):
                         yield unread, done / file.metadata.num_rows
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path} cannot be read beyond row {done}: {error}. Was it copied whole?") from error
+        raise DataError(f"{path} cannot be read beyond row {done}: {error}. Was it copied completely?") from error
 
 
 def _require_columns(path: Path, names: list[str], there: list[str]) -> None:

@@ -93,7 +93,7 @@ class TextFiles:
         line = file.readline(BLOCK_BYTES)
         found = line.decode("utf-8-sig", "replace").strip()
         if found != self.header:
-            raise UserError(f"{path} begins with {found[:200]!r}, and {self.header!r} was expected")
+            raise UserError(f"{path} begins with {found[:200]!r}, but {self.header!r} was expected")
         return LogPosition(at.file, len(line), 1, at.row)
 
 
@@ -105,7 +105,7 @@ def sizes_of(paths: Sequence[Path]) -> list[int]:
     """
     for path in paths:
         if not path.is_file():
-            raise UserError(f"there is no file {path}; paths names the files of the log, in their order")
+            raise UserError(f"there is no file {path}; paths must name the files of the log, in order")
     return [path.stat().st_size for path in paths]
 
 
@@ -115,7 +115,7 @@ def named_damage(path: Path, at: LogPosition) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, zlib.error) as error:  # gzip's own error is an OSError
-        raise DataError(f"{path} cannot be read beyond line {at.line}: {error}. Was it copied whole?") from error
+        raise DataError(f"{path} cannot be read beyond line {at.line}: {error}. Was it copied completely?") from error
 
 
 def _ascii(text: bytes) -> bytes:

@@ -50,9 +50,9 @@ class TextLog:
         if unknown := [name for name in self.lists if name not in features]:
             raise ValueError(f"lists names {unknown[0]}, which is not among the features {', '.join(features)}")
         if wrong := [name for name, separator in self.lists.items() if not separator]:
-            raise ValueError(f"lists.{wrong[0]} is empty; give what stands between ids, such as '|'")
+            raise ValueError(f"lists.{wrong[0]} is empty; give the separator between ids, such as '|'")
         if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
-            raise ValueError(f"delimiter is one character and no quote or line end, got {delimiter!r}")
+            raise ValueError(f"delimiter must be one character, not a quote or line end, got {delimiter!r}")
         self._columns = NamedColumns(session, time, tuple(labels), tuple(features), tuple(dense), weight, log1p)
         self._files = RecordFiles(tuple(Path(path) for path in paths), self._columns.names, columns, delimiter)
         self.schema()

@@ -220,8 +220,9 @@ def _place(path: Path, header: Sequence[str], name: str, delimiter: str) -> int:
         raise UserError(f"{path} has {header.count(name)} columns {name}; rename all but one")
     shown = ", ".join(header)[:500]
     raise UserError(
-        f"{path} has no column {name}; {_did_you_mean(name, header)}its first line is {shown!r}, cut at each "
-        f"{delimiter!r}. Set delimiter if its cells are separated by something else, and columns if it has no header"
+        f"{path} has no column {name}; {_did_you_mean(name, header)}its first line, split at "
+        f"{delimiter!r}, is {shown!r}. Set delimiter if its cells are separated by something else, and columns if it "
+        "has no header"
     )
 
 
@@ -231,8 +232,8 @@ def _require_keys(path: Path, names: Sequence[str], records: Sequence[list[Json]
         if records and all(values[place] is None for values in records):
             raise UserError(
                 f"none of the first {len(records):,} records of {path} has a value of {name}; "
-                f"{_did_you_mean(name, [*known])}the first one has {', '.join(known)}. Leave a key out that is hardly "
-                "ever there"
+                f"{_did_you_mean(name, [*known])}the first one has {', '.join(known)}. Leave out a key that is rarely "
+                "present"
             )
 
 

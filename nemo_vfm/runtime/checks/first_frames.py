@@ -22,7 +22,7 @@ def without_pixels(job: "Train", sources: Iterator[tuple[Any, Address]]) -> Iter
         from nemo_vfm.data.sources.cached_latents import gives_latents
 
         if (at := next((at for data, at in sources if gives_latents(data)), None)) is not None:
-            yield at, ("this network encodes given frames from pixels, and of this data cached latents are read; "
+            yield at, ("this network encodes given frames from pixels, but this data yields cached latents; "
                            "use videos (data=folder), or shards of clips with buckets")  # fmt: skip
 
 
@@ -41,14 +41,14 @@ def without_image(user: Any, at: Address) -> Iterator[Misfit]:
         source, key = user.prompts, "prompts.given"
     given, address = getattr(source, "given", ()), (*at, key.partition(".")[0])
     if given and conditioning is None:
-        yield address, "first frames are given, and this pipeline's network takes none; set its frame_conditioning"
+        yield address, "first frames are given, but this pipeline's network takes none; set its frame_conditioning"
     if given or getattr(conditioning, "none_given", 1) > 0 or not type(source).__module__.startswith("nemo_vfm."):
         return
     if isinstance(conditioning, GivenInChannels):
-        yield address, (f"this network begins with an image, and the samples have none; set {key} to an "
+        yield address, (f"this network starts from an image, but the samples have none; set {key} to an "
                         f"image or clip for each prompt, or to one for all")  # fmt: skip
     if isinstance(conditioning, GivenInTime) and conditioning.least.count and not samples(user) and user.num_frames > 1:
-        yield address, (f"every training sample begins with given frames, but the samples here have none, which is not "
-                        f"learned; set {key} to an image or clip for each prompt, or to one for all. Where text "
-                        f"alone is to be learned, too: frame_conditioning.none_given above 0, of a pipeline that is "
-                        f"named, as in task.pipeline={user.pipeline.family}")  # fmt: skip
+        yield address, (f"every training sample starts with given frames, but the samples here have none, which the "
+                        f"model does not learn; set {key} to an image or clip for each prompt, or to one for all. "
+                        f"To learn from text alone, too, name the pipeline, task.pipeline={user.pipeline.family}, and "
+                        f"set its frame_conditioning.none_given above 0")  # fmt: skip

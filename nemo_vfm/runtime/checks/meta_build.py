@@ -60,8 +60,8 @@ def unfit(
 def _refused(factory: BoundFactory) -> "Sequence[Problem]":
     made = hints.returns(factory.call.target)
     if any(base.__module__.partition(".")[0] == "pytorch_lightning" for base in getattr(made, "__mro__", ())):
-        return factory.refused(f"{made.__qualname__} is made of classes of pytorch_lightning, and recipes train with "
-                               f"lightning.pytorch, whose classes are others; where it is defined, import them from "
+        return factory.refused(f"{made.__qualname__} uses classes of pytorch_lightning, but recipes train with "
+                               f"lightning.pytorch, whose classes are different; where it is defined, import them from "
                                f"lightning.pytorch (import lightning.pytorch as pl)").problems  # fmt: skip
     try:
         _try(factory)

@@ -44,7 +44,7 @@ def mounts_of(words: Sequence[str]) -> dict[PurePosixPath, Path] | None:
     for word in words:
         outside, _, inside = word.partition(":")
         if not (outside.startswith("/") and inside.startswith("/")):
-            raise UserError(f"--mount takes OUTSIDE:INSIDE, two whole paths, got {word!r}")
+            raise UserError(f"--mount takes OUTSIDE:INSIDE, two absolute paths, got {word!r}")
         found[PurePosixPath(inside)] = Path(outside)
     return found or None
 
@@ -74,7 +74,7 @@ def _why_not(one: NamedPath, mounts: Mapping[PurePosixPath, Path] | None) -> str
     if isinstance(one.place, Address):
         return "which is in an object store"
     if not one.owner.startswith("nemo_vfm."):
-        return f"since {one.owner} may read it or make it"
+        return f"since {one.owner} may read or create it"
     if mounts is not None and _here(Path(one.place), mounts) is None:
         return "which only the container has"
     return ""
@@ -104,7 +104,7 @@ def _wrong(composed: Composed, one: NamedPath, path: Path | None) -> str:
         if is_folder and not any(os.scandir(path)):
             return "" if _is_made(composed, one) else f"{_shown(one)} is an empty folder"
     except OSError as error:
-        return f"{_shown(one)} cannot be looked at: {error.strerror}"
+        return f"{_shown(one)} cannot be accessed: {error.strerror}"
     if is_folder is None:
         return _of_missing(composed, one, path)
     return "" if os.access(path, os.R_OK) else f"{_shown(one)} cannot be read: you have no permission"
@@ -116,9 +116,9 @@ def _of_missing(composed: Composed, one: NamedPath, path: Path) -> str:
         steps = _steps(composed)
         if own not in steps or made not in steps or steps.index(made) <= steps.index(own):
             return ""
-        return f"{_shown(one)} is made by step {made}, which comes after {own}"
+        return f"{_shown(one)} is created by step {made}, which comes after {own}"
     if one.secret:
-        return f"there is nothing at {_shown(one)}"
+        return f"nothing exists at {_shown(one)}"
     relative = "" if Path(one.place).is_absolute() else f" (relative paths begin in {Path.cwd()})"
     return f"there is no {one.place} on this machine{relative}{_meant(path)}"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 Misfit = tuple[Address, str]
 Sizes = tuple[int, int, int]  # frames, height and width of a video
-_TWO_NETWORKS = ("this model is two networks, for high and for low noise levels, and a training is of one; set "
+_TWO_NETWORKS = ("this model has two networks, for high and for low noise levels, and a training is of one; set "
                  "model=pretrained model.folder=BASE/NAME start_from=BASE/NAME task.pipeline.network=NAME, where NAME "
                  "is transformer or transformer_2")  # fmt: skip
 _PROBE_PX = 4096  # every codec takes a frame of such a power of two
@@ -115,7 +115,7 @@ def _channels(network: BuiltNetwork, codec: Any) -> Iterator[Misfit]:
     except (ValueError, DataError, OSError):  # a codec for other sizes (see its buckets), or its folder is absent
         return
     if found != model.in_channels:
-        text = f"the codec's latents have {found} channels and the model was built for {model.in_channels}"
+        text = f"the codec's latents have {found} channels, but the model was built for {model.in_channels}"
         at, instead = network.instead("in_channels", found)
         yield at, f"{text}; give {instead}, or another codec"
 
@@ -129,7 +129,7 @@ def _text(network: BuiltNetwork, encoder: Any) -> Iterator[Misfit]:
     except (UserError, OSError):  # an encoder whose folder is given later
         return
     if width != model.text_dim:
-        text = f"the text encoder's tokens are {width} wide and the model was built for {model.text_dim}"
+        text = f"the text encoder's tokens are {width} wide, but the model was built for {model.text_dim}"
         at, instead = network.instead("text_dim", width)
         yield at, f"{text}; give {instead}, or another text encoder"
 
@@ -144,7 +144,7 @@ def _words(network: BuiltNetwork, tokenizer: Any, made: Mapping[str, Vocabulary]
         return
     if rows < (words := tokenizer.vocab_size()):
         at, instead = network.instead("vocab", words, "or more")
-        yield at, f"the tokenizer has {words:,} tokens and the model a vocabulary of {rows:,}; give {instead}"
+        yield at, f"the tokenizer has {words:,} tokens, but the model has a vocabulary of {rows:,}; give {instead}"
 
 
 def _tokens(network: BuiltNetwork, folders: Any, made: Mapping[str, Vocabulary]) -> Iterator[Misfit]:
@@ -159,7 +159,7 @@ def _tokens(network: BuiltNetwork, folders: Any, made: Mapping[str, Vocabulary])
 def _of_step(network: BuiltNetwork, rows: int, made: Vocabulary | None) -> Iterator[Misfit]:
     if made is not None and rows < made.size:
         at, instead = network.instead("vocab", made.size, "or more")
-        yield at, (f"the tokenizer that step {made.step} makes has up to {made.size:,} tokens and the model a "
+        yield at, (f"the tokenizer from step {made.step} has up to {made.size:,} tokens, but the model has a "
                    f"vocabulary of {rows:,}; give {instead}")  # fmt: skip
 
 
@@ -214,7 +214,7 @@ def _grid(model: Any, shape: tuple[int, ...], sizes: Sizes) -> Iterator[tuple[st
     beyond = [axis for axis in range(3) if grid[axis] > most[axis]]
     if beyond:
         text = f"{video} are {grid} tokens (frames, rows, columns)"
-        yield "learned_positions", beyond[0], f"{text}, and there are learned positions for {tuple(most)}"
+        yield "learned_positions", beyond[0], f"{text}, but there are learned positions for {tuple(most)}"
 
 
 def _blamed(text: str, names: Address) -> str:

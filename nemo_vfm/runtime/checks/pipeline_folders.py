@@ -36,7 +36,7 @@ def of_another_family(job: Job) -> Iterator[tuple[Address, str]]:
                 yield at, str(error)
             continue
         if theirs is not None and pipeline.is_for_another(theirs):
-            yield at, (f"this pipeline is for {ours}, and {base} holds a {theirs}; choose auto, which takes the "
+            yield at, (f"this pipeline is for {ours}, but {base} holds a {theirs}; choose auto, which takes the "
                        f"folder's, or {theirs}")  # fmt: skip
         elif theirs in TWO_NETWORKS:
             yield from _of_training(job, at, pipeline) if trains(job) else _of_sampling(job)
@@ -81,7 +81,7 @@ def _other_objective(job: Job) -> Iterator[str]:
         return
     theirs: type = EDM if family.startswith("cosmos1") else FlowMatching
     if not isinstance(objective, theirs):
-        yield (f"task.objective: the network of {path}, a {family}, was trained with {theirs.__name__}, and this "
+        yield (f"task.objective: the network of {path}, a {family}, was trained with {theirs.__name__}, but this "
                f"training has {type(objective).__name__}")  # fmt: skip
 
 
@@ -123,7 +123,7 @@ def _of_sampling(job: Job) -> Iterator[tuple[Address, str]]:
 
     model = getattr(job, "model", None)
     if isinstance(model, BoundFactory) and model.call.target is pretrained_video_model:
-        yield ("model",), ("the folder has two networks, for high and for low noise levels, and this is one; use "
+        yield ("model",), ("the folder has two networks, for high and for low noise levels, but this is only one; use "
                            "model=pretrained_experts")  # fmt: skip
 
 
@@ -134,8 +134,8 @@ def _of_training(job: "Train", at: Address, pipeline: "TextToVideo") -> Iterator
     if base is None or not hasattr(pipeline, "network"):
         return
     if network is None:
-        yield at, (f"{base} has two networks, each trained by itself; add network=transformer for high noise levels, "
-                   f"or network=transformer_2 with model.folder={base}/transformer_2 and "
+        yield at, (f"{base} has two networks, which are trained separately; add network=transformer for high noise "
+                   f"levels, or network=transformer_2 with model.folder={base}/transformer_2 and "
                    f"start_from={base}/transformer_2 for low ones")  # fmt: skip
     elif path in ([base, base / "transformer"] if network == "transformer_2" else [base / "transformer_2"]):
         yield ("start_from",), (f"the training is for {network} and starts from {path}; give "
@@ -150,11 +150,11 @@ def _differences(schedule: "NoiseSchedule | None", config: Mapping[str, Json]) -
         return
     wanted = {UniPCFlowSigmas: ("UniPCMultistepScheduler",), FlowMatchEulerSigmas: ("FlowMatchEulerDiscreteScheduler",)}
     if kind not in wanted.get(type(schedule), _KARRAS):
-        yield (f"the folder samples with {kind[:60]}, and this pipeline with {type(schedule).__name__}; another "
-               f"noise_schedule and sampler may be nearer")  # fmt: skip
+        yield (f"the folder samples with {kind[:60]}, but this pipeline with {type(schedule).__name__}; another "
+               f"noise_schedule and sampler may be closer")  # fmt: skip
         return
     key = "flow_shift" if isinstance(schedule, UniPCFlowSigmas) else "shift"
     theirs, ours = config.get(key), getattr(schedule, "shift", None)
     if isinstance(ours, int | float) and isinstance(theirs, int | float) and ours != theirs:
-        yield (f"the folder's scheduler has {key} {theirs}, and this pipeline a shift of {ours}; set "
+        yield (f"the folder's scheduler has {key} {theirs}, but this pipeline a shift of {ours}; set "
                f"noise_schedule.shift={theirs}, and objective.shift for training, to follow it")  # fmt: skip

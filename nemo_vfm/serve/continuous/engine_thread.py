@@ -55,7 +55,7 @@ class EngineThread:
         """
         for request, _ in requests:
             if not self._engine.fits(request):
-                raise ValueError(f"the text needs room for {request.places:,} tokens, and there is room for "
+                raise ValueError(f"the text needs room for {request.places:,} tokens, but there is room for "
                                  f"{self.most_tokens():,} in all")  # fmt: skip
         texts = [ServedText(request, listener) for request, listener in requests]
         with self._changed:
@@ -105,7 +105,7 @@ class EngineThread:
                 worked = self._engine.step()
                 self._pace.count(self._engine.num_tokens)
             except Exception as error:  # such as memory that is missing: the texts fail, the next ones may not
-                log.warn(f"the texts that ran have failed: {type(error).__name__}: {error}")
+                log.warn(f"the running requests have failed: {type(error).__name__}: {error}")
                 self._engine.fail_all()
             with self._changed:
                 self._live = {text for text in self._live if not text.ended}

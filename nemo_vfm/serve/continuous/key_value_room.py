@@ -36,7 +36,8 @@ class KeyValueRoom:
         per_token = bytes_per_token(model) // tensor
         places = int(room_gb * 1e9) // per_token
         if places < 2:
-            raise UserError(f"a room of {room_gb} GB for keys and values holds no text: one token takes {per_token:,} "
+            raise UserError(f"a room of {room_gb} GB for keys and values is too small for any text: one token takes "
+                            f"{per_token:,} "
                             f"bytes; give more")  # fmt: skip
         shape = (model.depth, 2, sizes.groups // tensor, places, sizes.head_dim)
         self.pool = torch.empty(shape, dtype=weight.dtype, device=weight.device)

@@ -70,12 +70,12 @@ class AccessGuard:
     def _require_admitted(self, headers: Headers, path: str) -> None:
         if not self._is_known(host := _host_of(headers.get("host", ""))):
             raise ApiError(421, f"this server is not {host[:100] or 'a host without a name'}; use the address that it "
-                                f"printed at its start, or name the host by --allow-name")  # fmt: skip
+                                f"printed at its start, or allow the name with --allow-name")  # fmt: skip
         if self.draining:
-            raise ApiError(503, "the server is shutting down; ask another one, or later",
+            raise ApiError(503, "the server is shutting down; try another server, or later",
                            headers={"Retry-After": _RETRY_AFTER_S, "Connection": "close"})  # fmt: skip
         if self._key is not None and path != "/health" and not self._has_key(headers.get("authorization", "")):
-            raise ApiError(401, "the request lacks the server's key, or has another; send Authorization: Bearer KEY",
+            raise ApiError(401, "the server's key is missing or wrong; send Authorization: Bearer KEY",
                            headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
 
     def _is_known(self, host: str) -> bool:

@@ -86,7 +86,7 @@ def _max_tokens(fields: RequestFields) -> int | None:
     """OpenAI's newer name is max_completion_tokens."""
     older, newer = (fields.integer(name, None, 1, _MOST_TOKENS) for name in ("max_tokens", "max_completion_tokens"))
     if older is not None and newer is not None and older != newer:
-        raise ApiError(400, "max_tokens and max_completion_tokens are one setting; give one of them",
+        raise ApiError(400, "max_tokens and max_completion_tokens are the same setting; give only one",
                        param="max_tokens")  # fmt: skip
     return older if newer is None else newer
 

@@ -59,7 +59,7 @@ def read_completion(
     fields.require_all_read()
     require_room_for(sampling, request.max_tokens)
     if not request.max_tokens and not request.echo:
-        raise ApiError(400, "max_tokens: 0 asks for nothing; with echo: true it scores the prompt", param="max_tokens")
+        raise ApiError(400, "max_tokens: 0 generates nothing; add echo: true to score the prompt", param="max_tokens")
     return request
 
 

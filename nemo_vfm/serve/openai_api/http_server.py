@@ -40,8 +40,8 @@ class Listen:
 
     def __post_init__(self) -> None:
         if not is_loopback(self.host) and self.key is None:
-            raise UserError(f"{self.host} can be reached from other machines; give --api-key-env VARIABLE, too, whose "
-                            f"value every request must bring")  # fmt: skip
+            raise UserError(f"{self.host} can be reached from other machines; also give --api-key-env VARIABLE, whose "
+                            f"value every request must send")  # fmt: skip
 
     def socket(self) -> socket.socket:
         """Bound and listening."""

@@ -73,14 +73,14 @@ class RequestFields:
         """A field that is not honoured: only values that ask for nothing pass."""
         value = self.value(name)
         if value is not None and not any(type(value) is type(one) and value == one for one in values):
-            hint = f"; only {' or '.join(map(json.dumps, values))} passes" if values else ""
+            hint = f"; only {' or '.join(map(json.dumps, values))} is allowed" if values else ""
             raise ApiError(400, f"{name} is not supported by this server{hint}; leave it out", param=name)
 
     def require_all_read(self) -> None:
         """Refuse fields that nobody has asked for."""
         if unknown := sorted(self._body.keys() - self._known):
             name = unknown[0][:_LONGEST_SHOWN]
-            raise ApiError(400, f"{name} is not a field that this server knows; leave it out", param=name)
+            raise ApiError(400, f"{name} is not a field of this server; leave it out", param=name)
 
     def wrong(self, name: str, expected: str) -> ApiError:
         """The error about a value that cannot be."""

@@ -77,10 +77,10 @@ def _answers(
     if served.reward is None:
         chats = Chats(served, engine, threads, split_thoughts=split_thoughts)
         answers = {"/v1/completions": Completions(served, engine, threads).answer, "/v1/chat/completions": chats.answer}
-        score = _refusing(f"{served.name} writes text and has no scores; /v1/score asks a reward model")
+        score = _refusing(f"{served.name} generates text and has no scores; /v1/score needs a reward model")
     else:
         scores = Scores(served, engine, threads)
-        sentence = f"{served.name} is a reward model and writes no text; ask /v1/score or /v1/chat/completions"
+        sentence = f"{served.name} is a reward model and generates no text; use /v1/score or /v1/chat/completions"
         answers, score = {"/v1/completions": _refusing(sentence), "/v1/chat/completions": scores.chat}, scores.score
     return answers | dict.fromkeys(_SCORE_PATHS, score)
 

@@ -73,7 +73,7 @@ def _choice(fields: RequestFields, default: Choice) -> Choice:
     top_p, min_p = fields.number("top_p", default.top_p, 0, 1), fields.number("min_p", default.min_p, 0, 0.999999)
     top_k = fields.integer("top_k", default.top_k, -1, 1 << 30)
     if 0 < temperature < _LOWEST_TEMPERATURE:  # scores over it would not be finite
-        raise ApiError(400, f"temperature must be 0, which takes the likeliest token, or at least "
+        raise ApiError(400, f"temperature must be 0 (greedy) or at least "
                             f"{_LOWEST_TEMPERATURE}", param="temperature")  # fmt: skip
     # OpenAI's clients send 0 to mean the likeliest token, and vLLM's -1 or 0 to mean every token.
     return Choice(temperature=temperature if top_p else 0.0, top_p=top_p or 1.0, min_p=min_p,

@@ -21,8 +21,8 @@ def text_to_score(served: ServedModel, messages: Sequence[Mapping[str, Json]]) -
     """
     assert served.chat is not None and served.reward is not None, "served_reward gives both"
     if (role := messages[-1].get("role") if messages else "none") != "assistant":
-        raise DataError(f"the answer of the assistant is scored, so the last message must be its; it has the role "
-                        f"{str(role)[:40]}")  # fmt: skip
+        raise DataError("the answer of the assistant is scored, so the last message must be the assistant's; it has "
+                        f"the role {str(role)[:40]}")  # fmt: skip
     tokens = served.reward.scored(served.chat.tokens(messages, add_generation_prompt=False))
     if len(tokens) > served.context:
         raise DataError(f"a conversation of {len(tokens):,} tokens exceeds the model's context of {served.context:,}")

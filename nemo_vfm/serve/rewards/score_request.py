@@ -53,8 +53,8 @@ def read_scores(body: Mapping[str, Json]) -> ScoreRequest:
     fields.require_all_read()
     given = [(names, prompts, answers) for names, prompts, answers in pairs if (prompts, answers) != (None, None)]
     if (messages is not None) + len(given) != 1:
-        raise ApiError(400, "give messages (a conversation, or a list of them), or text_1 (what was asked) and text_2 "
-                            "(what was answered)", param="messages")  # fmt: skip
+        raise ApiError(400, "give messages (a conversation, or a list of them), or text_1 (the prompt) and text_2 "
+                            "(the answer)", param="messages")  # fmt: skip
     if messages is not None:
         return ScoreRequest(_conversations(messages), "messages")
     names, prompts, answers = given[0]

@@ -49,7 +49,7 @@ def served_reward(
         revision=fingerprint_of(folder), reward=_head(loaded, attributes, weights),
     )  # fmt: skip
     if served.chat is None:
-        raise UserError(f"{served.name} has no chat template, without which no conversation can be scored; put "
+        raise UserError(f"{served.name} has no chat template, which is needed to score a conversation; put "
                         f"chat_template.jinja into its folder, or name another tokenizer")  # fmt: skip
     return served
 
@@ -59,7 +59,7 @@ def _head(
 ) -> RewardHead:  # fmt: skip
     names = loaded.labels if attributes is None else attributes
     if len(names) != len(loaded.labels):
-        raise UserError(f"the model's head has {len(loaded.labels)} outputs ({', '.join(loaded.labels)}), and there "
+        raise UserError(f"the model's head has {len(loaded.labels)} outputs ({', '.join(loaded.labels)}), but there "
                         f"are {len(names)} attributes; name each, with _ for one to leave out")  # fmt: skip
     try:
         return RewardHead(names, weights, loaded.pad)

@@ -201,7 +201,7 @@ class FusedTables(nn.Module):
         for feature in features:
             if feature not in self._table_of:
                 near = get_close_matches(feature, self._table_of, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"they know {sorted(self._table_of)}."
+                hint = f"did you mean {near[0]!r}?" if near else f"known are {sorted(self._table_of)}."
                 raise ValueError(f"no table looks up the feature {feature!r}: {hint}")
 
 
@@ -222,11 +222,12 @@ def _table_of_feature(tables: Mapping[str, TableSpec]) -> dict[str, str]:
         for feature in spec.features:
             if feature in found:
                 raise ValueError(
-                    f"feature {feature!r} belongs to the tables {found[feature]!r} and {name!r}: to one only"
+                    f"feature {feature!r} belongs to the tables {found[feature]!r} and {name!r}, but may belong to "
+                    "only one"
                 )
             found[feature] = name
     if not found:
-        raise ValueError("there is no table; give at least one")
+        raise ValueError("expected at least one table, got none")
     return found
 
 
@@ -253,9 +254,9 @@ def _require_fit(feature: str, jagged: Jagged, spec: TableSpec, places_B: Tensor
     if not _looks_valid(jagged, spec.rows):
         jagged.require_valid(spec.rows, feature)  # slower: it finds the place
     if spec.pooling == "sequence" and jagged.weights_N is not None:
-        raise ValueError(f"{feature}: a sequence has no sum to weigh; multiply its vectors, or pool its table")
+        raise ValueError(f"{feature}: a sequence has no sum to weight; multiply its vectors, or pool its table")
     if places_B is not None and len(places_B) != len(jagged):
-        raise ValueError(f"{feature}: {len(jagged)} samples, and {len(places_B)} places; look it up in a separate call")
+        raise ValueError(f"{feature}: {len(jagged)} samples, but {len(places_B)} places; look it up in a separate call")
 
 
 def _looks_valid(jagged: Jagged, rows: int) -> bool:
@@ -271,7 +272,9 @@ def _looks_valid(jagged: Jagged, rows: int) -> bool:
 def _require_same(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> None:
     if own.keys() != given.keys():
         missing, unknown = sorted(own.keys() - given.keys()), sorted(given.keys() - own.keys())
-        raise ValueError(f"state of other tables or of another optimizer: missing {missing}, unknown {unknown}")
+        raise ValueError(
+            f"the state belongs to other tables or another optimizer: missing {missing}, unknown {unknown}"
+        )
     for name, tensor in own.items():
         if tensor.shape != given[name].shape or tensor.dtype != given[name].dtype:
             raise ValueError(

@@ -101,7 +101,7 @@ def _calls(rows_RD: Tensor, sum_R: Tensor, block: Block, settings: Tensor, parts
 def _compiled(name: str) -> Callable[..., Any]:
     """Kept on disk between runs, where numba finds a folder that it may write to."""
     numba = require("numba", purpose="The numba kernels of embedding tables")
-    info(f"Embedding tables: numba compiles the kernel {name!r} or loads it; this may take some seconds, once.")
+    info(f"Embedding tables: numba compiles or loads the kernel {name!r}; this may take some seconds, once.")
     kernels: dict[str, Callable[..., Any]] = {"count": _count, "sort": _sort, "update": _update}
     return _jitted(numba, kernels[name])
 

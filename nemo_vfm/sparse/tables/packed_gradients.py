@@ -82,6 +82,6 @@ class _Reader:
 
 def _header(one: PendingGradient) -> tuple[int, ...]:
     if one.call >= _CALLS_OF_A_RANK:
-        raise ValueError(f"a step has {one.call} lookups, and ranks can exchange {_CALLS_OF_A_RANK - 1} at most")
+        raise ValueError(f"a step has {one.call} lookups, but ranks can exchange at most {_CALLS_OF_A_RANK - 1}")
     samples = _NO_SAMPLES if one.samples_G is None else _PLACES if one.has_places else _OWN_SAMPLES
     return one.call, one.feature, len(one.ids_N), len(one.lengths_G), int(one.weights_N is not None), samples

@@ -183,7 +183,7 @@ def _samples(pending: Sequence[PendingGradient]) -> Tensor | None:
     if any(with_places.values()) and not all(with_places.values()):
         raise ValueError(
             f"{sum(with_places.values())} of {len(with_places)} lookups of this step were given the places of their "
-            "samples in the global batch; give them to all of them or to none"
+            "samples in the global batch; give them to all or none"
         )
     samples = [one.samples_G if one.has_places else one.samples_G + (one.call << 32)
                for one in pending if one.samples_G is not None]  # fmt: skip

@@ -73,7 +73,7 @@ class FunctionCalls:
                 found += [FunctionRequest(one, text, which, self.most_calls)
                           for text in islice(texts[place, which], 1)]  # fmt: skip
         if not found:
-            raise RowFailed("the model was asked for lists of requests, and none of its answers was a list")
+            raise RowFailed("none of the model's answers to requests for lists of requests was a list")
         return found
 
     def _served(self, place: int) -> list[bool]:
@@ -112,7 +112,7 @@ class FunctionRequest:
             return Dropped(rule)
         if not self.served:
             (reply,) = answered((yield [Ask("decline", values)]))
-            return self._draft([said("assistant", reply)], "call_schema: no call, and none is due")
+            return self._draft([said("assistant", reply)], "call_schema: no call, and none is needed")
         results = yield from self._results(calls)
         texts = {"calls": _json(calls), "results": "\n".join(results), "request": self.request}
         (reply,) = answered((yield [Ask("reply", texts)]))
@@ -121,7 +121,7 @@ class FunctionRequest:
 
     def _broken_rule(self, calls: Sequence[Json]) -> str:
         if bool(calls) != self.served:
-            return "no call where a tool serves" if self.served else "a call where no tool serves"
+            return "no call although a tool fits" if self.served else "a call although no tool fits"
         if len(calls) > self.most_calls:
             return "too many calls"
         return (
@@ -135,7 +135,7 @@ class FunctionRequest:
         try:
             return [_json(json_in(answer)) for answer in answers]
         except NoJson:
-            raise RowFailed("the model gave a result that is no JSON") from None
+            raise RowFailed("the model gave a result that is not JSON") from None
 
     def _draft(self, turns: Sequence[Mapping[str, Json]], verifier: str) -> Draft:
         parents = {**self.toolset.parents, "request": self.request, "served": self.served}

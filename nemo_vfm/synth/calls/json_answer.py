@@ -36,7 +36,7 @@ def json_in(answer: str) -> Json:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_number)

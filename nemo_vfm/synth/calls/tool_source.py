@@ -53,7 +53,7 @@ class MadeTools:
 
     def __init__(self, *, areas: TextBank, tools: int = 3) -> None:
         if tools < 1:
-            raise ValueError(f"tools is {tools}, but a set has at least one")
+            raise ValueError(f"tools is {tools}; it must be at least 1")
         self.areas, self.tools = areas, tools
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
@@ -75,7 +75,7 @@ class MadeTools:
         found = [Toolset(_tools_in(answer)[: self.tools], {"area": area})
                  for area, answer in zip(areas, answers, strict=True)]  # fmt: skip
         if not any(one.tools for one in found):
-            raise RowFailed("the model was asked for tools, and none of its answers has one that is valid")
+            raise RowFailed("none of the model's answers to requests for tools contains a valid tool")
         return [one for one in found if one.tools]
 
 

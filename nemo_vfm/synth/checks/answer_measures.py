@@ -107,7 +107,7 @@ def is_json_object(text: str) -> bool:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def plain(text: str) -> str:

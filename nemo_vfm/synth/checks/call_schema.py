@@ -15,7 +15,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MOST_LETTERS, _MOST_VALUES, _MOST_DEPTH, _MOST_SHOWN = 100_000, 2_000, 32, 5
 #: Of JSON Schema 2020-12. A pattern that a model wrote may take for ever on a short text; other files are not fetched.
 _REFUSED = {
-    "pattern": "matching a pattern may take for ever", "patternProperties": "matching a pattern may take for ever",
+    "pattern": "matching a pattern may never end", "patternProperties": "matching a pattern may never end",
     "$dynamicRef": "only $ref is followed", "$id": "only references within the schema are followed",
     "$schema": "schemas are read as JSON Schema 2020-12",
 }  # fmt: skip
@@ -159,13 +159,13 @@ def _parsed(arguments: object) -> tuple[Any, str]:
     """The arguments, or why there are none. A model writes JSON as text; some servers give a mapping."""
     if isinstance(arguments, str):
         if len(arguments) > _MOST_LETTERS:
-            return None, f"call.arguments: {len(arguments):,} letters are more than {_MOST_LETTERS:,}"
+            return None, f"call.arguments: {len(arguments):,} characters, but at most {_MOST_LETTERS:,} are allowed"
         try:
             arguments = json.loads(
                 arguments, parse_constant=_no_number, parse_float=_finite, object_pairs_hook=_each_once
             )
         except (ValueError, RecursionError) as error:
-            return None, f"call.arguments: this is no JSON: {error}"
+            return None, f"call.arguments: this is not JSON: {error}"
     if not isinstance(arguments, dict):
         return None, f"call.arguments: expected a JSON object, not {_short(arguments)}"
     if big := _too_big(arguments):
@@ -174,7 +174,7 @@ def _parsed(arguments: object) -> tuple[Any, str]:
 
 
 def _no_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _finite(digits: str) -> float:

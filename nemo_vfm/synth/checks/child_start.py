@@ -104,7 +104,7 @@ def _missing(layers: list[str]) -> str:
         lacks.append("the network cannot be limited (neither seccomp nor namespaces)")
     if "seccomp" not in layers:
         lacks.append("processes cannot be limited (no seccomp filter for this machine)")
-    return f"{'; '.join(lacks)}; pass strict=False to run it all the same" if lacks else ""
+    return f"{'; '.join(lacks)}; pass strict=False to run it anyway" if lacks else ""
 
 
 def _run(source: str) -> None:

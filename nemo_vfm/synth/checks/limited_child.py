@@ -134,9 +134,9 @@ def run_python(
         UserError: `without` names no such protection.
     """
     if unknown := {*without} - {*LAYERS}:
-        raise UserError(f"there is no protection called {sorted(unknown)[0]!r}; there are {', '.join(LAYERS)}")
+        raise UserError(f"there is no protection called {sorted(unknown)[0]!r}; known are {', '.join(LAYERS)}")
     if not sys.platform.startswith("linux"):
-        return ProgramResult("refused", "", "programs that a model wrote are run on Linux alone", 0.0)
+        return ProgramResult("refused", "", "programs written by a model run only on Linux", 0.0)
     if wrong := _wrong_name(files or {}):
         return ProgramResult("refused", "", wrong, 0.0)
     limits = limits or Limits()
@@ -273,5 +273,5 @@ def _wrong_name(files: Mapping[str, str]) -> str:
     for name in files:
         path = PurePosixPath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
-            return f"{name!r} is no name of a file inside the program's folder; expected a relative path without '..'"
+            return f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
     return ""

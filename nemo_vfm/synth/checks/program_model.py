@@ -52,7 +52,7 @@ def end_in(answer: str) -> ProgramEnd:
         return ProgramEnd(**json.loads(answer))
     except (ValueError, TypeError, RecursionError):
         raise UserError(
-            f"a program was to be run, and the answer is no account of that: {answer[:80]!r}; give "
+            f"a program should have been run, but the answer does not report a run: {answer[:80]!r}; give "
             f"models.python = {ProgramModel.__module__}.ProgramModel"
         ) from None
 
@@ -72,7 +72,7 @@ class ProgramModel:
         self, *, limits: Limits = Limits(), at_once: int | None = None, strict: Annotated[bool, UserOnly(False)] = True
     ) -> None:
         if at_once is not None and at_once < 1:
-            raise ValueError(f"at_once is {at_once}, but at least one program runs at a time")
+            raise ValueError(f"at_once is {at_once}; it must be at least 1")
         self.limits, self.at_once, self.strict = limits, at_once, strict
         self._places = threading.BoundedSemaphore(at_once or os.cpu_count() or 1)
 
@@ -80,9 +80,9 @@ class ProgramModel:
         """Raise UserError where no program can be run."""
         if self.strict and not ((found := protections()).files and found.network and found.processes):
             raise UserError(
-                "programs that a model wrote are run where files, network and processes can be limited, and of the "
-                f"protections there are here: {', '.join(found.layers) or 'none'}; take a Linux with Landlock and "
-                "seccomp, or, on a machine that may be lost, give its strict=false on the command line"
+                "programs written by a model run only where files, network and processes can be limited; of these "
+                f"protections, this machine has: {', '.join(found.layers) or 'none'}; use a Linux with Landlock and "
+                "seccomp or, on a disposable machine, set its strict=false on the command line"
             )
 
     def place(self) -> str:

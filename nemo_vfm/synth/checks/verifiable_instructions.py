@@ -45,7 +45,7 @@ def instruction_of(row: Mapping[str, Any]) -> Instruction:
         UserError: its kind is none of ours.
     """
     if row["kind"] not in KINDS:
-        raise UserError(f"there is no kind of instruction {row['kind']!r}; there are {', '.join(KINDS)}")
+        raise UserError(f"there is no kind of instruction {row['kind']!r}; known are {', '.join(KINDS)}")
     return Instruction(row["kind"], row["values"], row["text"])
 
 
@@ -70,7 +70,7 @@ def draw(
         UserError: a kind is none of ours, or `bank` is too small.
     """
     if unknown := {*(kinds or ())} - {*KINDS}:
-        raise UserError(f"there is no kind of instruction {sorted(unknown)[0]!r}; there are {', '.join(KINDS)}")
+        raise UserError(f"there is no kind of instruction {sorted(unknown)[0]!r}; known are {', '.join(KINDS)}")
     if len({*bank}) < 4:
         raise UserError(f"a bank of {len({*bank})} words is too small to draw instructions from; give at least 4")
     names = [name for name in KINDS if kinds is None or name in kinds]

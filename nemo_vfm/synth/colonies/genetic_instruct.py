@@ -49,8 +49,8 @@ class GeneticInstruct:
                              f"{population}, examples {examples}, least_tests {least_tests} and the number of "
                              f"mutations {len(mutations)} must be at least 1")  # fmt: skip
         if not 0 <= mutation_share <= 1 or not 0 <= least_score <= MOST_SCORE or not 0.1 <= most_jaccard <= 1:
-            raise ValueError(f"mutation_share {mutation_share} is from 0 to 1, least_score {least_score} from 0 to "
-                             f"{MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
+            raise ValueError(f"mutation_share {mutation_share} must be from 0 to 1, least_score {least_score} from 0 "
+                             f"to {MOST_SCORE}, and most_jaccard {most_jaccard} from 0.1 to 1")  # fmt: skip
         self.seeds, self.colonies, self.generations = seeds, colonies, generations
         self.breeding = Breeding(tuple(mutations), mutation_share, examples, offspring, population)
         self.bar, self.most_jaccard = Bar(least_score, least_tests), most_jaccard
@@ -107,6 +107,6 @@ def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:
         if not one.task:
             one.end = "the model wrote no task"
         elif (task := normalize(one.task)) in known:
-            one.end = Dropped("an earlier task again")
+            one.end = Dropped("a repeat of an earlier task")
         else:
             known.add(task)

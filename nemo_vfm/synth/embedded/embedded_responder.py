@@ -46,7 +46,7 @@ class EmbeddedResponder:
 
     def __init__(self, *, error_rate: float = 0.02, name: str = "embedded/1") -> None:
         if not 0 <= error_rate <= 1:
-            raise ValueError(f"error_rate is a share from 0 to 1, got {error_rate}")
+            raise ValueError(f"error_rate must be a share from 0 to 1, got {error_rate}")
         self.error_rate, self.name = error_rate, name
 
     def ready(self) -> None:

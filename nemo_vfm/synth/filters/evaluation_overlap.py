@@ -39,7 +39,7 @@ class EvaluationOverlap:
         require_turns(turns)
         if not evaluations or not 1 <= shortest <= n:
             raise ValueError(f"evaluations must name at least one, got {sorted(evaluations)}, and shortest {shortest} "
-                             f"is from 1 to n {n}")  # fmt: skip
+                             f"must be from 1 to n {n}")  # fmt: skip
         self.evaluations, self.n, self.shortest, self.turns = dict(evaluations), n, shortest, turns
 
     def broken_rule(self, draft: Draft) -> str | None:
@@ -64,5 +64,5 @@ class EvaluationOverlap:
         found = Contamination(texts.texts(skipped), n=self.n, shortest=self.shortest)
         if skipped:
             reasons = ", ".join(f"{count:,} {reason}" for reason, count in sorted(skipped.items()))
-            logger().warning("some texts of the evaluation %s are not looked for: %s", name, reasons)
+            logger().warning("some texts of the evaluation %s are not searched for: %s", name, reasons)
         return found

@@ -32,7 +32,7 @@ class GuardedRows:
 
     def __init__(self, *, drop: Sequence[str] | None = None, prompt: str | None = "guard", role: str = "guard") -> None:
         if drop is not None and (not drop or not all(one.strip() for one in drop)):
-            raise ValueError(f"drop names at least one category, or is null for all of them, got {list(drop)}")
+            raise ValueError(f"drop must name at least one category, or be null for all of them, got {list(drop)}")
         self.drop, self.prompt, self.role = drop, prompt, role
         self._dropped = None if drop is None else {_plain(one) for one in drop}
 

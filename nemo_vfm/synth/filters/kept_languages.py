@@ -26,7 +26,7 @@ class KeptLanguages:
                 if languages
                 else "languages is empty"
             )
-            raise ValueError(f"{said}; take some of {', '.join(LANGUAGES)}")
+            raise ValueError(f"{said}; choose from {', '.join(LANGUAGES)}")
         self.languages, self.turns, self.keep_unknown = frozenset(languages), turns, keep_unknown
 
     def broken_rule(self, draft: Draft) -> str | None:

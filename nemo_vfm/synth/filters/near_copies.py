@@ -52,8 +52,9 @@ class NearCopies:
             index.enter(text)
             if index.size() > self.most_gb * 1e9:
                 raise UserError(
-                    f"the texts of {len(index):,} rows that NearCopies compares with take more than its most_gb "
-                    f"{self.most_gb:g}; raise it, or make fewer rows in a run. Answers are kept: none is asked again"
+                    f"the texts of {len(index):,} rows that NearCopies compares with need more than its most_gb "
+                    f"{self.most_gb:g}; raise it, or make fewer rows in a run. Answers are kept, and no question is "
+                    "asked again"
                 )
             return None
 

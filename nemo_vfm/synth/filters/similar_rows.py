@@ -33,7 +33,7 @@ class SimilarRows:
     def __init__(self, *, encoder: TextEncoder, threshold: float = 0.9, turns: Turns = "user") -> None:
         require_turns(turns)
         if not -1 <= threshold <= 1:
-            raise ValueError(f"threshold is a cosine from -1 to 1, got {threshold}")
+            raise ValueError(f"threshold must be a cosine from -1 to 1, got {threshold}")
         self.encoder, self.threshold, self.turns = encoder, threshold, turns
 
     def opened(self) -> Callable[[Draft], str | None]:

@@ -25,7 +25,7 @@ class TextLength:
     ) -> None:  # fmt: skip
         require_turns(turns)
         if least < 0 or (most is not None and most < max(1, least)):
-            raise ValueError(f"least {least} is at least 0, and most {most} at least 1 and not below it")
+            raise ValueError(f"least {least} must be at least 0, and most {most} at least 1 and not below least")
         if unit not in ("words", "characters"):
             raise ValueError(f"unit is {unit!r}; take words or characters")
         self.least, self.most, self.unit, self.turns = least, most, unit, turns

@@ -61,7 +61,9 @@ def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | Non
         found.pop()
     if not found or found[-1]["role"] != "user":
         last = found[-1]["role"] if found else "nobody"
-        raise UserError(f"the conversation of {where} ends with a turn of {last}, and a task with one of the user")
+        raise UserError(
+            f"the conversation of {where} ends with a turn of {last}, but a task must end with a turn of the user"
+        )
     return found
 
 

@@ -29,7 +29,7 @@ class GivenTasks:
         flag: str | None = None, turns: int | None = None,
     ) -> None:  # fmt: skip
         if not column or (turns is not None and turns < 1):
-            raise ValueError(f"column {column!r} names a column, and turns {turns} is at least 1")
+            raise ValueError(f"column {column!r} names a column, and turns {turns} must be at least 1")
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
         self.flag, self.turns = flag, turns
 

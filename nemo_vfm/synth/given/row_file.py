@@ -38,7 +38,7 @@ class RowFile:
 
     def __init__(self, *, path: Path, max_row_mb: float = 16.0) -> None:
         if max_row_mb <= 0:
-            raise ValueError(f"max_row_mb is above 0, got {max_row_mb:g}")
+            raise ValueError(f"max_row_mb must be above 0, got {max_row_mb:g}")
         self.path, self.max_row_mb = local(path, "the path of rows"), max_row_mb
 
     def given_rows(self) -> Iterator[GivenRow]:
@@ -56,11 +56,11 @@ class RowFile:
     def _files(self) -> list[tuple[str, Path]]:
         if self.path.is_file():
             if not _is_rows(self.path.name):
-                raise UserError(f"{self.path} is not a file of rows; known are {', '.join(_ENDINGS)}")
+                raise UserError(f"{self.path} is not a file of rows; known endings are {', '.join(_ENDINGS)}")
             return [(text_name(self.path, self.path.parent), self.path)]
         found = files_below(self.path, lambda name: _is_rows(name.name)) if self.path.is_dir() else []
         if not found:
-            raise UserError(f"there is no file of rows in {self.path}; looked for {', '.join(_ENDINGS)}")
+            raise UserError(f"there is no file of rows in {self.path}; expected a name ending in {', '.join(_ENDINGS)}")
         return [(text_name(path, self.path), path) for path in found]
 
     def _lines(self, path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
@@ -96,7 +96,7 @@ def _damage(name: str, number: int) -> Iterator[None]:
     try:
         yield
     except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise DataError(f"{name} is damaged or cut off after line {number} ({error}); copy it again") from error
+        raise DataError(f"{name} is damaged or truncated after line {number} ({error}); copy it again") from error
 
 
 def _unpacked(path: Path, file: IO[bytes]) -> AbstractContextManager[IO[bytes]]:
@@ -118,10 +118,10 @@ def _object(line: bytes, where: str) -> dict[str, Json]:
         if b"\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half of a pair, such as "\\ud800", which JSON can spell
     except (ValueError, RecursionError) as error:
-        cut = "" if line.endswith(b"\n") else "; it is the last, and does not end: the file may be cut off"
+        cut = "" if line.endswith(b"\n") else "; it is the last line and has no line end, so the file may be truncated"
         raise DataError(f"{where} cannot be read as JSON ({error}){cut}") from error
     if not isinstance(row, dict):
-        raise UserError(f"{where} holds no JSON object, as a row is")
+        raise UserError(f"{where} holds no JSON object, but each row must be one")
     return row
 
 
@@ -130,7 +130,7 @@ def _number(text: str) -> float:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
@@ -147,7 +147,7 @@ def _parquet(path: Path, name: str) -> Iterator[tuple[str, dict[str, Json]]]:
     except (OSError, ValueError, pyarrow.ArrowException) as error:
         if isinstance(error, UserError):
             raise
-        raise DataError(f"{name} is damaged or cut off after row {number} ({error}); copy it again") from error
+        raise DataError(f"{name} is damaged or truncated after row {number} ({error}); copy it again") from error
 
 
 def _as_json(row: dict[str, Any], where: str) -> dict[str, Json]:
@@ -156,7 +156,7 @@ def _as_json(row: dict[str, Any], where: str) -> dict[str, Json]:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise UserError(
-                f"column {column} of {where} holds what JSON cannot ({error}); leave the column out"
+                f"column {column} of {where} holds values that JSON cannot represent ({error}); leave the column out"
             ) from error
     return {column: _without_empty(value) for column, value in row.items()}
 

@@ -128,11 +128,11 @@ class DocumentTask:
         if len(quoted) < self.pipeline.least_quotations:
             return Dropped("the answer quotes too little")
         if missing_quotations(answer, document, self.pipeline.least_words):
-            return Dropped("a quotation does not stand in the document")
+            return Dropped("a quotation is not in the document")
         parents = {"document": self.given.where, "kind": self.kind, "instruction": instruction}
         return Draft(
             [user, said("assistant", answer)], {**parents, "template": f"{name}/{template.version}"},
-            verifier=f"quotations/1: {len(quoted)} of {len(quoted)} stand in the document",
+            verifier=f"quotations/1: {len(quoted)} of {len(quoted)} are in the document",
             licence=licence_of(self.given, self.pipeline.licence),
         )  # fmt: skip
 

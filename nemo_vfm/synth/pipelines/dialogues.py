@@ -77,7 +77,7 @@ class Dialogue:
             if turn:
                 spoken = yield from self._user_turn(persona, messages)
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-                    return Dropped("a turn of the user says what was said before")
+                    return Dropped("a turn of the user repeats an earlier one")
                 messages.append(said("user", spoken))
             (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
             messages.append(said("assistant", answer))
@@ -89,7 +89,7 @@ class Dialogue:
     def _user_turn(self, persona: str, messages: Sequence[Mapping[str, Json]]) -> Program[str]:
         (text,) = answered((yield [Ask("user_turn", {"persona": persona, "transcript": transcript(messages)})]))
         if not (spoken := without_filler(text)):
-            raise RowFailed("a turn of the user is nothing but politeness")
+            raise RowFailed("a turn of the user is only polite")
         return spoken
 
     def _scores(self, messages: Sequence[Mapping[str, Json]]) -> Program[dict[str, float]]:

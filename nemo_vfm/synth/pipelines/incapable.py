@@ -31,7 +31,7 @@ class Incapable:
 
     def __init__(self, *, limits: Sequence[SentText], requests: int = 10, lists: int = 1) -> None:
         if not limits or not all(limit.strip() for limit in limits) or min(requests, lists) < 1:
-            raise ValueError(f"limits {list(limits)} must be at least one text, and requests {requests} and lists "
+            raise ValueError(f"limits {list(limits)} must have at least one text, and requests {requests} and lists "
                              f"{lists} at least 1")  # fmt: skip
         self.limits, self.requests, self.lists = tuple(limits), requests, lists
 
@@ -56,7 +56,7 @@ class Incapable:
         ]
         found = yield from lists_of(asks, self.requests)
         if not any(found):
-            raise RowFailed("the model was asked for lists of requests, and none of its answers was a list")
+            raise RowFailed("none of the model's answers to requests for lists of requests was a list")
         every: dict[str, str] = {}
         for number in range(self.requests):
             for (limit, _), requests in zip(places, found, strict=True):

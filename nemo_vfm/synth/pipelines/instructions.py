@@ -55,7 +55,7 @@ class Instructions:
         self.tasks, self.forms, self.most, self.turns, self.attempts = tasks, tuple(forms), most, turns, attempts
         self.kinds = frozenset(KINDS.keys() - {"choice"} if kinds is None else kinds)
         if {*forms} != {"one_turn"} and not self.kinds - {*_OF_ONE_TURN}:
-            raise ValueError(f"kinds {sorted(self.kinds)} suit the form one_turn alone; name others, too")
+            raise ValueError(f"kinds {sorted(self.kinds)} suit only the form one_turn; name others, too")
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
@@ -110,7 +110,7 @@ class InstructedTask:
             if turn:
                 (spoken,) = answered((yield [Ask("next_turn", {"transcript": transcript(messages)})]))
                 if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-                    return Dropped("a turn of the user says what was said before")
+                    return Dropped("a turn of the user repeats an earlier one")
                 messages.append(said("user", spoken))
             if broken := (yield from self._answer(messages, instructions)):
                 return Dropped(broken)

@@ -72,8 +72,8 @@ class KeywordTasks:
             answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
             keywords = [word for word, answer in zip(keywords, answers, strict=True) if _says_yes(answer)]
             if not keywords:
-                raise RowFailed("the model was asked of each keyword whether it is about the subject, and none of its "
-                                "answers was a yes")  # fmt: skip
+                raise RowFailed("the model did not answer yes for any keyword when asked whether it is about the "
+                                "subject")  # fmt: skip
         count = len(self.levels)  # each run of rows has all keywords and all levels
         places = [{"keyword": keyword, "level": self.levels[(place + shift) % count]}
                   for shift in range(count) for place, keyword in enumerate(keywords)]  # fmt: skip
@@ -84,7 +84,7 @@ class KeywordTasks:
                 for task in tasks[number : number + 1]:
                     every.setdefault(task, place)
         if not every:
-            raise RowFailed("the model was asked for lists of tasks, and none of its answers was a list")
+            raise RowFailed("none of the model's answers to requests for lists of tasks was a list")
         return every
 
 

@@ -58,7 +58,7 @@ class OnTopic:
         """Each purpose once; one of each domain, then another."""
         ((*domains,),) = yield from lists_of([Ask("domains", {"count": str(self.domains)})], self.domains)
         if not domains:
-            raise RowFailed("the model was asked for a list of domains, and none of its answers was a list")
+            raise RowFailed("none of the model's answers to requests for a list of domains was a list")
         asks = [Ask("purposes", {"count": str(self.purposes), "domain": domain}) for domain in domains]
         found = yield from lists_of(asks, self.purposes)
         every: dict[str, str] = {}
@@ -101,7 +101,7 @@ class TopicalDialogue:
         values = {"rules": str(messages[0]["content"]), "transcript": transcript(messages[1:]) or _NOTHING_YET}
         (spoken,) = answered((yield [Ask("distractor" if away else "on_topic_turn", values)]))
         if any(plain_words(spoken) == plain_words(str(one["content"])) for one in messages):
-            return "a turn of the user says what was said before"
+            return "a turn of the user repeats an earlier one"
         messages.append(said("user", spoken))
         (answer,) = answered((yield [Ask(None, before=tuple(messages))]))
         values |= {"transcript": transcript(messages[1:]), "answer": answer}

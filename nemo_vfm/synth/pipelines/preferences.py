@@ -39,7 +39,9 @@ class Preferences:
             raise ValueError(f"responders {list(responders)} and samples {samples} must give at least two answers, and "
                              "name each responder once")  # fmt: skip
         if not by or len(set(by)) < len(by) or least_margin < 0:
-            raise ValueError(f"by {list(by)} names each decider once, and least_margin {least_margin} is at least 0")
+            raise ValueError(
+                f"by {list(by)} must name each decider once, and least_margin {least_margin} must be at least 0"
+            )
         self.tasks, self.responders, self.samples, self.by = tasks, tuple(responders), samples, tuple(by)
         self.reward, self.least_margin = reward, least_margin
         self.scored = score_all or reward.least is not None
@@ -152,6 +154,6 @@ class PreferencePair:
         sides = {"chosen": pair[0], "rejected": pair[1]}
         more = {name: [said("assistant", one.text)] for name, one in sides.items()}
         by = {f"{name}_by": one.role for name, one in sides.items()}
-        verifier = "final answers: one agrees with the known one" if decider == "truth" else ""
+        verifier = "final answers: exactly one agrees with the known one" if decider == "truth" else ""
         return Draft(self.task.messages, {**self.task.parents, **by, "decided_by": decider}, scores, verifier,
                      self.task.licence, more)  # fmt: skip

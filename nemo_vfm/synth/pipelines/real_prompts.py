@@ -36,7 +36,7 @@ class RealPrompts:
         salt: str = "",
     ) -> None:  # fmt: skip
         if not 0 < sft_share < 1:
-            raise ValueError(f"sft_share is above 0 and below 1, got {sft_share:g}")
+            raise ValueError(f"sft_share must be above 0 and below 1, got {sft_share:g}")
         self.tasks, self.half, self.sft_share, self.guard, self.salt = tasks, half, sft_share, guard, salt
 
     def prompts(self) -> Mapping[str, frozenset[str]]:

@@ -41,7 +41,8 @@ class TableReports:
     ) -> None:  # fmt: skip
         if min(num_topics(topics), tables, questions) < 1 or not 1 <= table_rows[0] <= table_rows[1]:
             raise ValueError(f"the number of topics {num_topics(topics)}, tables {tables} and questions {questions} "
-                             f"must be at least 1, and table_rows {list(table_rows)} go up from 1 or more")  # fmt: skip
+                             f"must be at least 1, and table_rows {list(table_rows)} must increase from at least "
+                             "1")  # fmt: skip
         for name, template in templates.items():
             if not {"table", "question"} <= template.names() <= _PLACES:
                 raise ValueError(f"the template {name} must have the places {{table}} and {{question}}, and may have "
@@ -129,7 +130,7 @@ class TableQuestion:
     def _disagreement(self, answer: str, program: str, table: str) -> Program[str]:
         """The rule that answer and program break; empty where they agree."""
         if (value := final_answer(answer)) is None:
-            return "the answer ends with no value"
+            return "the answer does not end with a value"
         if (tree := parsed(program) if program else None) is None:
             return "no program that compiles"
         if not _reads_table(tree):

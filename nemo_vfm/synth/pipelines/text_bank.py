@@ -19,7 +19,7 @@ class TextBank:
 
     def __init__(self, *, texts: Sequence[SentText] = (), file: Path | None = None) -> None:
         if not file and not any(text.strip() for text in texts):
-            raise ValueError("a bank holds at least one text: give texts, or a file with a text a line")
+            raise ValueError("a bank needs at least one text: give texts, or a file with one text per line")
         self.texts, self.file = tuple(texts), file
 
     def most(self) -> int | None:
@@ -35,7 +35,7 @@ class TextBank:
         texts = [*self.texts, *([] if self.file is None else _lines(self.file))]
         found = list(dict.fromkeys(text.strip() for text in texts if text.strip()))
         if not found:
-            raise UserError(f"{self.file} holds no text; write one a line")
+            raise UserError(f"{self.file} holds no text; write one per line")
         return found
 
 
@@ -43,4 +43,4 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read as a file of texts, one a line: {error}") from None
+        raise UserError(f"{file} cannot be read as a file with one text per line: {error}") from None

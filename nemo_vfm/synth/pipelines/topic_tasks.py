@@ -36,7 +36,7 @@ class TopicTasks:
             raise ValueError(f"subtopics {subtopics}, tasks {tasks}, turns {turns} and the numbers of topics "
                              f"{num_topics(topics)} and levels {len(levels)} must be at least 1")  # fmt: skip
         if check_by and turns > 1:
-            raise ValueError(f"check_by compares final answers of one turn, and turns is {turns}")
+            raise ValueError(f"check_by compares final answers of one turn, but turns is {turns}")
         self.topics, self.subtopics, self.tasks, self.levels = topics, subtopics, tasks, tuple(levels)
         self.revise, self.turns, self.check_by = revise, turns, check_by
 

@@ -46,10 +46,10 @@ class Upsampler:
         least, most = prompt_words
         if not 1 <= least <= most or not 1 <= least_caption_words <= most_caption_words:
             raise ValueError(f"prompt_words {list(prompt_words)}, and least_caption_words {least_caption_words} and "
-                             f"most_caption_words {most_caption_words}, go up from at least 1")  # fmt: skip
+                             f"most_caption_words {most_caption_words}, must increase from at least 1")  # fmt: skip
         if not 0 < most_share <= 1 or most_new_words < 0:
-            raise ValueError(f"most_share {most_share:g} is above 0 and at most 1, most_new_words {most_new_words} at "
-                             "least 0")  # fmt: skip
+            raise ValueError(f"most_share {most_share:g} must be above 0 and at most 1, most_new_words "
+                             "{most_new_words} at least 0")  # fmt: skip
         self.rows, self.column, self.licence = rows, column, licence
         self.least_caption_words, self.most_caption_words = least_caption_words, most_caption_words
         self.prompt_words, self.most_share, self.most_new_words = (least, most), most_share, most_new_words
@@ -100,7 +100,8 @@ class CaptionPair:
         system = [said("system", pipeline.system)] if pipeline.system else []
         return Draft(
             [*system, said("user", prompt), said("assistant", caption)], {"given": self.given.where},
-            verifier="words/1: the prompt names nothing that the caption lacks" if not pipeline.most_new_words else "",
+            verifier="words/1: the prompt names nothing that is not in the "
+                     "caption" if not pipeline.most_new_words else "",
             licence=licence_of(self.given, pipeline.licence),
         )  # fmt: skip
 
@@ -120,7 +121,7 @@ class CaptionPair:
             return "a prompt that is hardly shorter than its caption"
         new = new_words(prompt, caption)
         if len(new) > self.pipeline.most_new_words or any(_is_fact(word, prompt) for word in new):
-            return "a prompt that names what its caption lacks"
+            return "a prompt that names something not in its caption"
         return ""
 
 

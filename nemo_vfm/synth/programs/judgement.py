@@ -52,7 +52,7 @@ def verdict_of(answer: str) -> Verdict:
     """
     found = _LAST_WORD.search(answer.strip())
     if found is None:
-        raise RowFailed("the judge ended with none of A, B and tie")
+        raise RowFailed("the judge's answer ends with none of A, B and tie")
     if found[1].lower() == "tie":
         return "tie"
     return "A" if found[1].upper() == "A" else "B"
@@ -91,7 +91,7 @@ class Reward:
     def __init__(self, *, weights: Mapping[str, float] | None = None, least: float | None = None) -> None:
         self.weights = NEMOTRON_WEIGHTS if weights is None else dict(weights)
         if not self.weights or not all(map(math.isfinite, self.weights.values())):
-            raise ValueError(f"weights names attributes of the reward model with finite numbers, got {self.weights}")
+            raise ValueError(f"weights must map attributes of the reward model to finite numbers, got {self.weights}")
         self.least = least
 
     def ask(self, messages: Sequence[Mapping[str, Json]]) -> Ask:

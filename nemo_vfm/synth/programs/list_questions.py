@@ -38,7 +38,7 @@ def topics_of(topics: int | Sequence[str]) -> Program[list[str]]:
         return list(dict.fromkeys(topics))
     (found,) = yield from lists_of([Ask("topics", {"count": str(topics)})], topics)
     if not found:
-        raise RowFailed("the model was asked for a list of topics, and none of its answers was a list")
+        raise RowFailed("none of the model's answers to requests for a list of topics was a list")
     return found
 
 

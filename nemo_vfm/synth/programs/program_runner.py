@@ -167,7 +167,7 @@ class ProgramRunner:
             use.cost += self._asker.price(end.question.model).cost(end.said.tokens_in, end.said.tokens_out)
 
     def _message(self, ask: Ask) -> Json:
-        assert ask.prompt is not None, "a message before a question has words"
+        assert ask.prompt is not None, "a message before a question must not be empty"
         return {"role": "user", "content": self._prompts[ask.prompt].filled(ask.values)}
 
 

@@ -21,7 +21,9 @@ class Prompt:
 
     def __init__(self, *, text: SentText, version: int = 1) -> None:
         if not text.strip() or version < 1:
-            raise ValueError(f"a prompt has words and a version of at least 1, got {text[:20]!r} and {version}")
+            raise ValueError(
+                f"a prompt must not be empty and needs a version of at least 1, got {text[:20]!r} and {version}"
+            )
         self.text, self.version = text, version
         self._tags = sorted(set(_TAG.findall(text)))
 

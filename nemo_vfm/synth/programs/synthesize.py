@@ -80,13 +80,13 @@ class Synthesize:
             raise ValueError(f"rows {rows} must be at least 1, and min_yield {min_yield} from 0 to 1")
         most = pipeline.most_rows()
         if most is not None and rows > most:
-            raise ValueError(f"rows is {rows:,}, and the pipeline makes at most {most:,}; raise its numbers")
+            raise ValueError(f"rows is {rows:,}, but the pipeline makes at most {most:,}; raise the pipeline's numbers")
         self.pipeline, self.generator, self.models = pipeline, generator, dict(models or {})
         self.filters, self.rows, self.min_yield, self.pace = list(filters), rows, min_yield, pace
         self.budget, self.tries, self.licence, self.journal = budget, tries, licence, journal
         self.batch = batch or (isinstance(generator, EndpointChat) and generator.batch)
         if self.batch and (self.models or not isinstance(generator, Chat)):
-            raise ValueError(f"batch writes the questions of one Chat, and here are {type(generator).__name__} and "
+            raise ValueError(f"batch writes the questions of one Chat, but got {type(generator).__name__} and "
                              f"{len(self.models)} models")  # fmt: skip
         self.prompts = self._told(prompts, {"language": ("in", language), "audience": ("for", audience)})
         self._asker()  # refuses a budget that cannot be kept
@@ -132,8 +132,8 @@ class Synthesize:
         for place, (_, wish) in wishes.items():
             if "{" in wish or (wish and place not in asked):
                 name = type(self.pipeline).__name__
-                raise ValueError(f"{place} is {wish!r}: it goes into the place {{{place}}} of prompts, which none of "
-                                 f"those has that {name} asks by, and has no braces itself")  # fmt: skip
+                raise ValueError(f"{place} is {wish!r}: it fills {{{place}}} in the prompts of {name}; at least "
+                                 f"one must have that placeholder, and the text must not contain braces")  # fmt: skip
         said = {place: f" Write {how} {wish}." if wish else "" for place, (how, wish) in wishes.items()}
         return {name: prompt.told(said) for name, prompt in prompts.items()}
 
@@ -179,15 +179,15 @@ class Synthesize:
         share = len(rows.kept) / max(1, rows.count)
         asked, known = (sum(getattr(use, name) for use in runner.uses.values()) for name in ("asked", "recalled"))
         said = (f"{len(rows.kept):,} rows of {rows.count:,} candidates in {run.folder / 'rows.jsonl'}; "
-                f"{asked:,} answers asked for, {known:,} known before")  # fmt: skip
+                f"{asked:,} answers requested, {known:,} already in the journal")  # fmt: skip
         if not rows.kept and (reason := runner.silent_model()):
             raise UserError(reason)
         if not rows.kept or share < self.min_yield:
             common = [reason for reason, _ in (rows.failed + rows.dropped).most_common(1)]
             raise NemoVfmError(f"only {said}, below min_yield {self.min_yield:g}. Most often: {''.join(common)}")
         if len(rows.kept) < self.rows:
-            log.warn(f"{len(rows.kept):,} of {self.rows:,} rows, and there are no more candidates: give the pipeline "
-                     f"more to make rows of")  # fmt: skip
+            log.warn(f"{len(rows.kept):,} of {self.rows:,} rows: the candidates are used up. Give the pipeline more "
+                     f"input")  # fmt: skip
         failed = runner.failed().total()
         requests = asked + known + failed
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
@@ -199,14 +199,14 @@ def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[st
     for role in asks.roles():
         if role not in models:
             raise ValueError(
-                f"{name} asks a model in the role {role}; models has {', '.join(sorted(models)) or 'none'}"
+                f"{name} needs a model in the role {role}; models has {', '.join(sorted(models)) or 'none'}"
             )
     for prompt, places in asks.prompts().items():
         if prompt not in prompts:
-            raise ValueError(f"{name} asks by a prompt named {prompt}; prompts has {', '.join(sorted(prompts))}")
+            raise ValueError(f"{name} needs a prompt named {prompt}; prompts has {', '.join(sorted(prompts))}")
         if unknown := sorted(prompts[prompt].names() - places):
-            raise ValueError(f"the prompt {prompt} has a place {{{unknown[0]}}}, which {name} does not fill; it "
-                             f"fills {', '.join(sorted(places))}")  # fmt: skip
+            raise ValueError(f"the prompt {prompt} has a placeholder {{{unknown[0]}}}, which {name} does not "
+                             f"fill; it fills {', '.join(sorted(places))}")  # fmt: skip
 
 
 def _counted(use: Use) -> dict[str, Json]:

@@ -89,7 +89,7 @@ class SaveCheckpoints:
             metrics.setdefault(self.keep.metric, metrics[name])
         if self.keep.best and self.keep.metric not in metrics:
             log.warn_once(
-                f"{self.keep.metric} was not measured at the step of every checkpoint (measured: "
+                f"{self.keep.metric} was not measured at every checkpoint's step (measured: "
                 f"{', '.join(sorted(metrics))}), so the best cannot be chosen; hold samples out, and make "
                 f"checkpoint.every_steps a multiple of validation.every_steps"
             )

@@ -82,7 +82,7 @@ class Fp8Monitor:
         for name, operands in layers.items():
             for role, one in operands.items():
                 if not math.isfinite(one.amax):
-                    yield name, f"has numbers in its {role} that are not finite"
+                    yield name, f"has non-finite numbers in its {role}"
                 if role == "input" and one.outlier >= self.outlier:
                     yield name, "has an outlier channel in its input"
                 if one.share(one.saturated) >= self.saturated:
@@ -92,7 +92,7 @@ class Fp8Monitor:
             if self._is_dead(name, operands):
                 yield name, "is dead: its input or its gradient is zero"
             if self._grows(name, operands):
-                yield name, "has an input that grows"
+                yield name, "has a growing input"
 
     def _is_dead(self, name: str, operands: Mapping[str, OperandSummary]) -> bool:
         dead = any(operands[role].amax == 0 for role in ("input", "gradient") if role in operands)

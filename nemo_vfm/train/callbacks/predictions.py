@@ -39,8 +39,8 @@ class WritePredictions:
         """
         if not isinstance(fit.task, ScoresSamples):
             raise UserError(
-                f"{type(fit.task).__name__} gives no scores of samples, so there are no predictions to write; remove "
-                "this callback, or use a task such as nemo_vfm.recsys.click.Click"
+                f"{type(fit.task).__name__} scores no samples, so there are no predictions to write; remove this "
+                "callback, or use a task such as nemo_vfm.recsys.click.Click"
             )
 
     def on_step(self, fit: TrainState) -> None:

@@ -39,8 +39,8 @@ class StreamMetrics:
         task = fit.task
         if not isinstance(task, HasValidationMetrics):
             raise UserError(
-                f"{type(task).__name__} gives no scores of training samples; remove "
-                "this callback, or use a task such as nemo_vfm.recsys.click.Click"
+                f"{type(task).__name__} scores no training samples; remove this "
+                "callback, or use a task such as nemo_vfm.recsys.click.Click"
             )
 
         def count(prepared: ModelInputs) -> None:

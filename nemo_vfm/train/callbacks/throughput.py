@@ -46,7 +46,7 @@ class Throughput:
                 "formula": formula(self.causal_attention, frozen=only_adapters_learn(fit.model)),
                 "peak": str(self._peak),
             }
-            log.info(f"mfu: the peak is {settings['peak']}")
+            log.info(f"mfu: the peak is {self._peak.flops_per_s / 1e12:.4g} TFLOP/s; mfu.json says by what formula")
             write_json(fit.run.folder / "mfu.json", settings)
 
     def on_step(self, fit: TrainState) -> None:

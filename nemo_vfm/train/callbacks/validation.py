@@ -22,6 +22,7 @@ from nemo_vfm.core.types.task import (
     Task,
 )
 from nemo_vfm.core.types.training_data import HasTimeWindows, TrainingData
+from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
 from nemo_vfm.metrics.grouped_ranking import GROUPED_COLUMNS, GroupedScores
 from nemo_vfm.parallel.ranks.consensus import everyone_says, everyone_sends
 from nemo_vfm.train.train_state import TrainState
@@ -53,7 +54,9 @@ class Validate:
         window: Literal["next"] | None = None, group: str | None = None, top_k: Sequence[int] = (10,),
     ) -> None:  # fmt: skip
         if every_steps < 1 or list(noise_edges) != sorted(noise_edges) or len(noise_edges) < 2:
-            raise ValueError(f"every_steps ({every_steps}) must be at least 1, noise_edges ({noise_edges}) must rise")
+            raise ValueError(
+                f"every_steps ({every_steps}) must be at least 1, noise_edges ({noise_edges}) must increase"
+            )
         if not all(k >= 1 for k in top_k):
             raise ValueError(f"top_k counts the first samples of a ranking, 1 or more, got {list(top_k)}")
         self.every_steps, self.noise_edges, self.window = every_steps, tuple(noise_edges), window
@@ -66,10 +69,10 @@ class Validate:
             ValueError: it has none.
         """
         if self.group and not isinstance(task, RanksGroups):
-            raise ValueError(f"validation.group={self.group} ranks samples, and {type(task).__name__} gives no scores")
+            raise ValueError(f"validation.group={self.group} ranks samples, but {type(task).__name__} scores none")
         if self.window and not (isinstance(data, HasTimeWindows) and data.has_time_windows()):
             raise ValueError(
-                f"validation.window={self.window} measures windows of time, and {type(data).__name__} has none; a "
+                f"validation.window={self.window} measures windows of time, but {type(data).__name__} has none; a "
                 "feature table has them with data.order=time and data.time_window"
             )
 
@@ -81,9 +84,7 @@ class Validate:
         measured = _of_all(found)
         if not measured:
             if self.window is None:
-                log.warn_once(
-                    "no sample is held out, so validation measures nothing; hold some out, as by data.val_fraction"
-                )
+                warn_that_none_is_held_out()
             return
         losses, weights = (torch.tensor([x for batch in measured for x in batch[name]]) for name in ("loss", "weight"))
         fit.metrics["val_loss"] = _mean(losses, weights)
@@ -159,8 +160,8 @@ def _add_metrics(
     named = {"groups": {name: value for name, value in of_groups.items() if math.isfinite(value)}} if of_groups else {}
     if undefined := [name for name, value in metrics.items() if not math.isfinite(value)]:
         log.warn_once(
-            f"{', '.join(undefined)} of the held-out samples cannot be computed: they have labels of one kind only, or "
-            "a prediction is not a number"
+            f"{', '.join(undefined)} of the held-out samples cannot be computed: all have the same label, or a "
+            "prediction is not a number"
         )
     fit.metrics |= {f"val_{name}": value for name, value in metrics.items() if math.isfinite(value)}
     if ranks.is_first():

@@ -107,7 +107,7 @@ def found(folder: Path, which: str) -> Path:
     path = best if which == "best" else final if final.exists() else ([Path(), *existing(folder)])[-1]
     if which == "best" and not best.exists():
         raise UserError(f"{folder} has no best checkpoint: its training has no keep_best, or has not logged the metric "
-                        f"yet; take ckpt: last, or a path")  # fmt: skip
+                        f"yet; use ckpt: last, or a path")  # fmt: skip
     if path == Path():
         raise UserError(f"{folder} has no checkpoint yet; run its training first")
     return path.resolve() if which == "best" else path

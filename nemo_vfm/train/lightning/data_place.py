@@ -111,7 +111,7 @@ class DataPlace:
             for number in range(len(batches), done):
                 self._seed_read(number)
                 next(loader)
-            log.info(f"{done} batches of epoch {self.kept['epoch']} were read again, to resume at the next")
+            log.info(f"{done} batches of epoch {self.kept['epoch']} were read again to resume after them")
         fetcher._batch_idx, fetcher.fetched = done - 1, done  # type: ignore[attr-defined]
         if batches:
             batches.clear()

@@ -39,9 +39,9 @@ class Placement:
             raise ValueError(f"devices must be at least 1, or auto or -1 for all, got {self.devices}")
         if not isinstance(self.devices, int | str):
             if not self.devices or min(self.devices) < 0 or len({*self.devices}) < len(self.devices):
-                raise ValueError(f"devices as a list are different GPUs, such as [0, 1], got {list(self.devices)}")
+                raise ValueError(f"devices as a list must be different GPUs, such as [0, 1], got {list(self.devices)}")
             if self.accelerator == "cpu":
-                raise ValueError("devices as a list are GPUs, but accelerator is cpu; give their number")
+                raise ValueError("devices as a list means GPUs, but accelerator is cpu; give a number")
         if self.num_nodes < 1:
             raise ValueError(f"num_nodes must be at least 1, got {self.num_nodes}")
 
@@ -86,7 +86,9 @@ class Placement:
             return "cpu", self.per_node()
         if not isinstance(self.devices, int | str):
             if max(self.devices) >= gpu_count():
-                raise UserError(f"devices asks for GPU {max(self.devices)}, and here are GPUs 0 to {gpu_count() - 1}")
+                raise UserError(
+                    f"devices asks for GPU {max(self.devices)}, but this machine has GPUs 0 to {gpu_count() - 1}"
+                )
             return "gpu", list(self.devices)
         # One process alone may have been told another GPU than the first.
         return "gpu", [device().index or 0] if self.num_ranks() == 1 else self.per_node()

@@ -67,7 +67,7 @@ def train(job: LightningFit, run: Run) -> Outcome:
     figures = {**numbers(trainer.callback_metrics), **_last_loss(written), "steps": float(done)}
     lost = not_finite_text(not_finite_since(written))
     checkpoints = run.folder / "checkpoints"
-    final = f", the weights that its end has changed in {FINAL}" if (checkpoints / FINAL).exists() else ""
+    final = f"; weights that changed at the end are in {FINAL}" if (checkpoints / FINAL).exists() else ""
     return Outcome(f"trained {done} steps{trainer.ending(callbacks)}; {f'{lost}; ' if lost else ''}"
                    f"checkpoints in {checkpoints}{final}", figures)  # fmt: skip
 
@@ -97,8 +97,8 @@ def _replace_optimizer(
 
 def _made(name: str, made: object, kind: type[T]) -> T:
     if not isinstance(made, kind):
-        raise UserError(f"{name}: {type(made).__name__} is no {kind.__module__}.{kind.__qualname__} (a class of the "
-                        f"package pytorch_lightning is another one: import it from lightning.pytorch)")  # fmt: skip
+        raise UserError(f"{name}: {type(made).__name__} is no {kind.__module__}.{kind.__qualname__} (classes of the "
+                        f"package pytorch_lightning are different: import from lightning.pytorch)")  # fmt: skip
     return made
 
 

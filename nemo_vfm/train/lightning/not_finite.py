@@ -46,7 +46,7 @@ class StopAtNaN(Callback):
         found = f" ({since})" if since else ""
         raise UserError(f"the loss {how} NaN or infinite, and on_nan is stop{found}. Lower the learning rate, set "
                         f"trainer.gradient_clip_val, or look for damaged samples; with on_nan=continue the run "
-                        f"goes on")  # fmt: skip
+                        f"continues")  # fmt: skip
 
 
 def _losses(trainer: Trainer, outputs: Any) -> list[float]:

@@ -110,7 +110,7 @@ class PredictionFiles(Callback):
         seen = getattr(getattr(loaders.flattened[loader], "batch_sampler", None), "seen_batch_indices", None)
         if seen and len(seen) > batch_idx and len(seen[batch_idx]) != rows:
             raise UserError(f"predict_step returned {rows} rows for the {len(seen[batch_idx])} samples of batch "
-                            f"{batch_idx}; several ranks keep the order of one row a sample alone: set devices=1"
+                            f"{batch_idx}; several ranks keep the order only of one row a sample: set devices=1"
                             )  # fmt: skip
 
 
@@ -128,8 +128,8 @@ class _Part:
         except pa.ArrowException:
             fitted = None
         if fitted is None:
-            raise UserError(f"{where} was predicted with the columns {_shown(table.schema)}, and the first with "
-                            f"{_shown(self._schema)}; predict_step must return the same of each batch")  # fmt: skip
+            raise UserError(f"{where} was predicted with the columns {_shown(table.schema)}, but the first with "
+                            f"{_shown(self._schema)}; predict_step must return the same for each batch")  # fmt: skip
         self._held.append(fitted)
         if sum(one.nbytes for one in self._held) >= _GROUP_BYTES:
             self._write()
@@ -177,13 +177,15 @@ def _table(prediction: object, where: str) -> pa.Table:
     lengths = {len(one) for one in columns.values() if isinstance(one, np.ndarray | list)}
     if len(lengths) > 1:
         sizes = ", ".join(f"{name} {len(one)}" for name, one in columns.items() if isinstance(one, np.ndarray | list))
-        raise UserError(f"{where} was predicted with columns of different lengths ({sizes}); each has one row a sample")
+        raise UserError(
+            f"{where} was predicted with columns of different lengths ({sizes}); each needs one row a sample"
+        )
     rows = next(iter(lengths), 1)
     try:
         arrays = {name: _array(one if isinstance(one, np.ndarray | list) else [one] * rows)
                   for name, one in columns.items()}  # fmt: skip
     except pa.ArrowException as error:
-        raise UserError(f"{where} was predicted with what no column of Parquet holds: {error}") from error
+        raise UserError(f"{where} was predicted with values that no Parquet column can hold: {error}") from error
     return pa.table(arrays)
 
 

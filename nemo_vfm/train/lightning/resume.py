@@ -192,8 +192,8 @@ class ExactResume(Callback):
 
 def _of_this_rank(kept: list[dict[str, Any]]) -> dict[str, Any]:
     if len(kept) != ranks.count():
-        log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: means of the present "
-                 f"epoch, metrics and the place in the data are not exact until the next epoch")  # fmt: skip
+        log.warn(f"the checkpoint is of {len(kept)} processes and this run has {ranks.count()}: this epoch's means, "
+                 f"its metrics and the position in the data are inexact until the next epoch")  # fmt: skip
     return kept[min(ranks.rank(), len(kept) - 1)]
 
 
@@ -303,7 +303,7 @@ class SaveAndStop(Checkpoint):
         """Say where none could be chosen."""
         if self.best.keep is not None and self.best.step < 0:
             logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            log.warn(f"keep_best: no checkpoint is the best, since no validation and no epoch ended with a finite "
+            log.warn(f"keep_best: no checkpoint is the best, because no validation or epoch ended with a finite "
                      f"{self.best.keep.metric}; the module logged {logged}")  # fmt: skip
 
     def _note_weights(self, trainer: Trainer) -> None:
@@ -328,7 +328,7 @@ class SaveAndStop(Checkpoint):
     def _stop_if_asked(self) -> None:
         if self._urgency:
             where = self.folder / "checkpoints"
-            raise preemption.stopped(self._urgency, f"at step {self._saved}, whose checkpoint is in {where}")
+            raise preemption.stopped(self._urgency, f"at step {self._saved}; its checkpoint is in {where}")
 
     def _save(self, trainer: Trainer) -> None:
         path = self.folder / "checkpoints" / f"{checkpoint_names.name(steps.done(trainer))}{checkpoint_names.LIGHTNING}"

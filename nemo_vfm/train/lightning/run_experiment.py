@@ -81,7 +81,7 @@ class RunExperiment:
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("add_"):
             raise AttributeError(f"the run folder's logger.experiment takes the calls of TensorBoard's SummaryWriter, "
-                                 f"and {name!r} is none; name the logger that has it under loggers:")  # fmt: skip
+                                 f"which has no {name!r}; name the logger that has it under loggers:")  # fmt: skip
 
         def ignore(*_: Any, **__: Any) -> None:
             log.warn_once(f"the module calls logger.experiment.{name}, which the run folder does not keep (it keeps "
@@ -95,7 +95,7 @@ class RunExperiment:
         folder = self._pictures / _file_name(tag)
         if not folder.is_dir() and self._pictures.is_dir() and len(list(self._pictures.iterdir())) >= MAX_TAGS:
             log.warn_once(
-                f"pictures of more than {MAX_TAGS} names are not kept: log them under one name, with a number"
+                f"pictures under more than {MAX_TAGS} names are not kept: log them under one name, with a number"
             )
             return
         folder.mkdir(parents=True, exist_ok=True)

@@ -169,7 +169,7 @@ def _set_metrics(module: LightningModule, kept: Mapping[str, Any]) -> None:
             tracker.increment()  # type: ignore[operator]
     metrics = {name: one for name, one in module.named_modules() if isinstance(one, Metric)}
     if missing := kept["metrics"].keys() - metrics.keys():
-        log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module has no longer")
+        log.warn(f"the checkpoint has the state of {' and '.join(sorted(missing))}, which the module no longer has")
     for name, state in kept["metrics"].items():
         for attribute, value in _moved(state, module.device).items() if name in metrics else ():
             setattr(metrics[name], attribute, value)

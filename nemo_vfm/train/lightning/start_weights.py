@@ -38,7 +38,7 @@ def begin_with(start: StartWeights, module: LightningModule, slot: str = "start_
     new = [name for name in unfit if _is_below(name, start.may_differ)]
     if rest := [name for name in unfit if name not in new]:
         differences = mismatch(*({name: of[name] for name in rest if name in of} for of in (here, there)))
-        hint = f" Where some may be new: start_from.may_differ=[{rest[0].partition('.')[0]}]"
+        hint = f" If some may be new, set start_from.may_differ=[{rest[0].partition('.')[0]}]"
         raise UserError(f"{slot}: the weights of {path} do not fit the module: {_counts(rest, here, there)} "
                         f"({differences}).{hint if slot == 'start_from' else ''}")  # fmt: skip
     taken = {name: given[name] for name in own if name not in new}

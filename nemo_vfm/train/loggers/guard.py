@@ -84,8 +84,8 @@ class Guarded(Logger):
             self._rests_until = time.monotonic() + REST_S
             if not self._said:
                 self._said = True
-                warn(f"the logger {self._name} failed ({_sentence(error)}); training continues without it, it is "
-                     f"retried every {REST_S:.0f} s, and metrics.jsonl is complete")  # fmt: skip
+                warn(f"the logger {self._name} failed ({_sentence(error)}); training continues without it and "
+                     f"retries every {REST_S:.0f} s; metrics.jsonl is complete")  # fmt: skip
 
 
 def open_all(
@@ -127,7 +127,7 @@ def logger_of(name: str, source: LoggerSource | LightningLogger, folder: Path) -
     opened: object = source.open(folder) if isinstance(source, LoggerSource) else source
     if not isinstance(opened, Logger):
         raise UserError(f"loggers.{name}: {type(opened).__name__} is not a lightning.pytorch.loggers.Logger "
-                        f"(pytorch_lightning's is another class)")  # fmt: skip
+                        f"(pytorch_lightning's is a different class)")  # fmt: skip
     return opened
 
 

@@ -21,7 +21,7 @@ def find(file: Path, *owner: str | None) -> str | None:
     try:
         found = read_json(file).get(_key(owner))
     except (ValueError, AttributeError) as error:
-        raise UserError(f"{file} is damaged ({error}); delete it to begin a new run there") from error
+        raise UserError(f"{file} is damaged ({error}); delete it to start a new run there") from error
     return None if found is None else str(found)
 
 

@@ -28,5 +28,5 @@ def refuse_keys(variable: str, **texts: str | None) -> None:
             raise ValueError(f"{name} is a URL with a user or a key; give the bare URL, and put the key into the "
                              f"environment as {variable}")  # fmt: skip
         if text and (looks_like_a_key(text) or is_key(text)):
-            raise ValueError(f"{name} looks like a key; recipes are kept and shown, so put keys into the "
-                             f"environment as {variable} and remove it here")  # fmt: skip
+            raise ValueError(f"{name} looks like a key; recipes are stored and shown, so put keys into "
+                             f"the environment as {variable} and remove it here")  # fmt: skip

@@ -109,8 +109,8 @@ def _refuse_other_servers(home: Path) -> None:
         except (configparser.Error, UnicodeDecodeError, OSError):
             reported = {"what cannot be read"}
         if reported:
-            raise UserError(f"{file} says {', '.join(sorted(reported))}, which would decide where your key goes; set "
-                            f"your own server in {SERVER}, and remove the file")  # fmt: skip
+            raise UserError(f"{file} says {', '.join(sorted(reported))}, which would decide where your key is sent; "
+                            f"set your own server in {SERVER}, and remove the file")  # fmt: skip
 
 
 def _stay_in(home: Path) -> None:

@@ -39,7 +39,7 @@ def reconstructed(
         UserError: this is no training of an autoencoder.
     """
     if not isinstance(fit.task, Reconstruct) or not isinstance(fit.model, CausalAutoencoder):
-        raise UserError(f"reconstructions are measured of an autoencoder that learns by Reconstruct; this is "
+        raise UserError(f"reconstructions can be measured only for an autoencoder trained with Reconstruct; this is "
                         f"{type(fit.model).__name__} by {type(fit.task).__name__}")  # fmt: skip
     fit.model.eval()
     try:

@@ -46,7 +46,7 @@ class Reconstruct:
     def prepare(self, batch: Batch, *, seed: int, training: bool) -> ModelInputs:
         """Pixels in [-1, 1]; in training also each sample's seed of the latents' noise, whatever its companions."""
         if not isinstance(batch, VideoBatch) or batch.video_BCTHW is None:
-            raise UserError("an autoencoder trains on pixels, and these shards hold latents; use shards of clips, "
+            raise UserError("an autoencoder trains on pixels, but these shards hold latents; use shards of clips, "
                             "and set buckets")  # fmt: skip
         video_BCTHW = batch.video_BCTHW.float() / 127.5 - 1
         inputs = {"video_BCTHW": video_BCTHW}

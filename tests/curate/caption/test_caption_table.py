@@ -52,7 +52,7 @@ def test_clips_without_a_row_are_counted_when_they_get_a_stand_in(films, tmp_pat
     found = curated(films, tmp_path / "run", {"table": CaptionTable(path=table)})
     assert found["0.mp4"] == ("a cat", "table") and found["1.mp4"] == ("a 2.0 s video, 128x96, 12 fps", "description")
     said = " ".join(capfd.readouterr().err.split())
-    assert "WARNING 2 of 3 kept clips have no caption; 2 of them have their numbers in its place" in said
+    assert "WARNING: 2 of 3 kept clips have no caption; 2 of them get a line of numbers instead" in said
 
 
 def test_the_caption_of_a_row_of_the_source_goes_before_every_captioner(films, tmp_path):

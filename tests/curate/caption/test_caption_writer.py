@@ -221,7 +221,7 @@ def test_a_window_without_an_answer_is_a_failure_of_its_clip(tmp_path):
     records = [record(0), record(1)]
     told = write(records, tmp_path, deaf=Deaf())
     assert sorted(r.caption_by for r in records) == ["deaf", "nobody"]
-    assert told.failures["deaf"] == {"error: it gave no answer": 1}
+    assert told.failures["deaf"] == {"error: it did not answer": 1}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_windows_cover_a_clip_and_the_last_is_never_short(frames, expected):
 
 @pytest.mark.parametrize("sizes", [(0, 0), (10, 11), (10, 0)])
 def test_windows_that_cannot_be_are_refused(sizes):
-    with pytest.raises(ValueError, match="cannot be"):
+    with pytest.raises(ValueError, match="are impossible"):
         Windows(size_frames=sizes[0], min_last_frames=sizes[1])
 
 

@@ -144,7 +144,7 @@ def test_an_endpoint_that_is_out_of_order_ends_the_run_after_some_clips(server, 
 
 def test_an_endpoint_that_takes_no_questions_ends_the_run(server, media, tmp_path):
     server.always = status(503, b"loading")
-    with pytest.raises(UserError, match=r"nothing but refusals.*503.*loading"):
+    with pytest.raises(UserError, match=r"only refusals.*503.*loading"):
         write([record(0), record(1)], media, tmp_path, vlm=captioner(server, pace=at_once(1, patience_s=0.05)))
 
 

@@ -147,7 +147,7 @@ def test_kept_clips_without_a_caption_are_counted(tmp_path, capsys):
     without = sum(row["source"] == "c.mp4" for row in rows)
     assert 0 < without < len(rows) and {row["caption"] for row in rows if row["source"] == "b.mp4"} == {"another"}
     said = " ".join(capsys.readouterr().err.split())
-    assert f"{without} of {len(rows)} kept clips have no caption; {without} of them have their numbers in its" in said
+    assert f"{without} of {len(rows)} kept clips have no caption; {without} of them get a line of numbers in" in said
 
 
 def test_without_a_sidecar_the_numbers_speak(tmp_path):

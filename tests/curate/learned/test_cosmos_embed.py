@@ -134,7 +134,7 @@ def test_code_that_does_not_run_is_a_sentence(folder: Path, spoilt: str, said: s
 def test_weights_that_are_pickled_are_not_read(folder: Path):
     torch.save({"project.weight": torch.zeros(6, 48)}, folder / "pytorch_model.bin")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(UserError, match="not a folder of a Cosmos-Embed1"):
+    with pytest.raises(UserError, match="not a Cosmos-Embed1 folder"):
         CosmosEmbed(folder=folder, num_frames=4).load()
 
 

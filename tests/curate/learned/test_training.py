@@ -150,7 +150,9 @@ def test_a_sample_without_its_label_weighs_nothing():
 
 
 def test_a_batch_without_any_label_names_those_that_are_there():
-    with pytest.raises(UserError, match=r"clip0, clip1 has a usable label 'aesthetics'; there are \['aesthetic'\]"):
+    with pytest.raises(
+        UserError, match=r"clip0, clip1 has a usable label 'aesthetics'; its labels are \['aesthetic'\]"
+    ):
         Rate(label="aesthetics").prepare(unlabelled({"aesthetic": 1.0}, {}), seed=0, training=True)
 
 

@@ -83,7 +83,7 @@ def test_an_image_without_stripes_keeps_every_byte_and_what_is_left_out_is_said(
     (folder / "cut.png").write_bytes((folder / "clean.png").read_bytes()[:-40])
     outcome = destripe(tmp_path / "run", folder)
     assert files_of(tmp_path / "run" / "images") == {"clean.png": (folder / "clean.png").read_bytes()}
-    assert outcome.figures["failed"] == 1 and "cut short" in outcome.summary
+    assert outcome.figures["failed"] == 1 and "truncated" in outcome.summary
     said = " ".join(capsys.readouterr().err.split())
     assert "1 .txt" in said and "cut.png" in said
 
@@ -209,7 +209,7 @@ def test_static_stripes_of_pages_of_two_sizes_are_refused_by_name(tmp_path, spot
     folder.mkdir()
     for name, page in (("a", spots[1]), ("b", spots[1][:100])):
         cv2.imwrite(str(folder / f"{name}.png"), page)
-    with pytest.raises(DataError, match=r"b\.png: page 0 has another size"):
+    with pytest.raises(DataError, match=r"b\.png: page 0 differs from the first in size"):
         destripe(tmp_path / "run", folder, mode="static", stack=True)
 
 

@@ -127,7 +127,7 @@ def test_blocks_beyond_the_edge_are_pressed_into_it_as_in_cosmos_curate():
 
 
 def test_a_picture_that_cosmos_curate_refuses_is_refused_in_words():
-    with pytest.raises(ValueError, match="no number for sides below 256 pixels"):
+    with pytest.raises(ValueError, match="no value for sides below 256 pixels"):
         CodecMotion(compat="cosmos").measure(vectored(pan(3, 30), lambda _: whole(12)))
 
 

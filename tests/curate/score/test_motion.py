@@ -32,5 +32,5 @@ def test_a_small_thing_that_moves_has_a_high_peak():
 
 
 def test_a_picture_too_small_for_flow_is_refused_in_words():
-    with pytest.raises(ValueError, match="too small to see motion"):
+    with pytest.raises(ValueError, match="too small to measure motion"):
         Motion().measure(ClipFrames.of(np.zeros((2, 8, 8, 3), np.uint8), 12.0))

@@ -86,7 +86,7 @@ def test_what_looks_like_a_dissolve_within_a_second_of_a_cut_is_left_to_the_cut(
 
 
 def test_impossible_settings_are_refused_with_their_numbers():
-    with pytest.raises(ValueError, match=r"flash_s must be within 0 and min_length_s 0\.6, got 1"):
+    with pytest.raises(ValueError, match=r"flash_s must be between 0 and min_length_s 0\.6, got 1"):
         UnionSplit(flash_s=1)
     with pytest.raises(ValueError, match="ratio must be above 1"):
         UnionSplit(ratio=1)

@@ -55,6 +55,16 @@ def test_wipes_between_moving_shots_are_cut_and_nothing_else(seed):
     assert len(found) >= 9 and None not in found
 
 
+@pytest.mark.parametrize(
+    ("seed", "kinds"), [(101032, ["cut", "flash", "cut", "dissolve", "whip"]), (100600, ["whip"] * 3)]
+)
+def test_a_whip_pan_is_no_wipe_though_edges_cross_the_picture_in_order(seed, kinds):
+    made = film(seed, kinds)
+    found = match([first for first, _ in UnionSplit(trim_s=None).spans(made.frames, fps=FPS) if first], made.events, 2)
+    assert [event.kind for event in found if event] == [kind for kind in kinds if kind in ("cut", "dissolve")]
+    assert None not in found
+
+
 def test_cells_that_change_in_no_order_are_no_wipe():
     order = np.kron(np.random.default_rng(0).permutation(144).reshape(9, 16), np.ones((10, 10)))
     assert list(UnionSplit().spans(wiped(order), fps=24)) == [(0, 100)]

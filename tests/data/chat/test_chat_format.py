@@ -102,7 +102,7 @@ def test_a_template_that_rewrites_earlier_turns_is_refused_with_the_place(tmp_pa
     rewriting = "{% for m in messages %}{{ m.role }}: {{ m.content if loop.last else m.content[:1] }}\n{% endfor %}"
     _, ours = both(tmp_path, rewriting)
     turns = [{"role": "user", "content": "abc"}, {"role": "assistant", "content": "def"}]
-    with pytest.raises(DataError, match=r"writes message 2 differently once more follow: .*'user: a"):
+    with pytest.raises(DataError, match=r"writes message 2 differently when more messages follow: .*'user: a"):
         ours.masked(turns)
 
 

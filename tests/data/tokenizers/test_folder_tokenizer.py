@@ -120,7 +120,7 @@ def test_code_that_a_folder_brings_is_not_run(folders: dict[str, Path], tmp_path
 
 def test_nothing_is_read_before_the_first_use(tmp_path: Path) -> None:
     ours = FolderTokenizer(folder=tmp_path / "nowhere")
-    with pytest.raises(UserError, match="nothing is downloaded for you"):
+    with pytest.raises(UserError, match="nothing is downloaded automatically"):
         ours.encode(["a"])
 
 
@@ -185,14 +185,14 @@ def test_a_beginning_that_a_file_puts_before_each_text_is_left_out(folders: dict
 def test_which_token_ends_a_document_is_asked_for_where_nobody_says(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = shutil.copytree(folders["byte-level"], tmp_path / "silent")
     (folder / "tokenizer_config.json").unlink()
-    with pytest.raises(UserError, match="silent says which token ends a text; set `end`"):
+    with pytest.raises(UserError, match="silent defines the token that ends a text; set `end`"):
         FolderTokenizer(folder=folder).end()
-    with pytest.raises(UserError, match="has no token '<eot>' to end"):
+    with pytest.raises(UserError, match="has no token '<eot>', which should end"):
         FolderTokenizer(folder=folder, end="<eot>").end()
     assert FolderTokenizer(folder=folder, end="<|end|>").end() == 1
     piece = folders["sentencepiece bpe"]
     assert FolderTokenizer(folder=piece, end="<s>").end() == 1
-    with pytest.raises(UserError, match="has no token '<eot>' to end"):
+    with pytest.raises(UserError, match="has no token '<eot>', which should end"):
         FolderTokenizer(folder=piece, end="<eot>").end()
 
 
@@ -256,16 +256,16 @@ def test_a_folder_without_a_tokenizer_and_a_missing_library_are_sentences(
 #: What a foreign tokenizer.json says instead of a usual one -> what is said about it.
 HOSTILE: dict[str, tuple[dict[str, object], str]] = {
     "a letter becomes 10^10": ({"normalizer": {"type": "Sequence", "normalizers": [
-        {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}] * 5}}, "its normalizer makes up to"),
+        {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100}] * 5}}, "its normalizer turns"),
     "a rare letter does": ({"normalizer": {"type": "Sequence", "normalizers": [
         {"type": "Replace", "pattern": {"String": "\u0436"}, "content": "\u0436" * 100}] * 5}}, "10,000,000,000"),
-    "a pattern does": ({"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 1000}}, "of one"),
-    "text before each text": ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "its normalizer makes"),
+    "a pattern does": ({"normalizer": {"type": "Replace", "pattern": {"Regex": "."}, "content": "x" * 1000}}, "turns"),
+    "text before each text": ({"normalizer": {"type": "Prepend", "prepend": "x" * 10**6}}, "its normalizer turns"),
     "decoded": ({"decoder": {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}}, "its decoder"),
     "no pattern": ({"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated",
                                       "invert": False}}, "cannot be read: "),
     "a long token": ({"added_tokens": [{"id": 399, "content": "x" * 10**6, "single_word": False, "lstrip": False,
-        "rstrip": False, "normalized": False, "special": False}]}, "a token of 1,000,000 letters"),
+        "rstrip": False, "normalized": False, "special": False}]}, "a token of 1,000,000 characters"),
 }  # fmt: skip
 
 

@@ -309,7 +309,7 @@ def test_what_cannot_be_is_said_with_its_numbers(token_folder):
         TokenData(sources={"a": TokenSource(folder, 1.0), "b": TokenSource(folder)}, sequence_length=4, batch_size=4)
     with pytest.raises(ValueError, match="weight of source text is -1"):
         data_of(folder, weight=-1.0)
-    with pytest.raises(UserError, match="before it was started"):
+    with pytest.raises(UserError, match="before start"):
         data_of(folder).train_dataloader()
     other = token_folder([5, 5], name="other", tokenizer="u" * 64)
     two = TokenData(sources={"text": TokenSource(folder), "other": TokenSource(other)}, sequence_length=4, batch_size=4)

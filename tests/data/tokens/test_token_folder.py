@@ -60,7 +60,7 @@ def test_a_token_beyond_the_vocabulary_is_refused_and_leaves_no_shard(tmp_path):
 def test_a_folder_that_was_not_finished_is_told_from_one_that_is_none(token_folder, tmp_path):
     folder = token_folder([5, 5])
     (folder / "tokens.json").unlink()
-    with pytest.raises(UserError, match="not finished; run the same command again"):
+    with pytest.raises(UserError, match="unfinished; run the same command again"):
         TokenFolder(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="is not a token folder; `TokenizeText`"):
@@ -108,7 +108,7 @@ def test_verify_finds_a_token_beyond_the_vocabulary_wherever_it_stands(tmp_path,
     TokenFolder(tmp_path).verify()
     manifest = json.loads((tmp_path / "tokens.json").read_text())
     (tmp_path / "tokens.json").write_text(json.dumps(manifest | {"vocab_size": 50}))
-    with pytest.raises(DataError, match="does not hold documents of its vocabulary"):
+    with pytest.raises(DataError, match="has tokens outside its vocabulary"):
         TokenFolder(tmp_path).verify()
 
 

@@ -76,7 +76,9 @@ def test_hdr_is_read_by_pyav_where_a_library_is_named_that_does_not_tone_map(mon
     monkeypatch.setattr(decode, "warn_once", said.append)
     hdr = film([flat([203], "hlg")] * 2, "hlg")
     assert (open_video(hdr, "decord").read([1]) == open_video(hdr, "pyav").read([1])).all()
-    assert said == ["PyAV reads some videos, which decord cannot: HDR (HLG), which it does not tone-map"]
+    assert said == [
+        "some videos are read by PyAV, because decord cannot read them: HDR (HLG), which it does not tone-map"
+    ]
 
 
 def test_hdr_whose_colours_cannot_be_read_is_refused():

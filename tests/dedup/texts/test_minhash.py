@@ -69,7 +69,7 @@ def test_bands_are_the_longest_that_find_what_is_at_the_threshold(threshold: flo
 
 
 def test_too_few_hashes_for_a_threshold_are_refused():
-    with pytest.raises(ValueError, match=r"8 hashes find only 57% .* threshold of 0.1; take more hashes"):
+    with pytest.raises(ValueError, match=r"8 hashes find only 57% .* threshold of 0.1; use more hashes"):
         bands_for(0.1, 8)
 
 

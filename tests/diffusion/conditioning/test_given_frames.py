@@ -186,7 +186,7 @@ def test_channels_say_which_pixel_frames_are_given_and_hold_a_video_that_is_grey
 
 def test_channels_cannot_be_had_from_latents_alone() -> None:
     cached = replace(batch(), video_BCTHW=None, latents_BCTHW=clean_of(batch()))
-    with pytest.raises(UserError, match="the data hold only latents; use data with pixels"):
+    with pytest.raises(UserError, match="the data holds only latents; use data with pixels"):
         task(GivenInChannels()).prepare(cached, seed=1, training=True)
 
 
@@ -288,7 +288,7 @@ def test_a_schedule_that_ends_above_zero_does_not_scale_down_the_latents() -> No
     (TWO, clip(FRAMES), "expected fewer than 9 frames"),
     (TWO, clip(1)[:, :4], r"expected fewer than 9 frames of shape \(8, 8, 3\)"),
     (TWO, clip(2), "2 frames do not fit a codec with levels_time 1"),
-    (GivenInChannels(), None, "this network begins with an image, and none is given"),
+    (GivenInChannels(), None, "this network starts from an image, but none is given"),
 ])  # fmt: skip
 def test_invalid_given_frames_are_refused(conditioning, given, said) -> None:
     with pytest.raises(ValueError, match=said):

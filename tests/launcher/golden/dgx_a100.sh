@@ -298,13 +298,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

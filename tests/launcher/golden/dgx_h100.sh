@@ -41,9 +41,11 @@ export NCCL_DEBUG=WARN                                # NCCL says what it object
 export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
 export CUDA_DEVICE_MAX_CONNECTIONS=8                  # weights are gathered while a block computes: 1 queue would end that
 export NCCL_P2P_NET_CHUNKSIZE=2097152                 # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONNOUSERSITE=1                             # packages in your home were not installed for the image's Python
+export TRITON_CACHE_DIR=/tmp/triton-0123456789ab      # a home that is not mounted is read-only
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
 
-# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here.
 missing=
 unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
 [[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
@@ -133,7 +135,8 @@ else
         --container-mounts=/lustre/video:/lustre/video,/lustre/data:/data \
         --container-workdir=/lustre/video \
         --no-container-mount-home \
-        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+        --no-container-entrypoint \
+        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
         nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
     status=$?
   fi
@@ -311,13 +314,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

@@ -41,7 +41,13 @@ export NCCL_DEBUG=WARN                                # NCCL says what it object
 export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
 export CUDA_DEVICE_MAX_CONNECTIONS=8                  # weights are gathered while a block computes: 1 queue would end that
 export NCCL_P2P_NET_CHUNKSIZE=2097152                 # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONNOUSERSITE=1                             # packages in your home were not installed for the image's Python
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
+
+# -- An image's own variables would replace those above, but for what has this prefix.
+for name in PYTHONUNBUFFERED PYTHONFAULTHANDLER TOKENIZERS_PARALLELISM HF_HUB_OFFLINE OMP_NUM_THREADS NCCL_DEBUG PYTORCH_ALLOC_CONF CUDA_DEVICE_MAX_CONNECTIONS NCCL_P2P_NET_CHUNKSIZE PYTHONNOUSERSITE PYTHONPATH; do
+  [[ -v $name ]] && export "APPTAINERENV_$name=${!name}"
+done
 
 # -- The state before this attempt, to see at its end whether it made progress.
 run=/lustre/video/runs/dit
@@ -119,7 +125,7 @@ if ! srun --export=ALL --nodes=8 --ntasks=8 --ntasks-per-node=1 --cpus-per-task=
   status=70
 else
   srun --export=ALL --cpus-per-task=14 --label --kill-on-bad-exit=0 --wait=300 --distribution=block:block \
-      apptainer exec --nv --bind /lustre/video:/lustre/video --pwd /lustre/video /lustre/images/nemo_vfm.sif \
+      apptainer exec --no-eval --nv --bind /lustre/video:/lustre/video --pwd /lustre/video /lustre/images/nemo_vfm.sif \
       nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
   status=$?
 fi
@@ -296,13 +302,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

@@ -49,9 +49,11 @@ export TOKENIZERS_PARALLELISM=false                   # forked data workers cann
 export HF_HUB_OFFLINE=1                               # weights and tokenizers are local folders
 export NCCL_DEBUG=WARN                                # NCCL says what it objects to, and nothing else
 export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
+export PYTHONNOUSERSITE=1                             # packages in your home were not installed for the image's Python
+export TRITON_CACHE_DIR=/tmp/triton-0123456789ab      # a home that is not mounted is read-only
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
 
-# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here.
 missing=
 unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
 [[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
@@ -112,6 +114,7 @@ files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && br
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  unset RANK LOCAL_RANK WORLD_SIZE  # pyxis sets them in images of PyTorch; a worker that is no rank 0 is silent
   mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
   [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")
@@ -142,7 +145,8 @@ exec {ray}> >(srun --het-group=0 --overlap --cpus-per-task=112 --mpi=pmix \
     --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    --no-container-entrypoint \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
     bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
     ray start --num-cpus=112 --num-gpus=8 --disable-usage-stats --block \
   : --het-group=1 --overlap --cpus-per-task=64 --mpi=pmix \
@@ -150,7 +154,8 @@ exec {ray}> >(srun --het-group=0 --overlap --cpus-per-task=112 --mpi=pmix \
     --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+    --no-container-entrypoint \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
     bash -c "$(declare -f ray_node); ray_node \"\$@\"" ray \
     ray start --num-cpus=64 --num-gpus=0 --disable-usage-stats --block >> "$ray_log" 2>&1)
 ray_step=$!
@@ -170,7 +175,8 @@ else
       --container-mounts=/lustre/video:/lustre/video,/tmp:/tmp,/lustre/data:/data \
       --container-workdir=/lustre/video \
       --no-container-mount-home \
-      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
+      --no-container-entrypoint \
+      --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,NCCL_DEBUG,PYTORCH_ALLOC_CONF,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,RAY_ADDRESS,RAY_AUTH_MODE,RAY_AUTH_TOKEN_PATH,RAY_TMPDIR,RAY_raylet_start_wait_time_s,WANDB_API_KEY \
       nemo-vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit
   status=$?
 fi
@@ -350,13 +356,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

@@ -92,6 +92,7 @@ files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && br
 # shellcheck disable=SC2317  # called on each node, by srun
 ray_node() {
   trap '' USR1  # the work is asked to save, and needs Ray until it has
+  unset RANK LOCAL_RANK WORLD_SIZE  # pyxis sets them in images of PyTorch; a worker that is no rank 0 is silent
   mkdir -m 700 "$RAY_TMPDIR" 2> /dev/null
   [[ -O $RAY_TMPDIR ]] || exit 1
   local role=(--address="$RAY_ADDRESS")
@@ -307,13 +308,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

@@ -41,9 +41,11 @@ export NCCL_DEBUG=WARN                                # NCCL says what it object
 export PYTORCH_ALLOC_CONF=expandable_segments:True    # sizes change from step to step: fewer gaps
 export CUDA_DEVICE_MAX_CONNECTIONS=8                  # weights are gathered while a block computes: 1 queue would end that
 export NCCL_P2P_NET_CHUNKSIZE=2097152                 # stages on several nodes: activations in pieces of 2 MiB
+export PYTHONNOUSERSITE=1                             # packages in your home were not installed for the image's Python
+export TRITON_CACHE_DIR=/tmp/triton-0123456789ab      # a home that is not mounted is read-only
 export PYTHONPATH=/lustre/video/runs/dit/launch/code  # the code as it was when the job was submitted
 
-# -- Secrets: from files that only you can read, or from the shell that submitted. No value stands here.
+# -- Secrets: from files that only you can read, or from the shell that submitted. No value is written here.
 missing=
 unset WANDB_API_KEY; IFS= read -r WANDB_API_KEY < /lustre/video/.keys/wandb; export WANDB_API_KEY
 [[ ${WANDB_API_KEY:+set} ]] || missing+=' WANDB_API_KEY'
@@ -156,7 +158,7 @@ def main(target: Path, packages: Path, wanted: Sequence[str]) -> None:
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(new / "tmp")}, check=False)  # noqa: S603
     if done.returncode:
         sys.exit(f"vfm-launch: pip could not install what the image lacks, see above. Nodes without a network need "
-                 f"PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment; {new} shows how far it came")  # fmt: skip
+                 f"PIP_NO_INDEX and PIP_FIND_LINKS in cluster.environment; {new} shows how far it got")  # fmt: skip
     shutil.rmtree(new / "tmp")
     try:
         new.rename(target)
@@ -173,12 +175,13 @@ def _plain(name: str) -> str:
 if __name__ == "__main__":
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
 SETUP
-if ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
+if ! [[ -d /lustre/video/runs/dit/launch/environment-e08197e2f205 ]] && ! srun --export=ALL --nodes=1 --ntasks=1 --cpus-per-task=14 --mpi=pmix \
     '--container-image=registry.example.org#nvidia/pytorch:26.06-py3' \
     --container-mounts=/lustre/video:/lustre/video \
     --container-workdir=/lustre/video \
     --no-container-mount-home \
-    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+    --no-container-entrypoint \
+    --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
     python3 -s -P -c "$setup" \
     /lustre/video/runs/dit/launch/environment-e08197e2f205 \
     /lustre/video/runs/dit/launch/packages.txt \
@@ -219,7 +222,8 @@ else
         --container-mounts=/lustre/video:/lustre/video \
         --container-workdir=/lustre/video \
         --no-container-mount-home \
-        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
+        --no-container-entrypoint \
+        --container-env=PYTHONUNBUFFERED,PYTHONFAULTHANDLER,TOKENIZERS_PARALLELISM,HF_HUB_OFFLINE,OMP_NUM_THREADS,NCCL_DEBUG,PYTORCH_ALLOC_CONF,CUDA_DEVICE_MAX_CONNECTIONS,NCCL_P2P_NET_CHUNKSIZE,PYTHONNOUSERSITE,TRITON_CACHE_DIR,PYTHONPATH,WANDB_API_KEY,MLFLOW_TRACKING_TOKEN \
         /lustre/video/runs/dit/launch/environment-e08197e2f205/bin/python -P -m nemo_vfm run /lustre/video/runs/dit/launch/recipe.yaml run_dir=/lustre/video/runs/dit --trust our_package
     status=$?
   fi
@@ -398,13 +402,13 @@ case "$kind" in
   *) exit "$status" ;;
 esac
 if [[ $noted == no ]]; then
-  echo "vfm-launch: not begun again, since $launch/attempts.tsv cannot be written, and nobody could count the attempts." \
-    "Mend that, and vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: $launch/attempts.tsv cannot be written, so attempts cannot be counted." \
+    "Fix that, then run vfm-launch retry."
   exit "$status"
 fi
 if (( stuck >= 3 )); then
-  echo "vfm-launch: not begun again, since 3 attempts in a row made no progress. See how they ended in" \
-    "$launch/attempts.tsv, and at this log; vfm-launch retry starts again."
+  echo "vfm-launch: not restarted: 3 attempts in a row made no progress. See how they ended in" \
+    "$launch/attempts.tsv, and this log; vfm-launch retry starts again."
   exit "$status"
 fi
 excluded="$(of_job ExcNodeList)"

@@ -129,7 +129,7 @@ def test_every_option_of_pefts_lora_is_known() -> None:
 
 
 def test_unknown_options_are_named_all_at_once_or_said_to_be_off(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(DataError, match="sets 'turbo', 'gate', which this version does not know"):
+    with pytest.raises(DataError, match="sets 'turbo', 'gate', which this version does not support"):
         require_known("adapter", {"r": 4, "turbo": True, "gate": {"a": 1}, "later": None})
     require_known("adapter", {"r": 4, "later": None})
     assert "all are null and count as off: later" in caplog.text

@@ -139,5 +139,5 @@ def test_an_adapter_on_a_tied_head_is_refused_and_so_are_styles_of_video_models(
     torch.manual_seed(0)
     kind, config = KINDS["llama"]
     kind(config(**SIZES, tie_word_embeddings=True)).save_pretrained(tmp_path / "llama")
-    with pytest.raises(DataError, match="adapts lm_head, which is the embedding in this model"):
+    with pytest.raises(DataError, match="adapts lm_head, which is tied to the embedding in this model"):
         ours(tmp_path, "llama", tmp_path / "theirs")

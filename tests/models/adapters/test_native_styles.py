@@ -194,7 +194,7 @@ def test_an_adapter_for_image_to_video_is_refused_as_that_on_a_text_model(
     letters = "AB" if style == "diffusers" else ("down", "up")
     sizes = ((RANK, 48), (48, RANK))
     save_file({key.format(one): torch.ones(size) for one, size in zip(letters, sizes, strict=True)}, tmp_path / "x")
-    with pytest.raises(DataError, match=r"an image-to-video model of Wan 2\.1, and this one is given no image"):
+    with pytest.raises(DataError, match=r"an image-to-video model of Wan 2\.1, but this one takes no image"):
         ours(base, AdapterFile(path=tmp_path / "x"))
 
 

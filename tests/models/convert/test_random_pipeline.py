@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tests that a recipe can be tried with a tiny random pipeline, and that a mistyped base writes nothing."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import get_args
 
@@ -31,6 +34,20 @@ def test_diffusers_loads_the_pipeline_and_the_callers_random_state_is_unchanged(
     assert not torch.equal(one, other), "the two networks must differ"
     write_random_pipeline(tmp_path / "base", "wan22_i2v")  # as a later rank does
     assert [path.name for path in tmp_path.iterdir()] == ["base"]
+
+
+@pytest.mark.slow
+def test_libraries_say_nothing_while_a_pipeline_is_written_and_read(tmp_path: Path) -> None:
+    code = (
+        "from pathlib import Path\n"
+        "from nemo_vfm.core.optional import require\n"
+        "from nemo_vfm.models.convert.video.random_pipeline import write_random_pipeline\n"
+        "write_random_pipeline(Path('base'), 'wan21_t2v')\n"
+        "require('diffusers', purpose='A test').WanPipeline.from_pretrained('base')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    assert done.stdout + done.stderr == ""
 
 
 @pytest.mark.parametrize("family", [None, "wan21_t2v"])

@@ -257,7 +257,7 @@ def test_start_from_takes_the_folder_and_refuses_another_function(pipelines: Pat
         WarmStart(path=folder).load_into(DiT(**arguments | {"gelu": "tanh"}))
     with pytest.raises(UserError, match="heads is 2 there and 4 here"):
         WarmStart(path=folder).load_into(DiT(**arguments | {"heads": 4}))
-    with pytest.raises(UserError, match="is a Wan, and the model to be initialised has none"):
+    with pytest.raises(UserError, match="is a Wan, but the model to be initialised has none"):
         WarmStart(path=pipelines / "wan").load_into(model)
     with pytest.raises(UserError, match="no averaged weights"):
         WarmStart(path=folder, weights="ema").load_into(model)

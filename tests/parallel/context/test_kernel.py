@@ -172,7 +172,7 @@ class Refusing(Plain):
         raise TypeError("got 12 arguments")
 
 
-@pytest.mark.parametrize(("one", "text"), [(Off(), "its numbers differ"), (Refusing(), "got 12 arguments")])
+@pytest.mark.parametrize(("one", "text"), [(Off(), "its results differ"), (Refusing(), "got 12 arguments")])
 def test_a_kernel_that_does_not_give_the_formulas_numbers_is_not_used_and_said_so(one, text, caplog):
     with caplog.at_level(logging.WARNING, "nemo_vfm"):
         logging.getLogger("nemo_vfm").addHandler(caplog.handler)

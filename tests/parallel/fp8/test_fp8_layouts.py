@@ -229,4 +229,4 @@ def test_a_resume_without_its_histories_says_so(monkeypatch: pytest.MonkeyPatch)
     engine.load(groups)
     assert not said
     engine.load({name: group for name, group in groups.items() if name != "fp8"})
-    assert len(said) == 1 and "no amax histories of these linears" in said[0]
+    assert len(said) == 1 and "no amax histories for these linears" in said[0]

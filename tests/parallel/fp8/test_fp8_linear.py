@@ -178,7 +178,7 @@ def test_one_block_of_128_is_no_scale_of_a_row() -> None:
     a, b = quantise(x, "1x128"), quantise(weight, "128x128")
     assert b.scale.shape == (2, 1)
     torch.testing.assert_close(emulated_product(a, b), dequantise(a) @ dequantise(b).T)
-    with pytest.raises(ValueError, match="no products with scales of row and 128x128"):
+    with pytest.raises(ValueError, match="no matmul for scales of row and 128x128"):
         native_product(a, b, fast=False)
 
 

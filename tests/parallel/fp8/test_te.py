@@ -94,7 +94,7 @@ def test_calls_are_those_that_give_the_three_products(
 
 
 def test_scales_of_rows_are_refused_with_what_would_do() -> None:
-    with pytest.raises(ValueError, match="no scales of rows; use kernels=torch, or recipe=current"):
+    with pytest.raises(ValueError, match="no row scales; use kernels=torch, or recipe=current"):
         Fp8(recipe="rowwise", kernels="te")
 
 

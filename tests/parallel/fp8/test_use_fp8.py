@@ -58,7 +58,7 @@ def test_the_ends_stay_in_bf16() -> None:
 
 def test_a_model_of_another_size_or_without_a_plan_is_refused_and_unchanged() -> None:
     odd = GPT(vocab=128, width=72, depth=1, heads=2, mlp_hidden=256)
-    with pytest.raises(UserError, match="has 72 in_features on each rank, and FP8 by recipe=current needs multiples"):
+    with pytest.raises(UserError, match="has 72 in_features on each rank, but FP8 by recipe=current needs multiples"):
         use_fp8(odd, Fp8())
     with pytest.raises(UserError, match="has 72 out_features on each rank"):
         use_fp8(GPT(vocab=128, width=48, depth=1, heads=2, mlp_hidden=64), Fp8(), tensor=2)

@@ -65,7 +65,7 @@ def test_a_session_that_does_not_fit_says_how_much_memory_would_do(tmp_path):
     log = random_log(600, sessions=1)
     sort = SessionSort(tmp_path / "spill", 8_000)
     sort.fill((chunk, 0) for chunk in cut(log, 50))
-    with pytest.raises(UserError, match=r"give memory_bytes of at least ([\d,]+)") as said:
+    with pytest.raises(UserError, match=r"set memory_bytes to at least ([\d,]+)") as said:
         [*sort.sorted_chunks()]
     least = int(str(said.value).rsplit(" ", 1)[1].replace(",", ""))
     assert len([*SessionSort(tmp_path / "spill", least).sorted_chunks()]) == 1 and least >= 4 * chunk_bytes(log)

@@ -123,7 +123,7 @@ def test_an_interrupted_writer_goes_on_to_the_same_bytes(tmp_path, table):
 def test_parts_of_another_schema_are_not_gone_on_with(tmp_path):
     interrupted = FeatureTableWriter(tmp_path, SCHEMA, rows_per_part=64, rows_per_group=64)
     interrupted.add(CHUNK.rows(0, 70))
-    with pytest.raises(UserError, match="parts of another schema"):
+    with pytest.raises(UserError, match="parts with another schema"):
         FeatureTableWriter(tmp_path, TableSchema(["age"])).resume()
 
 
@@ -137,9 +137,9 @@ def test_only_the_row_groups_used_last_are_kept(table, monkeypatch):
 
 def test_a_table_is_never_written_over(tmp_path):
     written(tmp_path, CHUNK.rows(0, 9))
-    with pytest.raises(UserError, match="holds a feature table already"):
+    with pytest.raises(UserError, match="already holds a feature table"):
         written(tmp_path, CHUNK.rows(0, 9))
-    with pytest.raises(NothingKept, match="not a single sample"):
+    with pytest.raises(NothingKept, match="no samples to write"):
         FeatureTableWriter(tmp_path / "none", SCHEMA).finish()
 
 
@@ -164,8 +164,8 @@ BAD = {
     "the window history has weights": with_feature("history", CHUNK.features["scores"]),
     "add up to": with_feature("item", Jagged(ITEM.values_N[1:], ITEM.lengths_B)),
     "is before": changed(time_B=CHUNK.time_B.flip(0)),
-    "comes back after others": changed(session_B=torch.arange(len(CHUNK)) % 5),
-    "has weights in some": with_feature("item", ITEM),
+    "returns after others": changed(session_B=torch.arange(len(CHUNK)) % 5),
+    "has weights in only some": with_feature("item", ITEM),
 }
 
 
@@ -173,7 +173,7 @@ BAD = {
 def test_samples_that_do_not_fit_are_named(tmp_path, message):
     writer = FeatureTableWriter(tmp_path, SCHEMA, rows_per_group=64, rows_per_part=64)
     with pytest.raises(DataError, match=message):
-        if message == "has weights in some":
+        if message == "has weights in only some":
             weighted = Jagged(ITEM.values_N, ITEM.lengths_B, ITEM.values_N.float())
             writer.add(with_feature("item", weighted).rows(0, 64))
         writer.add(BAD[message])
@@ -252,7 +252,7 @@ def test_truncated_files_are_named_before_anything_is_read(tmp_path, file):
     written(tmp_path, CHUNK.rows(0, 60))
     data = (tmp_path / file).read_bytes()
     (tmp_path / file).write_bytes(data[:-9])
-    with pytest.raises(DataError, match=rf"{file} has {len(data) - 9:,} bytes, and the manifest says {len(data):,}"):
+    with pytest.raises(DataError, match=rf"{file} has {len(data) - 9:,} bytes, but the manifest says {len(data):,}"):
         _ = FeatureTable(tmp_path).manifest
 
 

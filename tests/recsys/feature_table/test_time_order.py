@@ -124,9 +124,7 @@ def test_an_item_that_is_newer_than_its_sample_stops_the_run_by_name(tmp_path):
         planted[value] = CHUNK.time_B[sample] + 1
         foul = replace(honest, features={**features, name: Jagged(planted, features[name].lengths_B)})
         table = written(foul, tmp_path / name)
-        said = (
-            rf"sample {int(CHUNK.ids_B[sample])} of .* is of the time {int(CHUNK.time_B[sample])}, and its {name} has"
-        )
+        said = rf"sample {int(CHUNK.ids_B[sample])} of .* has the time {int(CHUNK.time_B[sample])}, but its {name} has"
         with pytest.raises(DataError, match=said):
             taken(by_time(table, **options), 40)
         assert len(taken(by_time(table, window_groups=99), 40)) == 40
@@ -175,7 +173,7 @@ def test_a_run_that_is_killed_inside_a_window_measures_and_learns_the_same_bits(
 
 
 def test_windows_are_asked_only_of_data_that_has_them(folder):
-    with pytest.raises(ValueError, match=r"time_window .* is for order: time, not log"):
+    with pytest.raises(ValueError, match=r"time_window .* needs order: time, not log"):
         FeatureTableData(folder=folder, batch_size=4, order="log", time_window=9)
     given = training(folder)
     given.data.time_window = None

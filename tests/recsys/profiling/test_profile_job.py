@@ -65,7 +65,7 @@ def test_a_profile_of_other_data_is_refused_by_name(tmp_path: Path):
     job().run(Run(tmp_path))
     assert load_profile(path, of=LogInMemory(LOG, 7))["data"]["samples"] == len(LOG)
     for other in (LOG.rows(0, len(LOG) - 1), replace(LOG, session_B=LOG.session_B + 1), replace(LOG, labels={}), OTHER):
-        with pytest.raises(UserError, match=f"{path} is the profile of other data: of a log of {len(LOG):,} samples"):
+        with pytest.raises(UserError, match=f"{path} is the profile of another log, of {len(LOG):,} samples"):
             load_profile(path, of=LogInMemory(other))
 
 
@@ -86,7 +86,11 @@ def test_what_cannot_be_profiled_is_said(tmp_path: Path):
         (job(LOG.rows(0, 0)), NothingKept, "no samples"),
         (job(fraction=1e-9), NothingKept, "holds none of the sessions"),
         (job(tables={"price": TableRows(9)}), UserError, "no feature price; it has user, history, item, rare"),
-        (job(tables={"item": TableRows(9)}), DataError, "item: the id .* came, and its table has the rows 0 to 8"),
+        (
+            job(tables={"item": TableRows(9)}),
+            DataError,
+            "item: the id .* is not in its table, which has the rows 0 to 8",
+        ),
         (job(short), DataError, "item"),
         (job(max_values=3), DataError, "raise max_values"),
     ]
@@ -114,7 +118,7 @@ def test_a_feature_table_gives_the_figures_of_the_log_it_holds_and_is_known_by_i
     table = FeatureTable(tmp_path / "one")
     job(source=table).run(Run(tmp_path))
     found = load_profile(tmp_path / "profile.json", of=FeatureTable(tmp_path / "one"))
-    with pytest.raises(UserError, match="is the profile of other data"):
+    with pytest.raises(UserError, match="is the profile of another log"):
         load_profile(tmp_path / "profile.json", of=FeatureTable(tmp_path / "other"))
     job().run(Run(tmp_path))
     of_log = load_profile(tmp_path / "profile.json")

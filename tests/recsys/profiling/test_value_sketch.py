@@ -68,7 +68,7 @@ def test_a_hash_occupies_the_rows_that_the_formula_expects():
 
 def test_an_id_that_is_no_row_is_named():
     for bad in (-1, 10):
-        with pytest.raises(DataError, match=f"item: the id {bad} came, and its table has the rows 0 to 9.*hash"):
+        with pytest.raises(DataError, match=f"item: the id {bad} is not in its table, which has the rows 0 to 9.*hash"):
             TableRows(10).of(torch.tensor([3, bad]), "item")
 
 

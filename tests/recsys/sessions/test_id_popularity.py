@@ -42,7 +42,7 @@ def test_zipf_mandelbrot_has_its_formula_after_the_heavy_hitters():
 def test_heavy_hitters_that_are_no_probabilities_are_refused(heavy):
     with pytest.raises(ValueError, match="at most 20 probabilities above 0"):
         ZipfMandelbrot(heavy_hitters=heavy)
-    with pytest.raises(ValueError, match="no place for 2 heavy hitters"):
+    with pytest.raises(ValueError, match="no room for 2 heavy hitters"):
         ZipfMandelbrot(heavy_hitters=(0.1, 0.1)).probabilities(2)
 
 

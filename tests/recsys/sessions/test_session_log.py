@@ -213,7 +213,7 @@ def test_a_day_does_not_depend_on_those_that_follow_and_shares_no_session_with_t
         ({"features": {"a": IdFeature(rows=5)}, "dense": ["a"]}, "a names several features"),
         ({"features": {"a": IdFeature(rows=5, history=True)}}, "a is a history; move it to a group"),
         ({"teacher": Teacher(single=["b"], pairs_share=0, dense_share=0)}, "the teacher reads b"),
-        ({"lengths": "fixed", "samples_per_session": 2.5}, "must be whole where lengths are fixed"),
+        ({"lengths": "fixed", "samples_per_session": 2.5}, "must be a whole number where lengths are fixed"),
         ({"num_samples": 0}, "num_samples must be at least 1"),
         ({"drift": 1.5}, "drift must be at most 1"),
         ({"new_ids": 1.5}, "new_ids must be at most 1"),

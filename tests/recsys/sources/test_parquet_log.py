@@ -121,13 +121,13 @@ OTHER_TYPES = [
 def test_a_column_of_another_type_is_refused_with_its_file_and_type(name, column, tmp_path):
     if name == "y" and column.type == pa.float64():
         column = pa.array(["1"] * 3)
-    with pytest.raises(UserError, match=rf"column {name} of .*0.parquet is of the type .*, and"):
+    with pytest.raises(UserError, match=rf"column {name} of .*0.parquet is of the type .*, but"):
         [*source(tmp_path, table(**{name: column})).log_chunks()]
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
 def test_texts_are_no_times_since_their_hashes_have_no_order(kind, tmp_path):
-    with pytest.raises(UserError, match=r"column t of .* and integers, dates or timestamps were expected as times"):
+    with pytest.raises(UserError, match=r"column t of .* but integers, dates or timestamps were expected as times"):
         [*source(tmp_path, table(t=pa.array(["2026-01-01"] * 3).cast(kind))).log_chunks()]
 
 

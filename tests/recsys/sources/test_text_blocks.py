@@ -57,7 +57,7 @@ def test_only_ascii_and_a_carriage_return_before_a_newline_stay(tmp_path):
 
 def test_a_file_of_another_kind_is_refused_with_what_is_there(tmp_path):
     (tmp_path / "a").write_text("user,item\n1,2\n")
-    with pytest.raises(UserError, match="begins with 'user,item', and 'a,b' was expected"):
+    with pytest.raises(UserError, match="begins with 'user,item', but 'a,b' was expected"):
         [*TextFiles([tmp_path / "a"], "a,b").blocks(LogPosition())]
     with pytest.raises(UserError, match=r"there is no file .*none"):
         [*TextFiles([tmp_path / "none"]).blocks(LogPosition())]
@@ -72,5 +72,5 @@ def test_a_gzip_file_that_is_cut_or_none_is_named_with_the_line(tmp_path, monkey
     for data in (packed[:-3], packed[: len(packed) // 2], packed[:5], b"no gzip at all"):
         path = Path(tmp_path / "a.gz")
         path.write_bytes(data)
-        with pytest.raises(DataError, match=r"a\.gz cannot be read beyond line \d+: .*copied whole"):
+        with pytest.raises(DataError, match=r"a\.gz cannot be read beyond line \d+: .*copied completely"):
             [*TextFiles([path]).blocks(LogPosition())]

@@ -174,9 +174,13 @@ def test_ids_of_other_encodings_stay_apart(tmp_path):
 @pytest.mark.parametrize(
     ("text", "name", "message"),
     [
-        ("s,t,y,ff,d\n1,1,1,1,1\n", "log.csv", r"no column f; did you mean ff\? .*'s, t, y, ff, d', cut at each ','"),
-        ("1,1,1,1,1\n", "log.csv", r"no column s; its first line is '1, 1, 1, 1, 1'.* and columns if it has no header"),
-        ("s;t;y;f;d\n1;1;1;1;1\n", "log.csv", r"first line is 's;t;y;f;d', cut at each ','\. Set delimiter if"),
+        ("s,t,y,ff,d\n1,1,1,1,1\n", "log.csv", r"no column f; did you mean ff\? .*split at ',', is 's, t, y, ff, d'"),
+        (
+            "1,1,1,1,1\n",
+            "log.csv",
+            r"no column s; its first line, split at ',', is '1, 1, 1, 1, 1'.* and columns if it has no header",
+        ),
+        ("s;t;y;f;d\n1;1;1;1;1\n", "log.csv", r"first line, split at ',', is 's;t;y;f;d'\. Set delimiter if"),
         ("s,t,y,f,f,d\n1,1,1,1,1,1\n", "log.csv", r"has 2 columns f; rename"),
         ("", "log.csv", r"has no column s"),
         ('{"s": 1, "t": 1, "y": 1, "ff": 1, "d": 2}\n', "log.jsonl", r"has a value of f; did you mean ff\?"),

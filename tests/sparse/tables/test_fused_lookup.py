@@ -118,7 +118,7 @@ def test_without_gradients_nothing_waits():
 @pytest.mark.parametrize(
     ("feature", "given", "error", "message"),
     [
-        ("age", jagged([[1], [2, 7]]), DataError, "age: row 1 has the id 7, and its table has the rows 0 to 6"),
+        ("age", jagged([[1], [2, 7]]), DataError, "age: row 1 has the id 7, but its table has the rows 0 to 6"),
         ("age", jagged([[-1]]), DataError, "age: row 0 has the id -1"),
         ("age", Jagged(torch.tensor([1]), torch.tensor([-1, 2])), DataError, "age: row 0 has length -1"),
         ("age", Jagged(torch.tensor([1]), torch.tensor([2])), DataError, "add up to 2, but there are 1"),

@@ -114,7 +114,7 @@ def test_the_rows_pass_our_chat_format_with_a_template_that_has_tools(tmp_path: 
     ({"call": [{"name": "pause", "arguments": {}}]}, "a call that does not fit its schema"),
     ({"call": [{"name": "play", "arguments": {"song": "a", "loud": True}}]}, "a call that does not fit its schema"),
     ({"call": [RIGHT, "play"]}, "a call that does not fit its schema"),
-    ({"call": "None."}, "no call where a tool serves"),
+    ({"call": "None."}, "no call although a tool fits"),
     ({"call": [RIGHT] * 4}, "too many calls"),
 ])  # fmt: skip
 def test_what_is_called_wrongly_is_dropped_by_its_rule(tmp_path: Path, answers: dict[str, Json], rule: str) -> None:
@@ -125,11 +125,11 @@ def test_what_is_called_wrongly_is_dropped_by_its_rule(tmp_path: Path, answers: 
 
 def test_a_call_where_no_tool_serves_is_dropped_and_prose_fails_the_row(tmp_path: Path) -> None:
     ends = [
-        ("pipeline.none_share=1", {"call": [RIGHT]}, "a call where no tool serves"),
+        ("pipeline.none_share=1", {"call": [RIGHT]}, "a call although no tool fits"),
         ("pipeline.none_share=0", {"call": "I would call play."}, "the model wrote neither calls nor none"),
-        ("pipeline.none_share=0", {"result": "It worked."}, "the model gave a result that is no JSON"),
-        ("pipeline.none_share=0", {"tools": [{**PLAY, "type": "tool"}]}, "none of its answers has one that is valid"),
-        ("pipeline.none_share=0", {"tools": "None come to mind."}, "none of its answers has one that is valid"),
+        ("pipeline.none_share=0", {"result": "It worked."}, "the model gave a result that is not JSON"),
+        ("pipeline.none_share=0", {"tools": [{**PLAY, "type": "tool"}]}, "contains a valid tool"),
+        ("pipeline.none_share=0", {"tools": "None come to mind."}, "contains a valid tool"),
     ]
     for place, (share, answers, said) in enumerate(ends):
         (tmp_path / f"{place}").mkdir()

@@ -86,8 +86,8 @@ def test_what_is_refused_is_a_failure_with_its_reason(monkeypatch: pytest.Monkey
     (end,) = Asker(chat=ProgramModel(), tries=1).ask([asked("1")])
     assert isinstance(end, Failure) and "files cannot be limited" in end.reason
     monkeypatch.setattr(program_model, "protections", lambda: Protections(False, True, True, False, ("rlimits",)))
-    with pytest.raises(UserError, match="there are here: rlimits"):
+    with pytest.raises(UserError, match="this machine has: rlimits"):
         ProgramModel().ready()
     ProgramModel(strict=False).ready()
-    with pytest.raises(ValueError, match="at least one program"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         ProgramModel(at_once=0)

@@ -107,7 +107,7 @@ def test_a_judge_that_gives_no_scores_fails_the_row_and_a_model_that_runs_nothin
     prose = ToldModel(lambda messages: "task: 5\nsolution: 4")
     with pytest.raises(NemoVfmError, match="Most often: the judge gave the task no number from 0 to 4"):
         ran(tmp_path, "code", *SMALL, generator=writer(), python=runner(), judge=prose)
-    with pytest.raises(UserError, match=r"no account of that: 'yes'; give models.python"):
+    with pytest.raises(UserError, match=r"does not report a run: 'yes'; give models.python"):
         ran(tmp_path, "code", *SMALL, generator=writer(), python=ToldModel(lambda messages: "yes"))
 
 
@@ -141,7 +141,7 @@ def test_a_task_like_an_earlier_one_of_any_colony_is_dropped(tmp_path: Path) -> 
 
     rows = ran(tmp_path, "code", *SMALL, generator=ToldModel(tell), python=runner(), judge=judge())
     found = ledger_of(tmp_path)["dropped"]
-    assert len(rows) == 1 and found == {"an earlier task again": 14, "nearly an earlier task": 1}
+    assert len(rows) == 1 and found == {"a repeat of an earlier task": 14, "nearly an earlier task": 1}
 
 
 def test_of_a_population_the_fittest_stay_and_of_equals_the_younger() -> None:

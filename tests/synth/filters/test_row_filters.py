@@ -149,7 +149,7 @@ def test_each_run_compares_its_own_rows_alone() -> None:
 
 
 def test_near_copies_over_their_room_end_the_run_with_a_sentence() -> None:
-    with pytest.raises(UserError, match="the texts of 1 rows that NearCopies compares with take more than its most_gb"):
+    with pytest.raises(UserError, match="the texts of 1 rows that NearCopies compares with need more than its most_gb"):
         kept(NearCopies(most_gb=0.001, num_hashes=4096), [draft()])
 
 
@@ -244,7 +244,7 @@ def test_an_evaluation_is_met_within_one_turn_and_what_cannot_be_read_of_it_is_s
     overlap = EvaluationOverlap(evaluations={"letters": Evaluation()})
     assert overlap.broken_rule(draft("so: A, b c d e f g h i j k l m!")) == "overlaps with letters"
     assert overlap.broken_rule(draft("a b c d e f g", "h i j k l m n")) is None
-    assert "evaluation letters are not looked for: 1 not JSON" in " ".join(capfd.readouterr().err.split())
+    assert "evaluation letters are not searched for: 1 not JSON" in " ".join(capfd.readouterr().err.split())
     with pytest.raises(UserError, match=r"nothing\.jsonl"):
         EvaluationOverlap(evaluations={"none": Documents(path=Path("nothing.jsonl"))}).broken_rule(draft())
 
@@ -327,7 +327,7 @@ def test_a_guard_whose_own_template_asks_is_sent_the_conversation_with_the_chose
         (lambda: NearCopies(threshold=1.5), "threshold must be above 0"),
         (lambda: NearCopies(most_gb=0), "most_gb must be at least"),
         (lambda: SimilarRows(encoder=HashedNgrams(), threshold=2), "a cosine from"),
-        (lambda: TextLength(least=5, most=4), "not below it"),
+        (lambda: TextLength(least=5, most=4), "not below least"),
         (lambda: TextLength(unit="lines"), "take words or characters"),
         (lambda: KeptLanguages(languages=["xx"]), "'xx' is not one of the languages"),
         (lambda: KeptLanguages(languages=[]), "languages is empty"),

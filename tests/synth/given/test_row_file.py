@@ -50,7 +50,7 @@ def test_a_packed_file_that_is_cut_off_is_never_taken_for_a_whole_one(tmp_path: 
     data = PACKED[ending](PLAIN)
     for share in (0.3, 0.9, (len(data) - 1) / len(data)):
         path = written(tmp_path / f"x{ending}", data[: int(len(data) * share)])
-        with pytest.raises(DataError, match=rf"x{ending} is damaged or cut off after line \d+ \(.*copy it again"):
+        with pytest.raises(DataError, match=rf"x{ending} is damaged or truncated after line \d+ \(.*copy it again"):
             read(path)
 
 
@@ -63,22 +63,23 @@ def test_parquet_gives_the_same_rows_and_is_a_sentence_where_it_is_damaged(tmp_p
     assert read(tmp_path) == rows, "a message has no field that only another has"
     assert next(RowFile(path=tmp_path).given_rows()).where == "below/x.parquet row 1"
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"below/x.parquet is damaged or cut off after row 0"):
+    with pytest.raises(DataError, match=r"below/x.parquet is damaged or truncated after row 0"):
         read(tmp_path)
     pq.write_table(pa.table({"prompt": ["a"], "when": pa.array([0], pa.timestamp("s"))}), path)
-    with pytest.raises(UserError, match=r"column when of row 1 of below/x.parquet holds what JSON cannot"):
+    with pytest.raises(UserError, match=r"column when of row 1 of below/x.parquet holds values that JSON cannot"):
         read(tmp_path)
 
 
 @pytest.mark.parametrize(("line", "said"), [
-    (b'{"a": 1', "line 2 of x.jsonl cannot be read as JSON .*it is the last, and does not end: the file may be cut"),
+    (b'{"a": 1', "line 2 of x.jsonl cannot be read as JSON .*it is the last line and has no line end, so the file "
+                 "may be trunc"),
     (b'{"a": 1,}\n', r"line 2 of x.jsonl cannot be read as JSON \(.*\)$"),
-    (b'{"a": NaN}\n', "NaN is no number of JSON"),
-    (b'{"a": 1e999}\n', "1e999 is no number of JSON"),
+    (b'{"a": NaN}\n', "NaN is not a JSON number"),
+    (b'{"a": 1e999}\n', "1e999 is not a JSON number"),
     (b'{"a": "\\ud800"}\n', "line 2 of x.jsonl cannot be read as JSON"),
     (b'{"a": "\xff"}\n', "line 2 of x.jsonl cannot be read as JSON"),
     (b"[" * 100_000 + b"\n", "line 2 of x.jsonl cannot be read as JSON"),
-    (b"[1]\n", "line 2 of x.jsonl holds no JSON object"),
+    (b"[1]\n", "line 2 of x.jsonl holds not a JSON object"),
     (b'{"a": "' + b"x" * 2_000_000 + b'"}\n', "line 2 of x.jsonl is longer than 1,000,000 bytes; raise max_row_mb"),
 ])  # fmt: skip
 def test_a_line_that_is_no_row_is_a_sentence_with_its_number(tmp_path: Path, line: bytes, said: str) -> None:
@@ -90,9 +91,9 @@ def test_a_line_that_is_no_row_is_a_sentence_with_its_number(tmp_path: Path, lin
 def test_files_that_are_none_of_rows_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no file of rows in .*looked for .jsonl"):
         read(tmp_path)
-    with pytest.raises(UserError, match=r"x.csv is not a file of rows; known are .jsonl"):
+    with pytest.raises(UserError, match=r"x.csv is not a file of rows; known endings are .jsonl"):
         read(written(tmp_path / "x.csv", b"a"))
-    with pytest.raises(ValueError, match="max_row_mb is above 0"):
+    with pytest.raises(ValueError, match="max_row_mb must be above 0"):
         RowFile(path=tmp_path, max_row_mb=0)
 
 

@@ -44,7 +44,7 @@ def test_a_row_holds_document_and_instruction_in_one_turn_and_says_where_they_ar
     for row in rows:
         user, answer = (message["content"] for message in row["messages"])
         assert row["parents"]["instruction"] in user and re.search(r"<(document|text|article)>\n\S", user)
-        assert row["verifier"] == "quotations/1: 2 of 2 stand in the document"
+        assert row["verifier"] == "quotations/1: 2 of 2 are in the document"
         assert all(quote in user for quote in re.findall('"([^"]+)"', answer))
     lists = [asked for asked in generator.asked if "numbered list" in asked[0]["content"]]
     places = {(row["parents"]["document"], row["parents"]["kind"]) for row in rows}
@@ -63,8 +63,8 @@ def test_the_seed_draws_the_templates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("answer", "rule"), [
     ("They use mats.", "the answer quotes too little"),
     ('It says "straw mats".', "the answer quotes too little"),
-    ('It says "which cost a lot of money", and "wrap each hive in straw".', "a quotation does not stand in the"),
-    (f'It says "{BEES[:30]} and {BEES[-20:]}".', "a quotation does not stand in the document"),
+    ('It says "which cost a lot of money", and "wrap each hive in straw".', "a quotation is not in the"),
+    (f'It says "{BEES[:30]} and {BEES[-20:]}".', "a quotation is not in the document"),
 ])  # fmt: skip
 def test_an_answer_that_quotes_nothing_or_what_is_not_there_is_dropped(tmp_path: Path, answer: str, rule: str) -> None:
     with pytest.raises(NemoVfmError, match=f"Most often: {rule}"):

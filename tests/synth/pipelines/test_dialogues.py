@@ -42,8 +42,8 @@ def test_dialogues_below_the_least_reward_are_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("spoken", "reason"), [
-    ("Thank you so much!", "a turn of the user is nothing but politeness"),
-    ("Thanks! And then?", "a turn of the user says what was said before"),
+    ("Thank you so much!", "a turn of the user is only polite"),
+    ("Thanks! And then?", "a turn of the user repeats an earlier one"),
 ])  # fmt: skip
 def test_a_user_who_says_nothing_new_ends_the_dialogue(tmp_path: Path, spoken: str, reason: str) -> None:
     model = ToldModel(lambda messages: spoken if "You are the user" in messages[-1]["content"] else None)

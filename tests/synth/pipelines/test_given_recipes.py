@@ -19,16 +19,16 @@ from tests.support.repository import ROOT
 from tests.support.told_models import ledger_of
 
 RULES = {
-    "closed_qa": {"a quotation does not stand in the document", "the answer quotes too little"},
+    "closed_qa": {"a quotation is not in the document", "the answer quotes too little"},
     "documents": {
         "no program that compiles", "no table of 4 to 40 rows with numbers", "the program does not read the table",
-        "the program ended with error", "the program prints another answer", "the answer ends with no value",
+        "the program ended with error", "the program prints another answer", "the answer does not end with a value",
     },
     "filter_rows": {"exact copy", "near copy", "fewer than 4 words in a turn"},
     "real_prompts": {"prompt of the other half", "flagged in the data", "copy of an earlier prompt"},
     "upsampler": {
         "a caption of fewer than 20 words", "a prompt of fewer than 2 or more than 12 words",
-        "a prompt that names what its caption lacks",
+        "a prompt that names something not in its caption",
     },
 }  # fmt: skip
 

@@ -109,7 +109,7 @@ def test_texts_and_licences_come_from_the_columns_that_are_named(named: bool) ->
 
 @pytest.mark.parametrize(("settings", "rule"), [
     ({}, None), ({"least_quotations": 2}, "the answer quotes too little"),
-    ({"least_words": 4}, "the answer quotes too little"), ({"least_words": 1}, "a quotation does not stand in the"),
+    ({"least_words": 4}, "the answer quotes too little"), ({"least_words": 1}, "a quotation is not in the"),
 ])  # fmt: skip
 def test_how_many_quotations_of_how_many_words_are_asked_for(settings: dict[str, int], rule: str | None) -> None:
     rows = ListedRows(rows=[{"text": "The old town lies by the sea."}])

@@ -111,7 +111,7 @@ def test_a_user_who_says_the_same_again_drops_the_row() -> None:
     assert ask.prompt == "next_turn" and "[assistant]\nIt is so." in ask.values["transcript"]
     with pytest.raises(StopIteration) as stop:
         program.send(["it is SO"])
-    assert stop.value.value == Dropped("a turn of the user says what was said before")
+    assert stop.value.value == Dropped("a turn of the user repeats an earlier one")
 
 
 def test_a_task_that_no_instruction_fits_fails_and_a_conversation_keeps_its_turns() -> None:
@@ -159,7 +159,7 @@ def test_the_embedded_responder_obeys_every_kind_most_often(monkeypatch: pytest.
         ({"most": 0}, "must be at least 1"),
         ({"turns": 1}, "at least 2"),
         ({"kinds": ["rhyme"]}, "must name some of min_words"),
-        ({"kinds": ["choice"]}, "suit the form one_turn alone"),
+        ({"kinds": ["choice"]}, "suit only the form one_turn"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], words: str) -> None:

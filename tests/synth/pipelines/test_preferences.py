@@ -101,7 +101,7 @@ def test_a_judge_or_a_reward_model_that_answers_prose_fails_the_row_and_says_so(
                 "rows=3",
                 **{role: ToldModel(lambda messages: "Both are fine, I think.")},
             )
-    assert "the judge ended with none of A, B and tie" in ledger_of(tmp_path / "judge")["failed"]
+    assert "the judge's answer ends with none of A, B and tie" in ledger_of(tmp_path / "judge")["failed"]
     assert "the reward model gave no coherence" in ledger_of(tmp_path / "reward")["failed"]
 
 
@@ -141,8 +141,8 @@ def test_a_known_answer_decides_before_all_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("by", "responders", "samples", "said_"), [
     (["judge"], ["generator"], 1, "at least two answers"),
     (["judge"], ["generator", "generator"], 1, "at least two answers"),
-    ([], ["generator"], 2, "names each decider once"),
-    (["judge", "judge"], ["generator"], 2, "names each decider once"),
+    ([], ["generator"], 2, "must name each decider once"),
+    (["judge", "judge"], ["generator"], 2, "must name each decider once"),
 ])  # fmt: skip
 def test_settings_that_cannot_be_are_refused(
     by: list[Decider], responders: list[str], samples: int, said_: str

@@ -128,5 +128,5 @@ def test_rows_that_are_asked_nothing_are_no_finished_run(tmp_path: Path) -> None
     assert not job.run(Run(tmp_path)).did_nothing
     with pytest.raises(NemoVfmError, match=r"below min_yield 0.9. Most often: prompt of the other half"):
         ran(tmp_path, "real_prompts", "min_yield=0.9")
-    with pytest.raises(ValueError, match="sft_share is above 0 and below 1, got 1"):
+    with pytest.raises(ValueError, match="sft_share must be above 0 and below 1, got 1"):
         RealPrompts(tasks=TopicTasks(), half="sft", sft_share=1)

@@ -70,7 +70,7 @@ def test_a_program_is_run_on_the_table_as_it_stands_and_must_print_the_answer(tm
 
 @pytest.mark.parametrize(("more", "python", "rule"), [
     ({"table": "I have none."}, ending, "no table of 4 to 40 rows with numbers"),
-    ({"answer": "I do not know."}, ending, "the answer ends with no value"),
+    ({"answer": "I do not know."}, ending, "the answer does not end with a value"),
     ({"program": "I would sum it up."}, ending, "no program that compiles"),
     ({"program": "```python\nprint(sum(\n```"}, ending, "no program that compiles"),
     ({"program": "```python\nprint(10)\n```"}, ending, "the program does not read the table"),

@@ -44,7 +44,7 @@ def test_what_the_caption_lacks_and_what_is_too_long_or_too_short_is_dropped_by_
     rows = pairs(tmp_path, *prompts, "", changes=("pipeline.prompt_words=[2, 12]",))
     assert len(rows) == 1
     told = ledger_of(tmp_path)
-    assert told["dropped"] == {"a prompt that names what its caption lacks": 2,
+    assert told["dropped"] == {"a prompt that names something not in its caption": 2,
                                "a prompt of fewer than 2 or more than 12 words": 2}  # fmt: skip
     assert sum(told["failed"].values()) == 1
     (tmp_path / "wide").mkdir()
@@ -52,7 +52,8 @@ def test_what_the_caption_lacks_and_what_is_too_long_or_too_short_is_dropped_by_
     kept = pairs(tmp_path / "wide", *prompts, "Horses in Norway", changes=wide)
     assert [row["messages"][1]["content"] for row in kept] == [*prompts[:3]]
     assert ledger_of(tmp_path / "wide")["dropped"] == {"a prompt that is hardly shorter than its caption": 1,
-                                                       "a prompt that names what its caption lacks": 2}  # fmt: skip
+                                                       "a prompt that names something not in its "
+                                                       "caption": 2}  # fmt: skip
 
 
 def test_captions_that_are_too_short_or_too_long_are_counted_and_nobody_is_asked(tmp_path: Path) -> None:

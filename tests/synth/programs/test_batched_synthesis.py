@@ -48,7 +48,7 @@ def test_each_run_takes_one_step_and_the_rows_are_those_of_asking_directly(tmp_p
         try:
             job().run(Run(tmp_path / "run", resume=True))
         except BatchPending as waits:
-            assert "Send the files off as a batch" in str(waits)
+            assert "Submit the files as a batch" in str(waits)
             asked.append(answered(tmp_path / "run/batch", ToldModel()))
             rounds += 1
         else:
@@ -64,7 +64,7 @@ def test_each_run_takes_one_step_and_the_rows_are_those_of_asking_directly(tmp_p
 
 
 def test_batches_are_of_one_model_behind_an_endpoint() -> None:
-    with pytest.raises(ValueError, match="one Chat, and here are ToldModel"):
+    with pytest.raises(ValueError, match="one Chat, but got ToldModel"):
         job(generator=ToldModel())
     with pytest.raises(ValueError, match="and 1 models"):
         job(models={"judge": ToldModel()})

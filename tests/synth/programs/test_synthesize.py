@@ -107,7 +107,7 @@ def test_topics_of_one_s_own_are_the_topics_of_rows_and_none_is_asked_for(tmp_pa
     found.run(Run(tmp_path))
     assert {row["parents"]["topic"] for row in rows(tmp_path)} == {"sailing", "baking bread"}
     assert not any("broad topics" in text for text in found.generator.heard)
-    with pytest.raises(RecipeError, match=r"rows is 33, and the pipeline makes at most 32"):
+    with pytest.raises(RecipeError, match=r"rows is 33, but the pipeline makes at most 32"):
         job("pipeline.topics=[sailing, baking bread]", "rows=33")
 
 
@@ -133,7 +133,7 @@ def test_the_audience_is_told_where_tasks_are_written(tmp_path: Path) -> None:
     ("recipe", "word"), [("math", "audience=pupils"), ("upsampler", "language=German"), ("open_qa", "language={topic}")]
 )
 def test_a_wish_that_no_prompt_has_a_place_for_is_refused(recipe: str, word: str) -> None:
-    with pytest.raises(RecipeError, match=f"{word.partition('=')[0]} is .* goes into the place"):
+    with pytest.raises(RecipeError, match=f"{word.partition('=')[0]} is .* fills"):
         build(compose(f"synthetic/{recipe}", [word.replace("={topic}", "=' {topic}'")]))
 
 
@@ -209,9 +209,7 @@ def test_a_run_without_enough_candidates_says_so(tmp_path: Path, capfd: pytest.C
     few.min_yield = 0.1
     few.run(Run(tmp_path))
     kept = ledger(tmp_path)["rows"]["kept"]
-    assert kept < 12 and f"{kept} of 12 rows, and there are no more candidates" in " ".join(
-        capfd.readouterr().err.split()
-    )
+    assert kept < 12 and f"{kept} of 12 rows: the candidates are used up" in " ".join(capfd.readouterr().err.split())
 
 
 def test_for_its_next_question_the_model_is_shown_the_conversation(tmp_path: Path) -> None:
@@ -387,7 +385,7 @@ def test_a_model_that_writes_no_list_ends_the_run_with_its_words(tmp_path: Path,
         def say(self, messages: Any) -> Said:
             return Said(answer, "success", "prose", "", 1, 1, 0.0)
 
-    said = "none of its answers was a list" if answer else "none of 2 questions: .* the model returned nothing"
+    said = "none of the model's answers .* was a list" if answer else "none of 2 questions: .* returned nothing"
     with pytest.raises(NemoVfmError, match=said):
         by(Prose()).run(Run(tmp_path))
     told = ledger(tmp_path)
@@ -507,8 +505,8 @@ def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path
     ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a place {other}"),
     ({"min_yield": 2}, "from 0 to 1"),
     ({"budget": Budget(money=1.0), "generator": Chat(endpoint=AT, model="m")},
-     "prices have none for the model 'm'"),
-    ({"tries": 0}, "each question is asked at least once"),
+     "has no price for the model 'm'"),
+    ({"tries": 0}, "must be at least 1"),
 ])  # fmt: skip
 def test_what_cannot_be_is_refused_when_it_is_built(more: dict[str, Any], said: str) -> None:
     made = job()

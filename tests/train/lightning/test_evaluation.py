@@ -153,9 +153,9 @@ def test_each_of_several_loaders_has_a_file_and_no_other_file_is_removed(tmp_pat
 @pytest.mark.parametrize(
     ("returns", "said"),
     [(lambda x, y: {"a": x[:, 0], "b": x[:1, 0]}, r"different lengths \(a 4, b 1\)"),
-     (lambda x, y: {"a": x[:, 0]} if x[0] < 9 else {"b": x[:, 0]}, r"batch 3 .*columns b \(float\), and the first"),
-     (lambda x, y: {"a": x[:, 0]} if x[0] < 9 else {"a": ["x"] * 4}, "must return the same of each batch"),
-     (lambda x, y: {"a": object()}, "no column of Parquet")],
+     (lambda x, y: {"a": x[:, 0]} if x[0] < 9 else {"b": x[:, 0]}, r"batch 3 .*columns b \(float\), but the first"),
+     (lambda x, y: {"a": x[:, 0]} if x[0] < 9 else {"a": ["x"] * 4}, "must return the same for each batch"),
+     (lambda x, y: {"a": object()}, "no Parquet column")],
 )  # fmt: skip
 def test_what_is_no_table_is_refused_with_the_batch(tmp_path, fitted, returns, said):
     with pytest.raises(UserError, match=said):

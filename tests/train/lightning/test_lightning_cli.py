@@ -267,7 +267,7 @@ def test_a_schedule_without_its_optimizer_is_refused_and_so_is_a_seed_that_numpy
     fit = "_target_: nemo_vfm.train.lightning_fit.LightningFit\ntrainer: {max_epochs: 1}\nmodule: {_target_: "
     Path("fit.yaml").write_text(f"{fit}lightning.pytorch.demos.boring_classes.BoringModel}}\n")
     for word, words in (
-        ("lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 1}", "and there is none: give optimizer"),
+        ("lr_scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 1}", "but there is none: give optimizer"),
         ("initial_seed=-1", "initial_seed must be at least 0"),
     ):
         assert main(["check", "fit.yaml", word]) == 2

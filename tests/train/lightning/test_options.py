@@ -45,9 +45,7 @@ def test_every_argument_of_the_trainer_is_an_option_or_refused_with_a_reason():
 def test_a_refused_argument_is_answered_with_the_reason(capsys):
     assert main(["check", RECIPE, "trainer.devices=2", "trainer.barebones=true"]) == 2
     said = " ".join("".join(capsys.readouterr()).split())
-    assert (
-        "takes no argument devices; they stand beside trainer" in said and "which are what a run folder is for" in said
-    )
+    assert "takes no argument devices; they belong beside trainer" in said and "which a run folder needs" in said
 
 
 @pytest.mark.parametrize("word", ["16", "32", "bf16", "64", "16-mixed", "bf16-mixed", "32-true", "'16'"])
@@ -102,7 +100,7 @@ def test_of_several_gpus_those_by_number_are_given_to_lightning(monkeypatch):
     monkeypatch.setattr("nemo_vfm.train.lightning.devices.device", lambda: torch.device("cuda", 0))
     placed = [Placement(accelerator="auto", devices=one, num_nodes=1) for one in ([1, 3], 2, 1, -1)]
     assert [one.for_trainer() for one in placed] == [("gpu", [1, 3]), ("gpu", 2), ("gpu", [0]), ("gpu", 4)]
-    with pytest.raises(UserError, match="asks for GPU 5, and here are GPUs 0 to 3"):
+    with pytest.raises(UserError, match="asks for GPU 5, but this machine has GPUs 0 to 3"):
         Placement(accelerator="gpu", devices=[5], num_nodes=1).for_trainer()
 
 

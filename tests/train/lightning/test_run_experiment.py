@@ -185,5 +185,5 @@ def test_a_call_that_keeps_nothing_says_so_once_and_one_that_summary_writer_lack
     said = " ".join(capfd.readouterr().err.split())
     assert said.count("experiment.add_histogram, which the run folder does not keep") == said.count("add_text") == 1
     assert lines == [{"loss/a": 1.0, "loss/b": 2.0}]
-    with pytest.raises(AttributeError, match="'log' is none; name the logger that has it"):
+    with pytest.raises(AttributeError, match="which has no 'log'; name the logger that has it"):
         kept.log({"loss": 1.0})

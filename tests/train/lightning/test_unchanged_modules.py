@@ -157,4 +157,4 @@ def test_classes_of_pytorch_lightning_are_refused_in_a_check_with_the_remedy(
     for verb in ("check", "run"):
         assert main([verb, *words]) == 2
         said = " ".join("".join(capsys.readouterr()).split())
-        assert f"{name} is made of classes of pytorch_lightning" in said and "import lightning.pytorch as pl" in said
+        assert f"{name} uses classes of pytorch_lightning" in said and "import lightning.pytorch as pl" in said

@@ -45,11 +45,11 @@ def require_known(name: str, config: Mapping[str, Json]) -> None:
                         f"adapter into its base with the library that made it")  # fmt: skip
     unknown = [key for key in config if key not in KNOWN]
     if given := [key for key in unknown if config[key] is not None]:
-        raise DataError(f"{name} sets {', '.join(map(repr, given))[:400]}, which this version does not know and which "
-                        f"may change the result; remove what does not, or merge the adapter into its base with the "
-                        f"library that made it")  # fmt: skip
+        raise DataError(f"{name} sets {', '.join(map(repr, given))[:400]}, which this version does not support and "
+                        "which may change the result; remove what does not, or merge the adapter into its base with "
+                        f"the library that made it")  # fmt: skip
     if unknown:
-        log.warn(f"{name} has keys that this version does not know; all are null and count as off: "
+        log.warn(f"{name} has keys that this version does not support; all are null and count as off: "
                  f"{', '.join(unknown)[:400]}")  # fmt: skip
     start = str(config.get("init_lora_weights")).lower()
     if start not in (*_ON_THE_BASE, *_REDUCING):

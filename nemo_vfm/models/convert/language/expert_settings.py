@@ -25,7 +25,7 @@ def experts_of(config: Mapping[str, Json], depth: int) -> Experts:
     names = [name for name in ("num_experts", "num_local_experts") if name in told]
     if len(names) == 2 and told[names[0]] != told[names[1]]:
         raise DataError(f"config.json says num_experts: {shown(told[names[0]])} and num_local_experts: "
-                        f"{shown(told[names[1]])}, which are the same; leave out the wrong one")  # fmt: skip
+                        f"{shown(told[names[1]])}, which mean the same; leave out the wrong one")  # fmt: skip
     balance = told["router_aux_loss_coef"]
     try:
         return Experts(

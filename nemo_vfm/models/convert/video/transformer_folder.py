@@ -145,7 +145,7 @@ class TransformerFolder(SourceFolder):
         """UserError where weights fit a model and mean another function in it."""
         found = next((part for part in model.modules() if isinstance(part, self.family.kind)), None)
         if found is None:
-            raise UserError(f"{self.folder} is a {self.family.kind.__name__}, and the model to be initialised has none")
+            raise UserError(f"{self.folder} is a {self.family.kind.__name__}, but the model to be initialised has none")
         own, other = ({name: getattr(one, name) for name in _MEANS} for one in (found, self.model))
         self._require_equal(own, other)
 
@@ -183,7 +183,7 @@ def write_transformer(
         raise DataError(f"diffusers has no network like this {type(model).__name__}; it has those of Cosmos and Wan")
     config = family.config_of(model)
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give a folder of its own for the model")
+        raise UserError(f"{folder} is not empty; give the model its own folder")
     folder.mkdir(parents=True, exist_ok=True)
     maps = family.tensors_of(model)
     write_files(model, maps, weights, folder, file_bytes=file_bytes, dtype=dtype, names=DIFFUSERS)
