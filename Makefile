@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 # One word a purpose. `make` alone lists them. Needs Python 3.11 or 3.12 and pip; everything else goes into $(VENV).
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c

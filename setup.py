@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds an installable package: what it needs, its extras, and `conf/` and `recipes/` inside it."""
 
 import re

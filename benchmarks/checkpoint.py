@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how long our background save stops the step loop, beside torch.save and fsync of the same state.
 
 stall_ratio: the time for which a save stops the step loop, from the second save on (the first allocates its memory),

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the bytes that each scheme of attention over ranks sends, forward and backward, over its formula.
 
 python benchmarks/context_parallel.py [--quick] [--json FILE] [--rounds N] [--ranks 2,4]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how fast a video model's folder is converted, both ways, and how much memory that takes.
 
     python benchmarks/convert.py [--quick] [--rounds N] [--json FILE]

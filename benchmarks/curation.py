@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our curation with a plain script of PySceneDetect, OpenCV and PyAV on the same videos.
 
     python benchmarks/curation.py [--quick] [--json FILE] [--rounds N]

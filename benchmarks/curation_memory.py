@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the peak memory of a curation by the number of its videos, and what each further video adds.
 
     python benchmarks/curation_memory.py [--films 20,200] [--recipe NAME] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the CPU time of PyAV, decord and torchcodec for the frames that training takes of a video.
 
     python benchmarks/decoders.py [--quick] [--rounds N] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what destriping gains, costs and finds on eight seeded pictures with stripes, and draws one of them.
 
     python benchmarks/destripe.py [--quick] [--video FILE] [--picture PNG] [--json FILE]

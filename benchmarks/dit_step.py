@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our DiT's forward and backward with diffusers' WanTransformer3DModel and CosmosTransformer3DModel.
 
     python benchmarks/dit_step.py [--quick] [--json FILE] [--rounds N] [--only fp32|bf16]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a step of fused embedding tables with `nn.EmbeddingBag` and, where it is installed, with FBGEMM.
 
     python benchmarks/embedding.py [--quick] [--json FILE] [--rounds N] [--tables N ...]

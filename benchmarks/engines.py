@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares both engines with one device: losses and gradients of small recipes, layout by layout.
 
     python benchmarks/engines.py [--quick] [--json FILE]

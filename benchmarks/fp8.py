@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our FP8 with torchao, with a second implementation, with `scaled_mm`, and with training in float32.
 
     python benchmarks/fp8.py [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what sampling in FP8 changes in the pixels of a trained model, by recipe, with and without attention.
 
     python benchmarks/fp8_sampling.py CHECKPOINT [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how far scores and losses of our GPT are from those of transformers, converted in both directions.
 
     python benchmarks/gpt_parity.py [--quick] [--json FILE]

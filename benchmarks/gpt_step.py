@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our GPT's forward and backward with transformers' LlamaForCausalLM (sdpa) with the same weights.
 
     python benchmarks/gpt_step.py [--quick] [--json FILE] [--rounds N] [--only bf16|fp32]

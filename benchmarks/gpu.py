@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our DiT's training step on one GPU with a plain PyTorch DiT of the same shape: tokens per second and MFU.
 
     python benchmarks/gpu.py [--json FILE] [--tokens 8192,33792] [--depth N] [--rounds N] [--no-compile]

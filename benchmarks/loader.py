@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the throughput of our loader with webdataset and megatron-energon on the same shards.
 
     python benchmarks/loader.py [--quick] [--json FILE] [--rounds N] [--only latents,energon,video,unique]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how well ids drawn from a fitted mixture of Poisson rates repeat two published histograms of reuse.
 
     python benchmarks/locality.py [--quick] [--data FOLDER] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a training step of our LoRA with PEFT's on diffusers' WanTransformer3DModel with the same weights.
 
     python benchmarks/lora.py [--quick] [--json FILE] [--rounds N]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the memory model with the measured peak of real steps, over models, layouts and precisions.
 
     python benchmarks/memory_model.py [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how many near-duplicate texts MinHash finds, how many it reports wrongly, and what that costs.
 
     python benchmarks/minhash.py [--quick] [--texts N] [--json FILE]

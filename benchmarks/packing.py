@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares packed with padded batches of log-normal lengths: real tokens a second of our DiT, and planning time.
 
     python benchmarks/packing.py [--quick] [--json FILE] [--rounds N]

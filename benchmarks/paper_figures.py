@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes docs/reference/performance.md: each figure of arXiv 2503.12964 beside our prediction, and published FLOPs.
 
     python benchmarks/paper_figures.py [--write]      or: make perf

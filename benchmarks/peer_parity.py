@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how far the outputs of our video models are from those of diffusers, converted in both directions.
 
     python benchmarks/peer_parity.py [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how far the latents that we sample are from those of diffusers' pipelines.
 
     python benchmarks/pipeline_parity.py [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares throughputs that others published with our FLOP count, row by row.
 
     python benchmarks/published_mfu.py [--json FILE]

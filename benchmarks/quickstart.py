@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what the quickstart's model has learnt, over seeds: colours, shapes, directions, seams, training time.
 
     python benchmarks/quickstart.py [--quick] [--seeds 0 1 2] [--json FILE] [key=value ...]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a log of sessions with the same log deduplicated, from the file to the update (RecD, 2211.05239).
 
     python benchmarks/recd.py [--quick] [--rounds N] [--orders] [--tables] [--json FILE]

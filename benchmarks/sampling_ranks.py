@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Times a step of sampling on one rank and on two, for each way of splitting, and compares what they draw.
 
     python benchmarks/sampling_ranks.py [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures `nemo-vfm serve` beside `transformers serve` without continuous batching, over HTTP, with the same weights.
 
     python benchmarks/serve.py [--quick] [--rounds N] [--json FILE]

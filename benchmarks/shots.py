@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our splitters with PySceneDetect's detectors on the same videos: accuracy and speed.
 
     python benchmarks/shots.py [--quick] [--json FILE] [--seed N]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the time to the first output of `--help`, `list`, `show` and `check` of the largest recipe, and of `run`.
 
     python benchmarks/start.py [--quick] [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what the step cache leaves out, the error that it makes and the time that it saves, by threshold.
 
     python benchmarks/step_cache.py CHECKPOINT [--quick] [--json FILE]

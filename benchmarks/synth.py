@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how near an asker that does not know a server's capacity comes to one that does, and what a kill costs.
 
     python benchmarks/synth.py [--quick] [--json FILE] [--rows N] [--rounds N] [--kills N]

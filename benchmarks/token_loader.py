@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the throughput of our token loader with Hugging Face `datasets`, streamed and packed.
 
     python benchmarks/token_loader.py [--quick] [--json FILE] [--rounds N]

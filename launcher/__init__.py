@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submits recipes to a cluster as Slurm jobs and follows them; of nemo_vfm it imports `config` and `core`."""
 
 TYPE_CHECKING = False  # nothing is imported before `__main__` has put the search path right

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs `vfm-launch`, also as `python -m launcher`, without searching the working directory for modules."""
 
 import os

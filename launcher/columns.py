@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Formats rows of text, spans and numbers for a terminal, without anything that could move its cursor."""
 
 import sys

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows the output of a run on this machine: on a terminal, or in two files of its launch and here as they grow.
 
 A terminal gets moving bars, which no file should hold. The run writes the files itself, so it continues, and continues

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submits recipes from Python and reports their state, as `vfm-launch` does on the command line."""
 
 import argparse

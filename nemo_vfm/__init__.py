@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Provides `compose`, `build` and `run` for YAML recipes, from raw video to a trained world model.
 
 docs/how-to/python.md describes them. Each is imported at its first use, so importing the package is quick.

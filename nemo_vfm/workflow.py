@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs named steps as one job: each step runs in its own folder, is skipped when done, and resumed when not.
 
 A step's folder holds `started.json`, written before anything else, and `done.json`, written after everything else. Both

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks a server for rows in a process of its own, which may be killed, and notes what is under way.
 
 python -m benchmarks.asking.client URL ROWS FOLDER TIMEOUT_S

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws how a service treats each attempt at a row, and computes the wall time of a client that knows its capacity."""
 
 import heapq

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Answers chat completions on loopback, K at once: what comes beyond that is refused, or waits. It has one thread.
 
 It works on what its client has abandoned no longer: a place is free as soon as the connection ends.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains one model on batches of whole sessions and on batches of samples in random order, and compares the AUC.
 
 Sessions of a clustered batch stand together, so that its rows repeat; which batch comes when is random in both. Both

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures CPU seconds from the file to transformed batches, and the bytes of these batches.
 
 The transforms are those that ranking models use most (DPP, 2108.09373): ids are hashed into their table and the last

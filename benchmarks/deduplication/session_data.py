@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes the logs that both sides store, read and train on, and measures how sessions share their values."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the bytes of a log: shuffled as plain Parquet, as a feature table, and its unique values alone."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a training step on unique rows with one on a row a sample: same model, same batch, same update.
 
 The model is a transformer over the history of clicks, items and topics added; all other features are pooled. Its size

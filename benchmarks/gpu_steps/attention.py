@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures attention on one GPU by backend of torch's `scaled_dot_product_attention`, forward and backward in bf16.
 
     python benchmarks/gpu_steps/attention.py [--json FILE] [--only WORDS] [--quick]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells how a step of benchmarks/gpu.py's DiT divides its time among kinds of kernels, in bf16 and in FP8.
 
     python benchmarks/gpu_steps/dit.py [--json FILE] [--only WORDS] [--quick]

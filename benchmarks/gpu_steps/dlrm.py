@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures DLRM's training step on one GPU: by our engine, our tables alone, and the same network with torch's bags.
 
     python benchmarks/gpu_steps/dlrm.py [--json FILE] [--only WORDS] [--quick]

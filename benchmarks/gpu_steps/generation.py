@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures text generation by a small GPT on one GPU, ours beside transformers' `generate`.
 
     python benchmarks/gpu_steps/generation.py [--json FILE] [--only WORDS] [--quick]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures llm/nemotron4_1b's training step on one GPU: as the recipe has it, and with what overrides can change.
 
     python benchmarks/gpu_steps/nemotron.py [--json FILE] [--only WORDS] [--quick]

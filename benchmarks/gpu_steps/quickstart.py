@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the quickstart's training step on one GPU, and what of it is launching: eager, compiled, as one CUDA graph.
 
     python benchmarks/gpu_steps/quickstart.py [--json FILE] [--only WORDS] [--quick]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Times calls on a device, with their peak memory and their time by kind of kernel, and keeps a report of rows.
 
 A side that fails is a row that says why, and the next one is measured. The JSON file is written after each row: what a

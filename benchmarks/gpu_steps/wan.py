@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures a LoRA training step and a forward of Wan 2.1 1.3B on one GPU, ours beside diffusers with PEFT.
 
     python benchmarks/gpu_steps/wan.py [--json FILE] [--only WORDS] [--quick]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the throughput of our loader with megatron-energon's on the same shards, once both run.
 
 Energon reads the folder that `write_energon_meta` prepared: CrudeWebdataset, a cooker that loads the safetensors, no

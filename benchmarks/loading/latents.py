@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the throughput of our loader with webdataset's on shards of latents, and times a resume.
 
 Both give equal float32 latents (64 KiB a sample), text embeddings (8 KiB), masks and captions, in batches of 32, from

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the bytes that R ranks with shared fetching really move, over what the formula says.
 
 Four processes over gloo on this machine, in groups of R = 4 and of R = 2. With N bytes in the members of the batches'

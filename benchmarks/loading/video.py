@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the throughput of our loader with webdataset and decord on shards of mp4 clips, in wall and CPU time.
 
 Clips of 320x192, 40 frames, 16 fps, H.264. Both sides give the same 17 frames of each at 8 fps, scaled and cut to

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Quantises to FP8 a second time, in numpy and from the definition of the formats, with no cast of torch's.
 
 Each format is a table of its 127 numbers that are not negative and finite. A number goes to the nearest of them, found

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Quantises seeded tensors by our code, by torchao and by a second implementation, and counts bytes that differ."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes what our model predicts for each figure of arXiv 2503.12964, and for published speed-ups by FP8."""
 
 from collections.abc import Iterator

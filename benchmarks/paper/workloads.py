@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds the models, layouts and questions of the figures of arXiv 2503.12964, without memory."""
 
 from collections.abc import Mapping

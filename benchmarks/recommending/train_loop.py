@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares training DLRM by `Train`, from a feature table on disk, with its bare step in a plain loop.
 
 The model, its tables, the optimizers, batch size and clipping are those of recipes/recommendation/dlrm_teacher.yaml.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans the chain of jobs for a recipe's steps: how much of the cluster each job takes.
 
 Each share but the first begins when the one before it has succeeded. A training whose phases are for different numbers

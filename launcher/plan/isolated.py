@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs `nemo-vfm` with the module folders that the launcher names, and no others; a script for `python -I`.
 
 `python -I` reads no PYTHONPATH and no `sitecustomize` but the installation's own. The first argument is JSON: `path`

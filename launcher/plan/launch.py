@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prepares a launch: collects everything that it consists of; nothing is written, nothing submitted.
 
 The same arguments on the same files give the same bytes, so what a dry run shows is what would be submitted.

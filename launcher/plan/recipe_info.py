@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks `nemo-vfm`, in other processes, about a recipe: its steps, its problems, its memory and time.
 
 So the launcher imports neither torch nor a recipe's classes, and a class that fails at import fails there.

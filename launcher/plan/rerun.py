@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prepares an earlier launch again for another run folder: the same recipe, cluster, size and code.
 
 The code is the copy that the launch has kept, whatever has changed in the working tree; packages are those of today. A

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how long before its time limit a job must be asked to stop, from its run folder, and reads that limit."""
 
 import re

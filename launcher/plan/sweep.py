@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans the runs of a sweep and their one share of the cluster: an array has tasks of one size only.
 
 A combination is one job: its whole recipe, on the devices of its widest step.

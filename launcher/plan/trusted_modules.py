@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides which modules a recipe's check may import: installed ones, and from the repository those the user trusts.
 
 The repository of the working directory may be a stranger's. So neither it nor the working directory is searched. A

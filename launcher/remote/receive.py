@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Puts a working tree sent by `submit --ssh` into its folder, and submits there with the arguments sent along.
 
 The folder becomes a git repository whose index names exactly the files received: so `submit` takes it along like any

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sends a submission with its working tree to a login node, submits it there, and shows the output.
 
 Arguments, folder and files all go through the pipe, so that no shell reads any of them. The one command is `COMMAND`: a

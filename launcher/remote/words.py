@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Adds the options of `submit --ssh`, and returns a submission's arguments without them."""
 
 import argparse

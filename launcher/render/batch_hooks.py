@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the lines of a batch script before and after the work: what is kept of an attempt, and what follows it.
 
 Slurm 22.05, tried: a script that asks for its own requeue is sent SIGTERM at once, as is whatever it runs, and SIGKILL

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the lines of a script that install what a container's image lacks, once for all nodes of the job."""
 
 from collections.abc import Iterable, Iterator, Sequence

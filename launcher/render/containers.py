@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders how a job's tasks enter their container: options for srun, and the words before the command."""
 
 from collections.abc import Iterator, Sequence

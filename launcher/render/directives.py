@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the `#SBATCH` lines at the top of a job's script: what Slurm reads, and why we ask for it."""
 
 from collections.abc import Iterator

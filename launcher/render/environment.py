@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses environment variables for the kind of GPU, the layout and the trainer, each with its reason.
 
 What suits one GPU and layout harms another: Megatron's tensor parallel wants one queue of work to the GPU, and FSDP

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Classifies how an attempt ended and decides whether to restart it: one table, also used by the batch script.
 
 What an attempt says of itself comes before its status. srun returns the highest status of all tasks. So the 69 of ranks

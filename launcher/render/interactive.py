@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders a script that opens a shell on one of a job's nodes, with its variables, modules, secrets and container.
 
 Secrets are read here, by the script, and reach the node in srun's environment: no value is written into the script.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the lines of a script that check every node before the work, so that a broken one costs seconds.
 
 Failures name the node; `epilogue` excludes that node and restarts the job on others.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders how chosen ranks are run under a profiler, NVIDIA's Nsight Systems: in a script, or on this machine.
 
 A rank's report lies in `launch/profile/`. Collecting ends after some seconds and the rank continues (`--kill=none`). A

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Quotes untrusted text for bash, for a line of `#SBATCH` or for a list of mounts, or refuses it."""
 
 import re

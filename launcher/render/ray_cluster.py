@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the lines that start a Ray cluster on a job's nodes, and those that stop it."""
 
 import re

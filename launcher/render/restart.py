@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders the lines of a script that restart its job: by a requeue, or by submitting the same script once more.
 
 Tried with Slurm 22.05: while a job runs, `$0` is its script as submitted. So the resubmitted script is the same byte

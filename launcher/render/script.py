@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Renders a job's batch script: the same job always gives the same text.
 
 The script is read by people whose job has just failed. So it says what runs and why each variable is set. It shows the

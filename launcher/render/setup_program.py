@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Installs what a container's image lacks into a folder on the shared disk, with the image's own Python and pip.
 
 A job's script holds this text, since nothing of ours is in the image: the standard library must do. The image is not

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines where jobs run, as `conf/cluster/*.yaml` describes it: a Slurm cluster, or this machine."""
 
 import re

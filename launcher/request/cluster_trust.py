@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides what a cluster's file that is not ours may set without `--trust cluster`: sizes, names, harmless settings.
 
 The file is an ingredient, found by its name below the working directory, so it may be a stranger's. Settings that could

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sorts the arguments of a command line by what they are for: the recipe, the cluster and its size.
 
 `cluster`, everything below it, `nodes` and `gpus` belong to the launcher. Every other change belongs to the recipe.

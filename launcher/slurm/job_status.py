@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reports the state of a launch's jobs: from Slurm while it remembers them, else from what they left in the folder.
 
 No accounting is needed: Slurm forgets a job some minutes after its end, and its own line in attempts.tsv stays.

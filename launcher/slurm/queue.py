@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists what Slurm knows of a launch's jobs, including those that its own jobs submitted."""
 
 from launcher.slurm import slurm

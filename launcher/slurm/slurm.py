@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Calls Slurm's commands and parses their output. No other file calls sbatch, squeue, scontrol and the like.
 
 They are called with lists of arguments, never through a shell, and without the environment of a surrounding job.

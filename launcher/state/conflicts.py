@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Explains why a launch cannot have its folder: another recipe ran there, or a job still does."""
 
 from collections.abc import Iterator

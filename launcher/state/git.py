@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Queries a git repository without running any program that the repository's own settings name.
 
 A repository may be a stranger's, as a recipe may. Its `.git/config` and `.git/hooks` can make `git status` run

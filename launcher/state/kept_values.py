@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks what launch.json says: a run folder may be a stranger's, and its names become paths and arguments."""
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Recognises files that hold keys, by name and by content: a copy of the code never includes one."""
 
 import codecs

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads `launch/` of a run folder: recipe, scripts, code, packages, and the submitted jobs.
 
 `launch.json` is written last, so a folder without it is no launch. It is replaced as a whole at each change.

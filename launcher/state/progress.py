@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a run's progress from status.json, metrics.jsonl and checkpoints; no queue is queried."""
 
 import math

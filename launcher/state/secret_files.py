@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks the files that `cluster.secrets` names, and reads a secret from a file's first line."""
 
 import stat

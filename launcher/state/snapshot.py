@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Copies the working tree of a repository by content, so that a job runs this code whatever is edited later.
 
 The copy holds files that git tracks and files that it does not ignore, but never output of runs or files that hold

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submits a launch: writes its folder, puts its jobs into the queue and records their numbers."""
 
 from collections.abc import Collection, Mapping, Sequence

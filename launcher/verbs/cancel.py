@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cancel a launch's waiting and running jobs; `vfm-launch retry` resumes from their last checkpoints."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """List launches, the latest first: where, when, on which cluster, and the state of their jobs."""
 
 import argparse

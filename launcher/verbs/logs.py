@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Show the end of a launch's logs; -f follows them, from one job of a chain to the next, until all have ended.
 
 Examples:

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submit a launch once more into another run folder: the same recipe, cluster, size and code as they were then.
 
 Examples:

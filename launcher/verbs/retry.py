@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submit the unfinished jobs of a launch again, with the same recipe, scripts and code; a chain resumes at its failure.
 
 For a recipe or code that you have changed, submit it again instead.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Open a shell on a node as a recipe's job would have it: variables, modules, secrets, container, GPUs. For debugging.
 
 Nothing is written and nothing of the recipe is run. --dry-run prints the lines and needs no Slurm.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Show the state of a launch: each job, its step, speed and ETA, the slowest rank, the last checkpoint, its attempts.
 
 Slurm is asked while it remembers the job; accounting never is. Without Slurm, what the run folder says is shown.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submit a recipe: `vfm-launch submit RECIPE [CHANGE ...] cluster=NAME nodes=N`. Repeat the command to resume.
 
 A workflow becomes a chain of jobs, one per step. --dry-run writes nothing and needs no Slurm: it prints what each job

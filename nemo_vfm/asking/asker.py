@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks models many questions, and yields each reply or failure as soon as it is there."""
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes one attempt at a question, tells pace and budget how it went, and keeps an answer at once."""
 
 import time

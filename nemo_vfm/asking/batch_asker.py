@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks through files: questions go out for OpenAI's batch API, and the next run reads its files of results."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Limits what questions may cost, in tokens and in money: reserved before asking, settled after."""
 
 import threading

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides how many requests to one model may be under way, from its answers, refusals, time-outs and latencies.
 
 It reads no clock and starts no thread: every method is told the time. Threads may share it.

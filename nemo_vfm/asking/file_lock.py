@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Locks a file for one process, by a lock of the system that ends with the process, however that ends."""
 
 import fcntl

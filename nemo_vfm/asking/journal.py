@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps answers in one file that is only appended to: a line each, found again by key.
 
 What was put is in the system's hands before `put` returns, so a process that is killed loses nothing that it has put.

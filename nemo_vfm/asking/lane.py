@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds what waits for one model: questions in their order, and those that are tried again at a later time."""
 
 import heapq

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds how many requests a server serves at once from how its latency answers to their number.
 
 A server that queues never refuses: beyond its capacity K the latency grows with the number N of requests under way,

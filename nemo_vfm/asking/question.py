@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines what a model is asked and how that ends: with a reply, or with a failure that has a reason."""
 
 from collections.abc import Callable, Sequence

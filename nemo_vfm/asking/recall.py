@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads an answer back from a journal, which may be damaged or written by something else."""
 
 from dataclasses import replace

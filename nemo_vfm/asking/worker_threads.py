@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs blocking calls on threads that are started as they are needed, and that hold up nobody's exit."""
 
 import threading

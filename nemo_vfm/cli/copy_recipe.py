@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Copies a recipe to a place of the user's: the same text, referring to the same files as before.
 
 Only `write` writes: all files or none, and never over an existing one.

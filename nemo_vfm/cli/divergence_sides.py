@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the same tiny training for two sides of a comparison, and reports where their numbers diverge."""
 
 import argparse

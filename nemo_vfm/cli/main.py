@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the verb that the command line of `nemo-vfm` names, and returns its exit status."""
 
 from collections.abc import Sequence

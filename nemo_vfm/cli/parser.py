@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses the arguments of a verb; where a user writes a change as an option, it says how changes are written."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the keys in which two composed trees differ, in the order of the recipes, each value with its place."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a training's recipe small enough to run on several processes of a laptop.
 
 It applies the overlays `smoke` and `parity`: the model keeps its class and its computation, and gets four narrow

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a short-lived verb without garbage collection.
 
 Importing torch makes very many objects that stay alive. The collector walks them in vain during the import, and once

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads, composes and checks recipes and builds objects from them. Knows nothing of video, models or GPUs.
 
 Only the command line and the launcher import this room. No component ever sees a node of a recipe's tree.

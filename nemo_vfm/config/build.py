@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds the objects of a checked recipe; an error of a constructor is shown at its place in the file."""
 
 import itertools

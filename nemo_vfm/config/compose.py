@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Composes a recipe with the changes from the command line into one tree; every value keeps its place.
 
 `defaults: [{slot: choice}]` puts `conf/<slot>/<choice>.yaml` under the slot, in order, and the file itself on top.

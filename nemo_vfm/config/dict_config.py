@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a composed recipe to OmegaConf's `DictConfig` and back; values that nobody changed keep their places.
 
 The root's metadata carries the recipe. It survives a copy, a pickle and `OmegaConf.merge`, which the metadata of single

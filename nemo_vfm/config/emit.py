@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a tree as YAML that reads back as the same values; optionally with each value's place as a comment."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Replaces `${a.b}` and `${env:NAME}` in a composed tree with their values.
 
 Only two forms exist: an address from the root, and an environment variable. `${oc.env:NAME}` is the same, for OmegaConf

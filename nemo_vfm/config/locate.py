@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the class or function that a dotted name of a recipe means, or says why it is not trusted.
 
 A recipe is text from a stranger. A name is matched against the trust list before anything is imported, since importing

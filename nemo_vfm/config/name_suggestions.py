@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Suggests dotted names under which trusted packages define a class, given its last part; nothing is imported.
 
 People remember a class and forget its module, and modules move between versions.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses an override of the command line (`a.b=v`, `~a.b`) and applies it to a tree."""
 
 import re

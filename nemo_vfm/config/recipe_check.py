@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks a composed recipe: reports every problem at once, or returns what to build where there is none.
 
 The constructor is the schema: each key is an argument, and each value is checked against its annotation. A parameter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Formats the problems of a recipe: file:line:column, the source line and a caret."""
 
 import difflib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the files, folders and addresses that a checked recipe names, each with key, line and component."""
 
 from collections.abc import Iterator

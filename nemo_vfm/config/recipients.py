@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists who would receive data from a recipe, and refuses buckets that only the recipe names."""
 
 import inspect

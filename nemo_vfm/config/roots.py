@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the file of a recipe or an ingredient by its name; the user's own folders come before ours."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the trusted class or function that `_target_` names, and checks that it fits the type of its slot."""
 
 import inspect

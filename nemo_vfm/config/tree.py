@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Represents a recipe as a tree in which every value keeps its file and line. Trees are never changed in place."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts one plain value to the type of its annotation, or says why it does not fit. Nothing is guessed.
 
 Values are checked as strict JSON. Text becomes a Path and a whole number a float, but "28" never becomes 28 and true

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks where a recipe makes a run write: a stranger's recipe must not write outside the working directory.
 
 What the user types may lie anywhere except in a git repository's own folders. A run folder from a recipe, the default

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses YAML text into a tree with places: strict, bounded, and without any way to create an object.
 
 Stricter than YAML 1.1: only `true` and `false` are booleans, base 60 and octal do not exist, and `6e-3` and `400_000`

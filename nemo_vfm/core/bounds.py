@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Refuses numbers out of range, with the number and the limit, before anything is built or allocated from them."""
 
 #: Each is a few times what the largest published models have; a slip of the pen has far more.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses text such as "400 steps" into a Duration with a unit: a length of training that cannot be misread."""
 
 import math

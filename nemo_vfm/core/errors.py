@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the exceptions a user can meet, drawn as a tree; each says when it is raised.
 
 NemoVfmError                 anything we raise on purpose

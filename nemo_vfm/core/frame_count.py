@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses "5 pixel frames" and "2 latent frames" into two types that cannot be mixed up.
 
 A latent frame holds several video frames. Reading one kind as the other would silently change the model's input.

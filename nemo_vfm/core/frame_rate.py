@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells plausible frame rates of a video from damaged ones."""
 
 from nemo_vfm.core.bounds import LEAST_FPS, MOST_FPS, require_between

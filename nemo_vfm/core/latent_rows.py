@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Packs latents of different shapes as rows of one tensor, and unpacks them again.
 
 Shape letters: B batch, C channels, T frames, H height, W width, X positions of one sample after another.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Records which folders this process has locked, and ends the process once another one has taken over one of them.
 
 A process that was paused for minutes may wake up in a folder that another one now writes. It must not write one more

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes messages and progress to standard error, on rank 0 only: bars on a terminal, plain lines elsewhere.
 
 Rich is imported at the first message, so that code that only computes needs torch alone.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells what a metric is: by its name a validation loss, or good where it is small; by its records no longer finite."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares what a component needs, optional packages and a GPU; imports the former, and says how to install them."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the name of a precision to the dtypes of parameters and arithmetic. There is no other such map."""
 
 from contextlib import AbstractContextManager, nullcontext

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a model's predictions for a batch of its task. Every caller that predicts uses this function."""
 
 import torch

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns signals and Ctrl-C into a request to stop: jobs that can save stop after their step, others at once.
 
 A signal may arrive between any two lines. So a job that has something to save declares that it will ask (`heeded`), and

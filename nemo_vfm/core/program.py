@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the verb that a command line names and returns its exit status. Heavy imports wait until a verb runs."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes progress as plain lines where there is no terminal: one every ten seconds, and one at the end."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads this process's rank from the environment, and passes announcements from rank 0 to the other ranks.
 
 torchrun, our own launcher and MPI wrappers set RANK, WORLD_SIZE and LOCAL_RANK. srun sets SLURM_PROCID and the like,

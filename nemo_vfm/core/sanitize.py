@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns untrusted text into one plain line that no file, table or page can misread.
 
 What a model says is data. It is never rendered as a template and never used as a path or a key. It is sanitised here

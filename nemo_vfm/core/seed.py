@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Derives numbers and generators from a seed and the names of their use. Nothing depends on rank or worker."""
 
 import hashlib

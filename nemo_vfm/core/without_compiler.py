@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps torch from importing its compiler where nothing is compiled.
 
 Torch's optimizers, and many operations on the meta device, import `torch._dynamo` only to exclude themselves from it.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Balances the clips that rules keep towards a wanted mixture: some are dropped, others count more than once.
 
 Which clips are dropped follows from their ids and the seed alone. Neither the order of files nor the number of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Deduplicates folders of clip shards; writes shards without copies, a table, threshold curves and a ledger."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Adds an embedding of each caption to finished shards; media and latents are copied unchanged.
 
 Shape letters: B batch, L text tokens, D width of a text token.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes clip shards to shards of latents and text embeddings, so that training never decodes a video.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.

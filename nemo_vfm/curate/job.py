@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Curates a folder of videos, images or both into clip shards, a table of scores, rules and a ledger that adds up."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Adds the index files with which megatron-energon reads a finished folder of shards."""
 
 from nemo_vfm.core.errors import NothingKept

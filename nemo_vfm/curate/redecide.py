@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies other rules to a finished curation without video: decisions, their ledger and shards of the kept clips."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the types of curation: what a file and a clip are, and the protocols of the parts.
 
 Where each part works. Splitters, and stages that are a `Score`, a `FileScore` or a `Comparison`, see frames in the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Scores how much of one clip another one shows, even cropped, scaled, recoded, cut or at another speed."""
 
 from collections.abc import Sequence

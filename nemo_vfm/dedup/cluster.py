@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Clusters unit vectors by spherical k-means, with overlap; the same vectors and seed give the same clusters.
 
 Shape letters: N vectors, K clusters, D width of a vector.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a vector of frames without any weights: the colours, their layout from top to bottom, and the grain.
 
 Two parts of one drive show different places and yet the same kind of picture. A network would recognise it, and so do

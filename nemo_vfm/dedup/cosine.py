@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the most similar of unit vectors block by block, so that memory stays bounded. N vectors, D wide."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Proposes a threshold from clips' similarities to their nearest, with a histogram and the removals by threshold."""
 
 from collections.abc import Callable, Sequence

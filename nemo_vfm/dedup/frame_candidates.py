@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Picks the frames worth comparing: those whose binary descriptors fall into the same buckets (LSH).
 
 Shape letters: N descriptors, B bytes of one, P pairs.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Groups similar pairs into `{duplicate: the one kept}`; the kept one is always really kept."""
 
 from collections.abc import Iterable, Sequence

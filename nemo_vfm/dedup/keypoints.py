@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds frames that show the same picture cropped or scaled, by SIFT keypoints and a small copy of the frame.
 
 Two frames are registered by their keypoints (Lowe 2004): pairs of near descriptors vote for one scale and shift. The

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds for each vector, in order of preference, the earlier one that is most similar to it.
 
 This is SemDeDup (arXiv 2303.09540) with two departures. A vector is in its two nearest clusters, and an item is only

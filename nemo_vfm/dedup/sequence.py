@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes one signature per frame at a steady rate, and the share of one such sequence found in another.
 
 A copy may be smaller, recoded, at another frame rate, or cut at both ends. It must not be mirrored, cropped or run at

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts vectors to text that a table or a cache can hold, and back. N vectors, D wide."""
 
 import base64

@@ -1,3 +1,1 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Implements the mathematics of diffusion: noise, objectives, samplers and guidance. No network is defined here."""

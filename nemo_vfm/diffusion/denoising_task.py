@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the denoising task: prepares the network's inputs from a batch and computes each sample's loss.
 
 Every sample's noise level, text dropout and noise come from its own generator, seeded by (seed, batch number, clip id).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Moves text encoder, network and codec between host and device memory, so that all three need not fit at once."""
 
 from dataclasses import dataclass

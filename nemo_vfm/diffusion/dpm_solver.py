@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples by DPM-Solver++(2M), and defines the logarithm in which its family counts steps.
 
 These solvers step in l = ln(scale / sigma), half the log signal-to-noise ratio. In l, x / scale obeys the same equation

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples by exponential integrators, which solve the linear part of the equation exactly.
 
 With l = -ln sigma, dx/dsigma = (x - D) / sigma becomes dx/dl = D - x, for EDM and flow matching alike. Over a step of h

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the request for a batch of videos, and the result with the step cache's error.
 
 Shape letters: B batch, C channels, T frames, H height, W width.

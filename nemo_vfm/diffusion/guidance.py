@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies classifier-free guidance to the conditional and the unconditional estimate of the clean latents."""
 
 import math

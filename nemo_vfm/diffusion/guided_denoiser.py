@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Estimates clean latents with classifier-free guidance, with both estimates on one rank or one on each of two.
 
 Shape letters: B batch, C channels, T frames, H height, W width, L text tokens, D width of a text token.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes sampling noise levels as diffusers' schedulers do, for models that were tuned with them.
 
 A pipeline without a noise schedule uses the one of its objective.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the training objectives: the network's inputs, its loss and its estimate of the clean latents.
 
 Both families have one set of methods. They share D(x; sigma), the estimate of the clean latents, and the path x =

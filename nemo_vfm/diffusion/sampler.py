@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples from pure noise with a denoiser, by solvers of dx/dsigma = (x - D(x; sigma)) / sigma.
 
 The equation is Karras et al. 2022, equation 3, for sigma(t) = t; it holds on the straight path of flow matching too.

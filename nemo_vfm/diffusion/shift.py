@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how far noise levels are shifted for a sample's size: larger samples need more noise.
 
 Neighbouring latents hold the same information, so the larger the picture is, the more noise it takes to hide as much

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Skips the blocks of a sampling step whose output would hardly change, and counts them.
 
 The first block always runs. If its residual is close to that of the last full step, the residual of the other blocks at

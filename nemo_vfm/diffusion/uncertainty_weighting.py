@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Weights an objective's losses by the model's own uncertainty, so that every noise level has losses of one size.
 
 The loss of a noise level is L e^-u + u, least at u = ln L: there every level has the same weight, whatever its

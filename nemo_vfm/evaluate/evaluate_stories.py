@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts how many of a language model's texts agree with their own facts, and writes judged.json."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how often drawn videos have the right colour, shape and direction, and finds their nearest clips."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reports which samples a training step had, with their noise levels and losses.
 
 The samples of a step and their noise follow from the recipe, the seed and the step. Where the recipe has changed

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Continues texts with a causal model; each text depends on its own seed, not on its neighbours in the batch.
 
 Shape letters: B batch, S tokens, V vocabulary.

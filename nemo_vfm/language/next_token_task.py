@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines next-token prediction: a language model's inputs from a batch of tokens, and the loss of each row.
 
 Shape letters: B batch, S tokens, N packed documents.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Selects which next tokens may be drawn, and their probabilities, from the model's scores.
 
 Shape letters: B batch, V vocabulary.

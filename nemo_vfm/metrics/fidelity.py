@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how similar a reconstruction is to its original: PSNR in decibels, and SSIM.
 
 Shape letters: B batch, C channels, T frames, H height, W width. Pixels are in [-1, 1], and are cut off there.

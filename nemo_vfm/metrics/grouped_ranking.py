@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how well the samples of each user or session are ranked among each other, and averages over these groups.
 
 Where scores are equal, every order of their samples counts alike. Shape letters: N samples, G groups, T samples of the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the training clip that looks most like a sample: does the model draw, or does it copy?
 
 Shape letters: N clips, T frames, H height, W width.

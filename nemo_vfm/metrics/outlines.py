@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Names the outline of an object, given as positive weights (T, H, W), by the best-fitting template.
 
 In each frame every outline is placed at the object's centre, as large as the object's spread says and a little smaller

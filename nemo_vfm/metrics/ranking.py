@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how well scores rank and how true they are as probabilities, from counts that add up over parts of a log.
 
 Shape letters: N samples, K distinct scores.

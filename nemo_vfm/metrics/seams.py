@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how much more neighbouring pixels differ across block borders than elsewhere.
 
 Only brightness counts: H.264 stores colour at half the resolution, whose own blocks of 2 pixels lie on every border.

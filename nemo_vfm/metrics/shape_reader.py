@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the colour, outline and direction of one coloured object in a video (T, H, W, 3), without any model.
 
 The object is the region more saturated than the border of the picture. Its colour is the palette hue nearest to most of

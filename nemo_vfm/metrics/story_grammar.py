@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Judges whether each sentence of a little story follows the grammar and agrees with those before it.
 
 The stories are those of `synth/make_stories.py`. Sentences must also agree with earlier ones: who is a she, which

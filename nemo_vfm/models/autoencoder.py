@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compresses video into latents and reconstructs it, by a causal autoencoder that is to be trained.
 
 It follows Cosmos' continuous tokenizer (2501.03575, section 4.2): Haar wavelets first, then factorised convolutions

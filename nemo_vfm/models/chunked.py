@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Processes a large video piece by piece or tile by tile, with the same result and less memory.
 
 Shape letters: B batch, C channels, T frames, H height, W width.

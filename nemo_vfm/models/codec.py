@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Transforms pixels into wavelet coefficients and back without loss: a codec with nothing to train or download.
 
 Haar's wavelet (Mallat 1989) runs along time, then it or a smoother one along height and width. Each level keeps the

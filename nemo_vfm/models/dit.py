@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines DiT, the diffusion transformer: it maps noisy latents, a noise level and a text to its output.
 
 Peebles and Xie 2023 (arXiv 2212.09748), as video models use it. Text enters by cross-attention, the noise level by

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines GPT, a decoder-only language model that computes the loss of each next token.
 
 Nemotron-4 (2406.11704), the Llama family, Phi-3, Gemma 3 and Qwen 3's mixtures of experts are this network with other

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes an image with a local CLIP to the tokens that Wan 2.1's image-to-video models attend to.
 
 Shape letters: C channels, T frames, H height, W width, L tokens of an image, D width of a token.

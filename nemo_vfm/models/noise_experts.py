@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Combines a network for high noise levels and one for low noise levels, as in Wan 2.2 A14B."""
 
 from collections.abc import Sequence

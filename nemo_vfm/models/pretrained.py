@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks that a folder of transformers or diffusers may be loaded, and computes its fingerprint.
 
 Nothing is downloaded and no code of the folder is run: weights are safetensors, and the model must be one that the

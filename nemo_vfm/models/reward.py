@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes what the outputs of a reward model mean: attributes, their weights, and the token that is scored.
 
 A reward model is a GPT whose head gives a few numbers in place of the vocabulary's scores: r = W norm(h), where h is

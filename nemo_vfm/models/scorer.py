@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Predicts a few numbers per frame by an image encoder from a folder and a small head, as one module.
 
 Shape letters: B batch, C channels, T frames, H height, W width, D width of a feature, K numbers a frame.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines ST-DiT, the spatial-temporal diffusion transformer for latent video.
 
 It is the hybrid of arXiv 2503.12964 (4.6). In each block tokens attend to the whole video, then to the frames of their

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds captions as one vector per word: a text encoder with nothing to train or download.
 
 A word's vector is a sum of signed random features (Weinberger et al. 2009, section 2) of the word, of the groups of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds texts and pictures in one vector space, by a CLIP or a SigLIP from a local folder.
 
 Shape letters: N texts or pictures, D width of a vector, H height, W width, C colours (RGB).

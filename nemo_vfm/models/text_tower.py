@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads the text part of a transformers folder and runs it so that padding has no influence.
 
 Shape letters: B batch, T tokens, D width of a token.

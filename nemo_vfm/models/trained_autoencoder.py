@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes pixels to latents and back, with the weights of a trained autoencoder's run.
 
 Shape letters: B batch, C channels, T frames, H height, W width.

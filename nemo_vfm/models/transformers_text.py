@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds captions with the text encoder or language model of a local transformers folder.
 
 Shape letters: B batch, T tokens that the model reads, L text tokens, D width of a token.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Predicts two logits per tiny frame: whether a shot ends there, and whether it lies in a transition.
 
 This is TransNet V2 (Soucek and Lokoc 2020, 2008.04838). Stacks of 3-D convolutions see 1, 2, 4 and 8 frames around.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes one feature vector per frame of any size, by an image encoder from a local Hugging Face folder.
 
 Shape letters: B batch, C channels, T frames, H height, W width, F frames of all samples, D width of a feature.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines Wan, the diffusion transformer of Wan 2.1 and 2.2 (arXiv 2503.20314).
 
 It is a DiT with different blocks. One modulation is shared by all blocks, and each block adds a table of its own. Query

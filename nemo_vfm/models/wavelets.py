@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits a signal along one dimension into means and half differences by one level of a wavelet, and joins them.
 
 Haar's uses two neighbours, so that an error in one block of coefficients ends at the block's border. The biorthogonal

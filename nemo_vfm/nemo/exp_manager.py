@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes NeMo's exp_manager section from a recipe, with all folders inside the run folder."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a NeMo 3.0 model class by its configuration inside the run folder, and writes a `.nemo` archive.
 
 NeMo builds whatever its YAML names in `_target_`, and reads its own checkpoints with pickle. So trust in our package

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes Lightning's steps as lines of `metrics.jsonl`, which our report draws; lost steps are dropped."""
 
 import json

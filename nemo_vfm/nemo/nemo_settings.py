@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a NeMo YAML file with changes, and compares the settings with those the run began with."""
 
 from collections.abc import Iterator, Mapping

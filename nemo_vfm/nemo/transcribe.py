@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Adds a transcript of the speech in each clip to its shards, from the videos that the clips were cut from.
 
 The model is one of NeMo's own, restored from a `.nemo` archive. The archive names the class that is built and holds

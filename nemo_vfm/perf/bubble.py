@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how long the devices of a pipeline wait under a schedule: the bubble.
 
 p devices, v virtual stages each, m microbatches, all stages alike. In units of the work of one device in a step:

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Estimates the seconds of each exchange of one block for a model, a layout and links, before any overlap.
 
 Groups follow the order of ranks: tensor closest, then context (of ring_ulysses the heads' part closest), then shard,

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a model on one device allocate as it would on a GPU, or among tensor ranks.
 
 Nothing is exchanged and the numbers mean nothing: only sizes are right.

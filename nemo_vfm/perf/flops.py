@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts a model's FLOPs and computes its utilisation of the machine (MFU) from the time they took.
 
 A multiply and an add count as two. Training counts each product three times: once forward and twice backward, for the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Looks up a GPU's memory, peak and memory bandwidth from data sheets, by its name."""
 
 import difflib

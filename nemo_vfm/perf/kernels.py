@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Estimates the share of a GPU's peak that a matrix product reaches. No other file makes assumptions about kernels.
 
 `Kernels` is a protocol, so that a model measured on the GPU at hand can replace `Published`.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks which of a paper's rules of thumb a layout follows, given a model's size and context.
 
 The five rules are those of arXiv 2503.12964 (4.5). They rank nothing here, but say where a ranking departs from what

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists every layout of a model on a number of GPUs that the engine would accept, and why it refuses the others.
 
 The checks are the same functions that refuse a layout when a training starts; nothing of them is repeated here.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs torch operations on tensors that have shapes but no data, and counts the bytes of the live ones.
 
 Memory is counted by storages, from the operation that makes one until its last tensor is gone. Temporary memory of a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the peak bytes of a real training step for a model, a plan and the shapes of its inputs.
 
 The memory model is compared with it. On a CPU torch's profiler sees every allocation; on a GPU the allocator keeps the

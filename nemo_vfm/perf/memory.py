@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Predicts the peak bytes of a training step on the fullest device.
 
 `facts` examines a model once. After that `memory` is closed form, except for a trace of two blocks the first time that

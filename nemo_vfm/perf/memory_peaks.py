@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the bytes on a device at each moment of a step that may be the fullest.
 
 All numbers here exclude weights, optimizer state and a full set of gradients. So a moment at which few gradients exist

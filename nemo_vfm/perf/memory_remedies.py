@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds changes after which a training that does not fit into a GPU's memory does fit.
 
 Every remedy is a layout whose memory was computed by the planner's own model, and fits.

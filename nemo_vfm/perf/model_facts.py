@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Collects the facts about a model, its inputs and its optimizer that `memory` needs."""
 
 from dataclasses import dataclass, field

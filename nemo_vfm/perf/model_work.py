@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the products and activation sizes of a model's blocks for one sample, as numbers.
 
 The time of every layout follows from these numbers, so that thousands of layouts need no second look at the model. The

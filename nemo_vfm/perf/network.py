@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Estimates the seconds of an exchange from the links between GPUs and the ranks that take part.
 
 Ranks are counted as in `parallel/plan/plan.py`: a group's members are `stride` ranks apart. A ring over several

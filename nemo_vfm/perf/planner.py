@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the layouts of a model on a number of GPUs that fit, the fastest first, and says why the rest do not.
 
 Layouts that differ only in details (order of work, microbatches, which scheme, how data ranks share weights) are one

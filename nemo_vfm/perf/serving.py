@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes what serving a language model needs on each GPU, in FP8 and in bf16, and whether it fits.
 
 Tensor parallelism splits all matrices over the GPUs of a machine, and a pipeline the blocks over machines. In FP8 every

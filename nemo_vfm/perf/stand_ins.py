@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Creates inputs without data, of about a given size, from the shapes of a model's inputs."""
 
 from collections.abc import Mapping

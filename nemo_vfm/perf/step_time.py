@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Predicts the seconds of a training step, part by part, for a model, a machine and a layout.
 
 These overlaps are assumed, as `parallel/engine/torch_engine.py` works:

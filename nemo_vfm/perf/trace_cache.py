@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Caches traces of a model's blocks, so that thousands of layouts need only a few of them.
 
 A trace takes half a second. One device is traced, alone and as one of a ring of context ranks, and one of two tensor

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Traces a step of two of a model's blocks on tensors without memory, and records the bytes it holds over time.
 
 Two blocks are enough for any number, since blocks are alike. A few sizes are enough for any, since what a step holds

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes utilisation, rates and the length of a training from a layout and its step time."""
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the task of a ranking model: the probability of a click, or of several labels, for each sample of a log.
 
 Shape letters: B samples, L labels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a trained model on a made log with the teacher that clicked, and with logistic regression.
 
 Shape letter: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains on a feature table: global batch g follows from the seed and the number alone.
 
 Shape letter: M samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Imports a log of somebody's into a feature table, in bounded memory and with every row accounted for."""
 
 import json

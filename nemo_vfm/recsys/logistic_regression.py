@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Fits logistic regression on single ids and dense features: what a model with interactions has to beat.
 
 Shape letters: B samples, N values, R rows of all tables.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a log of sessions and writes it as a service would leave it: a Parquet file a day, with raw ids."""
 
 from pathlib import Path

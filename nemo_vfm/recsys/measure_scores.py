@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures predictions on the same samples side by side, and beside the teacher of a made log.
 
 Shape letter: B samples.

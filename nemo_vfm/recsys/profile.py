@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Profiles a log: what repeats in sessions, how skewed the rows of tables are, and how they drift."""
 
 from collections.abc import Iterable, Mapping

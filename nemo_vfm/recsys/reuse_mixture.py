@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Fits a mixture of Poisson rates to a histogram of reuse, and draws ids from a table of such rows.
 
 Shape letters: K rates of the grid, R rows of the table.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Scores the samples of a feature table with a trained ranker."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws SVG charts in percent of their frame: the page's style gives size, colours and text, and no clock matters."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes one page about several runs: how each ended, in what recipes differ, and their curves over each other."""
 
 import os

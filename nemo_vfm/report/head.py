@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads what stands at the top of a run's page: name, purpose, machine, date, total time, state."""
 
 import re

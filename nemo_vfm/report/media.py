@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds small pictures and videos as data URIs within a budget of bytes, and says what did not fit."""
 
 import base64

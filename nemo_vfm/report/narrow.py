@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Labels each cell of a table with its column's name, which a phone shows where rows are stacked."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a run's `report.html`: one file, no script, nothing downloaded, all text from the run escaped."""
 
 import pkgutil

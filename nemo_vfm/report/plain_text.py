@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Formats values of any kind as short clean text: no control characters, bounded length, units spelled out."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads values from the files of a run folder; a file that cannot be read becomes a note, never an exception."""
 
 import json

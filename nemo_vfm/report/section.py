@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the types that sections and the page share, and the only template engine: all values are escaped."""
 
 from collections.abc import Mapping

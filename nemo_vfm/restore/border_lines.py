@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes the rows and columns of a few frames by so few numbers that those of a whole shot can be kept.
 
 Shape letters: H height, W width, L lines (rows, or columns), S sections of a line.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Agrees on one picture box for all shots of a video file, from what each shot says by itself."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the picture inside bars: black, grey or white ones, and blurred copies of the picture at two sides.
 
 Shape letters: T frames, H height, W width, L lines (rows, or columns), S sections of a line.

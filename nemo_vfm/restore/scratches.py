@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds single upright scratches that stay in place for at least half of the height, and what they add.
 
 A pole is as upright as a scratch. But a scratch is added to the picture, and what lies behind shows through. So along a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Refines a direction of stripes known to a degree or two, until they fit from one end to the other.
 
 Shape letters: T frames, H height, W width, B blocks of rows, F frequencies.

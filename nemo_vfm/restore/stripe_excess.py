@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how much more power stripes of each direction have than their surroundings, in some frames of a clip.
 
 Stripes of one direction that cross the whole frame lie on one line of the Fourier plane. The line is compared with

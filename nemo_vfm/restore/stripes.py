@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Removes stripes from pictures, after arXiv 1901.08001.
 
 The paper is "Removing Stripes, Scratches, and Curtaining with Non-Recoverable Compressed Sensing".

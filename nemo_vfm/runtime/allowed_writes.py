@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Remembers, in the user's own folder, what the user let a recipe write, so that its run folder can be resumed alone.
 
 Nothing in a run folder can grant this: it may come from somebody else. An entry is found by the hash of the whole

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gathers what a page of several runs shows: how each ended, and the keys in which their recipes differ."""
 
 import sys

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts a command as several ranks on this machine.
 
 The ranks find what torchrun would tell them in their environment. Unlike torchrun it passes signals and exit statuses

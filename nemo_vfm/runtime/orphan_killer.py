@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Kills process groups once the other end of a pipe is closed.
 
 The launcher of ranks runs this file as a separate process. The kernel kills a rank whose parent is killed, but not

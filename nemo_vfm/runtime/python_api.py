@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Composes, builds and runs recipes from Python, with OmegaConf's `DictConfig` as the currency.
 
 All three say what is wrong as the command line does: every problem with its file, line and column. What `--trust`,

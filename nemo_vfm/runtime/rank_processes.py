@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs one of several ranks of a run: rank 0 keeps the folder, the others follow it.
 
 Rank 0 does all that must be done once. It locks the folder, decides whether a step continues, runs the steps that

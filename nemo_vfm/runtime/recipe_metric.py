@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads from a run's recipe the metric by which its best checkpoints are kept."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a composed recipe in its run folder: on this process, on ranks that it starts, or as one of several ranks.
 
 What happened is in `status.json` and in what `Ending` holds. Nothing is printed but the first line: whoever asked for

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells a scheduler what a recipe's job needs: its steps, the ranks of each, its phases."""
 
 import sys

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens a run folder: locks it, compares the recipe with its contents, and writes recipe, manifest and status."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Locks a run folder with a lease and a heartbeat; only the lease of a dead owner is taken over.
 
 The lock names its owner. If the owner is a process visible to us (same boot, same process namespace), the system says

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a job that does one shard of the work, in a run folder of its own.
 
 Parts share the run folder, where each writes its results; they never wait for each other. A run of the whole

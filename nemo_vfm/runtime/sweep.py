@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a recipe once for each combination of swept values, and writes a table of all runs.
 
 Every combination is checked before the first one runs. Each runs in a process of its own, by the command that a user

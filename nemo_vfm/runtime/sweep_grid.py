@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses texts such as `optimizer.lr=1e-4,3e-4` into all combinations, each as changes and a folder name."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads the state of a sweep's runs: `sweep.json`, and a table for people."""
 
 import sys

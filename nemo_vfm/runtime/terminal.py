@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prints the output of a verb: styled and as wide as the terminal, plain text in a pipe."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads what the user allows: `--allow-host`, `--allow-write`, and the user's own endpoints file."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads from a model's generation_config.json what ends its texts and how it wants tokens chosen."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sets how this process takes memory: large pages for tensors, and freed blocks back to the system.
 
 A small model's weights stream from memory for every token. In pages of 2 MB a text alone gets its tokens in 0.9 of the

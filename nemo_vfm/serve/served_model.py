@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes a model that is ready to be served: its network, its tokenizer, and how its chats are written."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds features that change together once for all rows that repeat them (RecD's inverse keyed jagged tensor).
 
 Shape letters: B samples, U unique rows of the group.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds a batch of a recommender: dense numbers, labels, and jagged features, plain or deduplicated.
 
 Shape letters: B samples, F dense features.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads a batch of features as one safetensors file.
 
 A file holds `GROUP/FEATURE/values` and `/lengths` of the unique rows, `GROUP/inverse` of the samples, and

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds rows of different lengths as one tensor of values and one of lengths.
 
 Shape letters: B rows, N values, M selected rows.

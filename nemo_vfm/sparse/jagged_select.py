@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Selects rows of a jagged tensor without padding them, forward and backward.
 
 Shape letters: B rows, M selected rows, N values, K selected values.

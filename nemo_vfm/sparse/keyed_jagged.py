@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts features to and from TorchRec's KeyedJaggedTensor, without importing TorchRec.
 
 TorchRec lays the rows of all keys one after another. Keys with fewer rows than samples ("variable batch") say so in

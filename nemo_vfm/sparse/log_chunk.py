@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds consecutive samples of a log by column, as importers give them and feature tables store them.
 
 Shape letters: B samples, M selected samples, F dense features.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stores rows that repeat once: exact deduplication of features by groups (RecD's O3).
 
 Shape letters: B samples, M rows whose representative is not known yet.

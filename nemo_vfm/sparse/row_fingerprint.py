@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a 64-bit fingerprint of each row of a jagged tensor, and compares rows exactly.
 
 All arithmetic is that of int64, whose overflow wraps: modulo 2^64. Shape letters: B rows, N values.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stores histories that shift from sample to sample as windows of one buffer (RecD's partial duplicates).
 
 Shape letters: B rows, N values of all rows, K values of the buffer.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stores the step cache's figures next to each video, so that a resumed run can report them."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws the frames of a Shot, (T, H, W, 3) uint8: one textured object moving over a quiet textured background.
 
 Shape letters: T frames, H height, W width. Lengths are in picture sides, x to the right and y down.

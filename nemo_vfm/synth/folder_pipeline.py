@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses the sampling pipeline of a diffusers folder by the family of video models that the folder holds."""
 
 from collections.abc import Mapping

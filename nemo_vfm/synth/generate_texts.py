@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Generates a language model's continuations of prompts as JSON lines; a killed run resumes where it stopped."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Generates a folder of videos of moving objects with captions, or checks the user's own folder.
 
 The videos give every stage of curation something to do: hard cuts, a fade, a static shot, a byte-identical copy, a

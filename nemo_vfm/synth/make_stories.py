@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Generates files of little stories, and computes how few nats a reader needs who knows their grammar.
 
 `metrics/story_grammar.py` has the words and judges what a model makes of them. Some combinations of who, colour and

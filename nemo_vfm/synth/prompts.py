@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Provides the prompts of a sampling job: a list, a demo's held-out combinations, or captions of shards."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples one mp4 per prompt with a trained model and writes a grid of all; a killed run resumes."""
 
 import json

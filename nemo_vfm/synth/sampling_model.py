@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds the network for sampling, with weights from a checkpoint or pretrained folder, and adapters."""
 
 from collections.abc import Mapping

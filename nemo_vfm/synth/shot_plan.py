@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans the shots of every demo video, and which combinations of colour, shape and direction no video shows.
 
 Of the 64 combinations 16 are held out, so that a sample of one cannot be copied from training. They form a Latin

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Learns a byte-level BPE tokenizer like those of GPT-2, Llama 3 and Qwen, by the `tokenizers` library."""
 
 from collections.abc import Iterable, Mapping, Sequence

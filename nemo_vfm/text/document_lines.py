@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the documents of a span of a file with their positions; an unreadable one comes with the reason."""
 
 import bz2

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares how a tokenizer is learned from texts and written as a folder that transformers loads."""
 
 from collections.abc import Iterable, Mapping, Sequence

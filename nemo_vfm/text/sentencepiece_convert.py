@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a SentencePiece model without normalisation to a tokenizer.json that gives the same tokens."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Learns a SentencePiece tokenizer like those of Llama 2, Mistral 7B and Nemotron-4, by `sentencepiece`."""
 
 import io

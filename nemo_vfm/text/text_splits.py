@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits files of documents into portions of about equal size: one process tokenizes a portion into one shard.
 
 Portions are a function of the files' names and sizes, so a resumed run cuts them as before. A JSONL file is split at

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tokenizes documents into a folder of tokens (`data/tokens/`), with every document accounted for."""
 
 import json

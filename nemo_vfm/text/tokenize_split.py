@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tokenizes one portion of documents into one shard, with a record of what became of each document."""
 
 from collections import Counter

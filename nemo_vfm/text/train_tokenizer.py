@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a tokenizer that FolderTokenizer and transformers load, and measures how well it compresses."""
 
 import itertools

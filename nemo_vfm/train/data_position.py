@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Resumes a training's data at the sample where it stopped, also when its batches have changed.
 
 A checkpoint holds how far each part of the data was read, and the stretches of steps with unchanged reading. As long as

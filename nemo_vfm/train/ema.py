@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps the running average of a model's weights, from which samples are drawn."""
 
 from collections.abc import Iterator, Mapping

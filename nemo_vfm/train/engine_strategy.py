@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells Lightning which ranks and devices there are, and lets it move nothing: the engine has placed all of it."""
 
 import json

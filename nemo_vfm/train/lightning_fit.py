@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs any Lightning project in a run folder: it can be killed and resumed, and its curves are in the report."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Wraps a training as one LightningModule: the model's weights, its optimizer, its steps and its numbers.
 
 Lightning owns the outer loop, callbacks and loggers. The engine owns the step, with reduction, clipping and update.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the factor on the learning rate for a step: schedules as pure functions, so that a resume is exact."""
 
 import math

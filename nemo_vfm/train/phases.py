@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Divides one training into phases that differ in steps, devices, batches, blend or learning rate.
 
 Batch sizes may ramp up with the number of devices (Nemotron-4, 2406.11704, table 2), and data may change near the end.

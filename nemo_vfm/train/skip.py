@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Skips named samples and steps of a training; everything else comes as before."""
 
 from collections.abc import Sequence

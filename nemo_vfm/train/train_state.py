@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes optimizer steps, and holds the state that callbacks see and checkpoints keep."""
 
 import json

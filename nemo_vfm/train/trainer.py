@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sets Lightning's loop up for a training: our callbacks and Lightning's beside each other, on every rank."""
 
 import logging

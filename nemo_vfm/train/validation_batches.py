@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Evaluates the held-out batches, each on the ranks of one slice."""
 
 from collections.abc import Iterable, Iterator

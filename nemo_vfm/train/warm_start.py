@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts a new model from another run's weights; the optimizer, the step and the order of samples restart."""
 
 from collections.abc import Mapping, Sequence

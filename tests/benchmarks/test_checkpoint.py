@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the checkpoint benchmark measures how long training waits and how much it slows down."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the context-parallel benchmark counts the bytes of the formulas, on two ranks and few tokens."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that both sides of the curation benchmark find the same shots and scores on one small video."""
 
 from pathlib import Path

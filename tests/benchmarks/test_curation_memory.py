@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a curation keeps far less of each video than its frames, with the memory benchmark."""
 
 from pathlib import Path

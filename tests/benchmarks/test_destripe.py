@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the destriping benchmark gains enough on eight pictures in both directions, and writes a picture."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the comparison of engines tries both, finds them equal, and says where one is not."""
 
 from pathlib import Path

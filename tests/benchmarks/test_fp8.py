@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the benchmark of FP8: that its figures meet their bars, and that its second implementation finds a fault."""
 
 import importlib

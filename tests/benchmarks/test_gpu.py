@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the GPU benchmark on tiny CPU shapes: it needs torch alone, counts FLOPs rightly, survives out-of-memory."""
 
 import importlib.util

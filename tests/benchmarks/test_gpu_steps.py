@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the GPU's scripts run on tiny shapes and keep what they have measured when a side fails."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that ranks with shared fetching move the formula's bytes, and that benchmarks of loading and decoding run."""
 
 from pathlib import Path

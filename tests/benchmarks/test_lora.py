@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the benchmark of LoRA beside PEFT runs, on one layer and few tokens."""
 
 from pathlib import Path

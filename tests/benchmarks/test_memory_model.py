@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the memory benchmark measures a row, and that its quick rows are near the formula."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that docs/reference/performance.md is what `make perf` writes, and how near it is to published figures."""
 
 import sys

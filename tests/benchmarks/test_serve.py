@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the benchmark of serving: its requests have the lengths that it says, and its figures are there."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the shot benchmark gives every figure, and that the recipes' detector meets its bars on the corpus."""
 
 from itertools import pairwise

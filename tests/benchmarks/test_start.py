@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the start benchmark measures every wait, and stops with the message of a command that fails."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the benchmark of asking: an asker that is killed loses nothing, and the ideal is that of K places."""
 
 import asyncio

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that both sides of the token loading benchmark give the same sequences, and that it gives its figures."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `nemo-vfm convert` turns foreign files into a folder of safetensors and JSON, whole or not at all."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `convert` reads diffusers' folders of video models and writes whole pipelines that diffusers loads."""
 
 import json

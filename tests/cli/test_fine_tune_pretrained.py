@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that an imported Wan is trained further on one's own clips, and that diffusers draws from it what we draw."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the output of `nemo-vfm get`, a killed run, and that the token is written nowhere."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the page, the JSON and the ingredient that `nemo-vfm plan` writes for a small recipe."""
 
 import argparse

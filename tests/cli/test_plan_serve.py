@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests `nemo-vfm plan` with --serve, and what it says of a training in FP8."""
 
 import json

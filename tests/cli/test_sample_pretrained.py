@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a pretrained pipeline is sampled as diffusers samples it, also from a picture or a clip."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that an adapter is trained on a pretrained pipeline, resumed, sampled from, and exported to diffusers."""
 
 import shutil

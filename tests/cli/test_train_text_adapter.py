@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a language model, of a recipe or of a transformers folder, is trained by an adapter and written again."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what verbs print, and their exit statuses."""
 
 import io
@@ -106,7 +104,7 @@ def test_show_prints_places(kitchen, capsys):
     assert "# r.yaml:2" in shown and "# command line" in shown
 
 
-HEADER = """# SPDX-License-Identifier: x
+HEADER = """# SPDX-License-Identifier: Apache-2.0
 # Do they fit? Each is compared
 # with all others (arXiv 1901.08001).
 # Hardware: 2 cores, or one GPU of 24 GB. Time: 0.5 s a clip where nothing

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `check` compares a model's vocabulary with the tokenizer that its workflow trains."""
 
 import pytest

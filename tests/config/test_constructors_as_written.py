@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that classes under `--trust` are built of recipes as their authors wrote them, and no other class is."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a recipe survives the way through OmegaConf, and that what was changed there is shown as such."""
 
 import copy

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which nodes an overlay changes, what takes precedence, and how a bad overlay is refused."""
 
 import re

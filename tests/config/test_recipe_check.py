@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a recipe gives all its problems at once, or objects: the constructor is the schema, the slot decides."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests values for rarer annotations, and that errors of constructors are shown at their place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

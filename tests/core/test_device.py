@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests how GPUs are described; without a GPU torch's answers are replaced."""
 
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests a client against a faulty server: it answers or refuses within time and limits, and shows no key."""
 
 import math

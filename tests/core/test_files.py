@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that files are whole for whoever writes them at once, and which errors say that no other would succeed."""
 
 import errno

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which GPUs compute which FP8 recipe, and what a recipe that cannot run is told to use."""
 
 import pytest

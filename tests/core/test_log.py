@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that untrusted texts, such as names of files, control no terminal from a log line, and which ranks speak."""
 
 import io

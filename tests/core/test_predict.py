@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that predictions are those of a model at rest, which is left as it came."""
 
 from types import SimpleNamespace

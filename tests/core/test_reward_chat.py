@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a reward model's endpoint is asked as Nemotron's, and that an answer without its scores is an error."""
 
 import json

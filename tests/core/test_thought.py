@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a thought is split from what is said, whole or in pieces, and that a text without one stays as it is."""
 
 from random import Random

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which texts become paths and which URLs, which are refused, and that a local path costs nothing more."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests curation of awkward videos: uneven time stamps, oblong pixels, interlaced, damaged or truncated."""
 
 import io

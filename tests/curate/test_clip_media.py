@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that encoded clips lie on the disk once, and can be taken out of the shards again."""
 
 from pathlib import Path

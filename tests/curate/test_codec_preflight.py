@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a GPU decoder which does not work is refused, and that what it leaves to the CPU is said once.
 
 There is no GPU here: where NVDEC has to work, the CPU's decoder replaces it behind the same switch.

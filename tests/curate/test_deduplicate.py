@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which copies clip shards lose, that the rest is untouched, and that nothing is lost or done twice."""
 
 import inspect

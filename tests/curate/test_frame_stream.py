@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a stream stays within its bytes, and that forgotten footage is decoded to the same frames."""
 
 import av

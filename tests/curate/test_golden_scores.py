@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares what stages and splitters without weights find with golden_scores.json: findings are kept under a number.
 
 Where they differ on purpose, raise `results_revision` of the class, or `FRAMES` if all see other frames, or nobody

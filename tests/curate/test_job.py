@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests folders of small videos through the whole job: every drop reason has a video, and the ledger adds up."""
 
 import hashlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that videos in an object store give the clips of those on a disk, and that a lost one costs itself alone."""
 
 import json

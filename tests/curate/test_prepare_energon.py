@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the job around `data/shards/energon_index.py`: the validation part, a second run, and what it refuses."""
 
 import json

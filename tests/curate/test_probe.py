@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what is remembered of a file that could not be read."""
 
 from nemo_vfm.curate.examine.probe import Probe

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a curation without a terminal logs its progress, one line after another."""
 
 from nemo_vfm.core import log, progress

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a Ray cluster gives the bytes of one process, also when its workers are killed."""
 
 import hashlib

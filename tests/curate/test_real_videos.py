@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests real videos of NEMO_VFM_TEST_DATA, among them damaged, rotated, out-of-order and three-frame ones."""
 
 import json

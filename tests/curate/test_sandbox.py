@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a child that crashes, hangs or exceeds memory or output costs its request alone and says how it died."""
 
 import ctypes

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which clips are encoded again, and what is said of a restorer that fails."""
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a blend keeps its weights at every g, is a function of (seed, g), and gives each source exact epochs."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every clip is counted once, and that the missing property named would make it fit."""
 
 from dataclasses import replace

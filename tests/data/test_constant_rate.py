@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the rate of spans and how often each frame is shown, on time stamps made by hand."""
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that two decoders agree on index, time stamp and pixels, and that damage gives an error message."""
 
 import io

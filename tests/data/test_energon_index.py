@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that megatron-energon reads the same samples, parts and bytes from a folder of our shards."""
 
 import gc

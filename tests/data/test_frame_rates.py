@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that frame rates of 0, infinity or NaN are refused or dropped before they reach a model."""
 
 import json

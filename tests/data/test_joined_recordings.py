@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that recordings that begin anywhere, or lie behind each other in one file, are read in their order."""
 
 import numpy as np

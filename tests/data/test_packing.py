@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that packs hold every sample once within budget, are fuller than greedy ones, and are a function of g."""
 
 import math

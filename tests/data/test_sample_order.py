@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the order of samples is a pure function of (seed, epoch), with every sample once an epoch."""
 
 import pickle

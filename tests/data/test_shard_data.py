@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that batches are a function of (shards, seed, g), for any workers, ranks, resumes and bad samples."""
 
 import io

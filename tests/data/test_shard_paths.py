@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests shards named by braces and lists: the same samples anywhere, and missing shards are reported."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that ranks with shared fetching get plain loading's batches, fetch each byte once and never wait forever."""
 
 import threading

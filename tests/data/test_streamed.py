@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that streamed tars are a function of (tars, seed, g), resume by tar and count, and are sanitized first."""
 
 import gzip

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that frames are even in time, scaled without distortion and cut in the middle; picture bombs are refused."""
 
 import struct

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that frames after a gap in a truncated file are not used."""
 
 from nemo_vfm.data.video.truncated_file import Shown, without_gap

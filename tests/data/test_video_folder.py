@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests training from files: the loader's guarantees, the right captions, and that changes are noticed."""
 
 import json

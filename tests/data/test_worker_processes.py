@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that workers that grow are replaced before memory runs out, with nothing lost or read twice."""
 
 import gc

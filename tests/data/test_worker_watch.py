@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a worker that dies or hangs ends its reader's pipe, and raises nothing elsewhere."""
 
 import multiprocessing

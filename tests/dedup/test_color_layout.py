@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a copy keeps its colour layout, other kinds of pictures do not share it, and blanks have none."""
 
 import cv2

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests where a histogram of likenesses is cut between copies and strangers, and what is said without a valley."""
 
 import numpy as np

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every dropped item refers to a kept one, and that the best of each group is kept."""
 
 from hypothesis import given

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that multistep samplers agree with diffusers' schedulers at the same noise levels, where installed."""
 
 import pytest

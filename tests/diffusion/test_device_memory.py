@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that with `offload` text encoder, network and codec are on the device one at a time."""
 
 from collections.abc import Sequence

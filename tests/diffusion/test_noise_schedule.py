@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that noise schedules are those of diffusers' schedulers, to the rounding of fp32."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that samplers have their order of convergence, on problems with known exact solutions.
 
 Data are N(0, 0.5^2). Then D(x; sigma) = x 0.25 / (0.25 + sigma^2), and x / sqrt(0.25 + sigma^2) is constant along the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which blocks the step cache skips, the error that it reports, and that threshold 0 skips nothing."""
 
 from collections.abc import Sequence

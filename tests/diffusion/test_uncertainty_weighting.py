@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a loss weighted by learned uncertainty is least at u = ln L, and the same on every layout."""
 
 from functools import partial

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests text-to-video: independence of the batch, guidance by its definition, and a model that memorizes."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that evaluation counts what the pixels show, finds the nearest clip, and says when nothing can be measured."""
 
 import json

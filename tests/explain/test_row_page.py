@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `explain RUN ROW` shows a synthetic row with what it was made from and each answer on the way."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Leaves the house tests to `make check` and `make test-slow`: most of them read all of our code."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the YAML on pages is valid: recipes, parts of recipes, clusters, overlays and endpoints.
 
 A block that is a part of a recipe names it in its first line: `# in recipes/llm/stories.yaml`, or `..., steps.train`

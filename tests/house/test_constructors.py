@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that whatever a recipe may name only builds: nothing is opened, written, contacted or started."""
 
 import importlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the import rules: the layers, the packages that one room alone may use, and the cost of an import."""
 
 import ast

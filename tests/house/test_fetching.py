@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that nothing but `nemo-vfm get` fetches models or files from a hub, and that no library does it for us."""
 
 import ast

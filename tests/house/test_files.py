@@ -1,18 +1,13 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the first lines, names and docstrings of every file."""
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 from tests.support.repository import ALL_PYTHON, CODE, ROOT, python_files, text_files, tree, where
 
-HEADER = [
-    "# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors",
-    "# SPDX-License-Identifier: Apache-2.0",
-]
 RIDDLES = {"seen", "told", "asked", "warden", "whereabouts", "paper", "crew", "held", "lead", "together", "wire"}
 #: "A recipe in, its jobs out."
 _RIDDLE = re.compile(r"\bin[,;:]? .*\bout\b")
@@ -28,15 +23,17 @@ def test_there_is_python_to_look_at():
     assert ROOT / "setup.py" in python_files(*ALL_PYTHON)
 
 
-def test_every_python_file_begins_with_the_two_licence_lines_and_no_third():
-    wrong = []
-    for path in python_files(*ALL_PYTHON):
-        lines = path.read_text(encoding="utf-8").splitlines()
-        lines = lines[1:] if lines[:1] and lines[0].startswith("#!") else lines
-        third_is_comment = lines[2:3] and lines[2].startswith("# ")
-        if lines[:2] != HEADER or third_is_comment:
-            wrong.append(where(path))
-    assert not wrong, f"these files should begin with exactly {HEADER}: {wrong}"
+def test_one_file_says_the_licence_of_all_and_every_python_file_begins_with_its_docstring():
+    (every,) = tomllib.loads((ROOT / "REUSE.toml").read_text())["annotations"]
+    assert every == {"path": "**", "SPDX-FileCopyrightText": "Copyright (c) 2026 The nemo_vfm authors",
+                     "SPDX-License-Identifier": "Apache-2.0"}  # fmt: skip
+    assert (ROOT / "LICENSES/Apache-2.0.txt").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    first = {
+        path: path.read_text(encoding="utf-8").removeprefix("#!/usr/bin/env python3\n")[:3]
+        for path in python_files(*ALL_PYTHON)
+    }
+    wrong = [where(path) for path, text in first.items() if text != '"""' and path.name != "__init__.py"]
+    assert not wrong, f"these files should begin with a docstring: {wrong}"
 
 
 def test_every_module_has_a_docstring():

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what a user has after `make setup`, and in an image of the Dockerfile: in environments of their own.
 
 The first is the fixture `fresh`. The second is installed from the index that pip is configured for.

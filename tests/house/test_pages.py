@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the commands that pages and recipes show are commands: recipe, keys, values and options."""
 
 import importlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that CONTRIBUTING.md shows the real tree of folders, and that pages and links are true."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that docs/reference/support.md has a line for each extra of setup.py, and says what was tested."""
 
 import ast

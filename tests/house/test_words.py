@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that our code uses no print, pickle, eval, shells and their like, and our prose no American spellings."""
 
 import ast

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tokens are drawn with the requested probabilities, and texts of a batch are independent."""
 
 from typing import Any

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts a real Slurm of two or three nodes, where there is one, for the tests of this folder."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests measures of each group against scikit-learn and all orders of equal scores, however samples are spread."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests measures of ranking against sums over all pairs and samples, and that parts of a log add up to the whole."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the seam ratio is 1 without seams, and the ratio of the jumps with them."""
 
 import numpy as np

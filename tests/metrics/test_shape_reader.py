@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the shape reader names what was drawn, also after x264, and finds nothing in empty videos."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Limits these tiny tests to one thread, since on a busy machine threads wait for each other far longer."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the wavelet codec is lossless by default, preserves energy, is causal and refuses misfitting sizes."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Wan's and Cosmos' autoencoders give the latents and pixels that diffusers' pipelines work with."""
 
 import json

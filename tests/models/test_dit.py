@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the DiT: the identity at the start, the effect of text and masks, its plan and its cost."""
 
 import dataclasses

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what a user is told whose model is not a folder here, and that `get.json` is not a part of a model."""
 
 from pathlib import Path

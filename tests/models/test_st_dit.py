@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which tokens each token of the ST-DiT sees, and its plan, its cost and the sizes of its presets."""
 
 import pytest

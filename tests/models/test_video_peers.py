@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a DiT as Cosmos 1, 2 and 2.5, and a Wan, have the parameters and outputs of diffusers, packed too."""
 
 import json

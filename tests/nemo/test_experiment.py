@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests a NeMo YAML trained by our command line: killed, resumed, saved, and read back without NeMo."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that NeMo YAML files become settings for the run's folders, or are refused; needs no nemo-toolkit."""
 
 from types import SimpleNamespace

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that transcripts of clips with tones lie beside their own clips.
 
 Most tests use a recognizer of ten lines; the last ones a model of NeMo's, restored from an archive that it wrote.

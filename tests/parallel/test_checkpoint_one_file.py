@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a checkpoint of any layout becomes one safetensors file and back, in the memory of one tensor."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that any layout loads what another saved, value by value, and that all ranks see damage at once."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests copies of checkpoints in an object store: whole or unseen, kept by the same rule, fit for a resume."""
 
 import os

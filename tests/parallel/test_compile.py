@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that engine.compile gives the numbers of a run without it: on one rank, on shards and with split attention.
 
 Captured graphs run as torch's own operations (aot_eager): the compiler's kernels need a C++ compiler and minutes.

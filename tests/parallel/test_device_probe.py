@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests when a device is probed, what is measured, and that random numbers and memory stay unchanged."""
 
 import time

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that two equal layouts agree everywhere, and that a missing sum is named by its place."""
 
 from collections.abc import Callable

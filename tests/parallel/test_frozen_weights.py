@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a frozen model is stored narrow without another bit changed, and that only its adapters are saved."""
 
 from functools import partial

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every axis gives a language model the losses and gradients of one device, packed, tied and grouped too."""
 
 from functools import partial

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that 16-bit matmuls on a CPU without hardware support give the numbers of rounded operands."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Megatron-Core gives one device's numbers, continues the other engine's checkpoints, and refuses well."""
 
 import math

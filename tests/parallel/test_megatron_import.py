@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Megatron-Core is imported only where it is chosen and run, and that what is broken beside it is told."""
 
 import json

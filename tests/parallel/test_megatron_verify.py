@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that what looks into trainings works on Megatron-Core's: parity, diverge, preemption and explain."""
 
 import subprocess

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a non-finite loss on one rank makes all ranks skip or stop together, with the same message."""
 
 import math

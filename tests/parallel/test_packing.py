@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that packed training gives the loss and the gradients of the samples one by one, on any layout."""
 
 from typing import Any

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a plan's bytes for each device are those that an engine keeps on real ranks."""
 
 from functools import partial

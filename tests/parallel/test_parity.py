@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that no layout is forgotten, right ones are equal, and wrong ones are reported by name."""
 
 import itertools

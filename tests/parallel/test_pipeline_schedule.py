@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every pipeline schedule, with every other axis, gives one device's losses and gradients."""
 
 from collections.abc import Callable

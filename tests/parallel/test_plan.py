@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a plan's arithmetic holds for any number of devices, and that misfits are refused with numbers."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the processes of a pool outlive what is raised in them, and end with their parent, however that ends."""
 
 import os

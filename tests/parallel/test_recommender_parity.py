@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a model with embedding tables is tried in layouts, and that a missing sum of theirs is seen."""
 
 from functools import partial

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a training resumed in other layouts gives the losses of one that never stopped."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a sampling plan assigns distinct work to every rank, and refuses options without use in sampling."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a pattern of a plan names modules at its own depth only."""
 
 from nemo_vfm.parallel.plan.sharding_spec import matching

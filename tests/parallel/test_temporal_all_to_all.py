@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every layout of an ST-DiT gives one device's numbers, and that a wrong order of frames is detected."""
 
 from typing import Any

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every layout gives one device's losses, gradients and validation, and that a missing sum is detected."""
 
 from functools import partial

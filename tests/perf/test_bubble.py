@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the formulas of pipeline schedules against torch's replayed order of work and published numbers."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a model's stated FLOPs are those that torch counts, forward and backward."""
 
 from collections.abc import Mapping

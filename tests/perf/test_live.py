@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares what a trace counts with what torch's own fake tensors say."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what FP8 is predicted to save and to cost, against our own casts and against published speed-ups."""
 
 from dataclasses import replace

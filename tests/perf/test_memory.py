@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the memory model of a step with the allocations of real steps, on one device, among ranks and on a GPU.
 
 Layouts run in one process under torch's fake group, whose messages arrive at once: gloo's threads release buffers at

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the seconds of collectives on networks against hand-computed ones, and one measured in a paper."""
 
 import pytest

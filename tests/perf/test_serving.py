@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Nemotron-4 340B is served by one DGX H100 in FP8 alone, as its report says."""
 
 from functools import cache

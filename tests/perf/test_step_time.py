@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that step times of published rows are within a tenth, and what changes each part of a step."""
 
 from dataclasses import replace

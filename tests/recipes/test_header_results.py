@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a recipe run whole, as a reader of its header would, gives the result and takes the time it promises."""
 
 import os

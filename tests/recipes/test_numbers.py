@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that numbers which a constructor refuses, or that do not fit, are refused at their key before a run."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the recipes of arXiv 2503.12964 fit their GPUs, and pairs of their degrees give one device's numbers."""
 
 import math

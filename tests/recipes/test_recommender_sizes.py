@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that MLPerf's recipe trains tables of MLPerf's sizes, in which its ids were hashed."""
 
 import yaml

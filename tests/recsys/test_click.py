@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that each observed label counts by its weight, that unobserved ones count for nothing, and what is refused."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that recipes/recommendation/daily.yaml goes on from day to day with tables that grow, and gains by it."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that exported files hold the batches of training, and that an interrupted export goes on to the same bytes."""
 
 import itertools

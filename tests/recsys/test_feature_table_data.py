@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that batches of a feature table follow from the seed and their number, on any ranks, and lose no sample."""
 
 import dataclasses

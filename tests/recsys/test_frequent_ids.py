@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that frequent ids get rows of their own, as a count of all ids would give them."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every row of a log is accounted for, and that kills, memory and blocks change no byte of the table."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that one vocabulary serves many logs, and that new ids get rows behind the old ones."""
 
 from collections import Counter

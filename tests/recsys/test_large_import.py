@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a log of 2 GB is imported in at most 1 GB of memory, and that two kills change no byte."""
 
 import json

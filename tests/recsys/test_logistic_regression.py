@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that logistic regression finds the minimum of its loss, and reads rows of any length."""
 
 from pathlib import Path

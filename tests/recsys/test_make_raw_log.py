@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a made log written with raw ids is read back by the import as it was made, day by day."""
 
 from pathlib import Path

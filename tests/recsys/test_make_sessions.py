@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that made logs are written whole, to the same bytes after a kill, and that what is said of them is true."""
 
 import json

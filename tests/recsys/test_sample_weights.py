@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that weights of samples come into batches, losses and metrics, and make up for negatives that were dropped."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that recipes/recommendation/dlrm_teacher.yaml gives the same numbers on several ranks and killed."""
 
 import re

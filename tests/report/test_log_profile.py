@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the section of a log's profile: figures with their intervals, curves, and files that somebody damaged."""
 
 import json

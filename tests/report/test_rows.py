@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the numbers that the page has of synthetic rows: means by source, preferences, costs, topics."""
 
 import json

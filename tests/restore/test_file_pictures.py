@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that all shots of a file get one box, except where it would cut a picture or bars change."""
 
 from nemo_vfm.restore.file_pictures import agreed_boxes

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what destriping gains and leaves alone, and that it avoids the mistakes of the public code."""
 
 import numpy as np

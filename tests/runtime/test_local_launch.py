@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what is said of ranks that have ended: the status of all, who is to blame, and whether that must be told."""
 
 import signal

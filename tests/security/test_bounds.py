@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the worst recipes cost under a second and under 200 MB above a harmless check (attack 4).
 
 The base, a process that has checked a harmless recipe, is about 160 MB here (Linux, x86-64).

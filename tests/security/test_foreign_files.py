@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a stranger's recipe naming the user's files is refused, and that nothing of them is shown."""
 
 import os

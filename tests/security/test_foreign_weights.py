@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that hostile .nemo, .ckpt and .pt files are refused: no canary, little memory, little time."""
 
 import gzip

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that too many includes, deep nesting and hidden characters are refused at their place (attacks 9 and 10)."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that curations of hostile media keep, drop or fail each file with a reason, and that the ledger adds up."""
 
 import json

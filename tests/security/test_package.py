@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the package does nothing unasked: no network, no telemetry, nothing written (attack 52).
 
 tests/house/test_words.py searches its code for forbidden words.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that paths that lead elsewhere are refused, and that nothing is written outside the run folder (attack 7)."""
 
 import hashlib

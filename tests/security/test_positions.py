@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that harmful calls in every place of a recipe are refused: no file, no connection, no secret printed.
 
 Attacks 1 and 2: each useful target of an attacker, with the arguments that would make it work. It is hidden as a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that hostile recipes cannot send keys, texts and files to hosts and buckets of their own."""
 
 import json

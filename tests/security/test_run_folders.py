@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that run folders survive kills, full and failing disks, damage and links, and can be resumed."""
 
 import errno

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that hostile files of safetensors are refused by every reader of other programs' files, in little memory."""
 
 import json

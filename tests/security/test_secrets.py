@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that no byte of a secret that careless components leak is in a run's files or output.
 
 Each way of leaking runs in a fork of one process, since importing everything again would take minutes.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the loader against shards made to write, run, fill memory or lie, and workers that die or hang."""
 
 import ast

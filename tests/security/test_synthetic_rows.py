@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Attacks recipes of synthetic conversations by what models answer: it is data, wherever it goes."""
 
 import json

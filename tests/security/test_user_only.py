@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a protection is given up by the user's own words alone, and then wherever the run goes on."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that values that mislead, loop or are secret are reported with their place (attacks 5 and 6)."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a recipe writes in its run folder and below the working directory, and elsewhere only as the user says."""
 
 import os

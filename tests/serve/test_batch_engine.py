@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that texts of a running batch are bitwise what they are alone, and that their room is bounded and freed."""
 
 import random

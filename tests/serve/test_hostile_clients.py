@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that clients that send nothing, too much, or nonsense neither keep others waiting nor break the server."""
 
 import http.client

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the endpoints with OpenAI's own client: whole and streamed answers, seeds, neighbours, log-probabilities."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a reward model's server answers as Nemotron's and vLLM's clients expect, each score as it is alone."""
 
 import json

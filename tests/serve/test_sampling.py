@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every request is sampled by the settings that it gave, whoever is beside it."""
 
 from concurrent.futures import ThreadPoolExecutor

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a batch of features is cut, moved and trained on like any other, and stays exact when deduplicated."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests jagged tensors against lists of lists, their gradients, and what they say of bad input."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests features as a KeyedJaggedTensor and back, against a stand-in: TorchRec is not installed here.
 
 The stand-in has the documented constructor and reads its arguments back by key. It shows the shape of the data only,

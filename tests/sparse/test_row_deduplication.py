@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that rows are deduplicated exactly, whatever the hash does, and expanded to the same bits."""
 
 import pytest

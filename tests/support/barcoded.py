@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes videos whose frames bear the video's number and their own as bars, and reads the bars."""
 
 from pathlib import Path

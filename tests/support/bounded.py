@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what checking each of many recipes costs, in a forked child for each.
 
 The children start with everything imported, so what is measured is the recipe's own time and memory, above a base

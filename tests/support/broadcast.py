@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes videos whose frames bear their numbers, and MPEG-TS as recorders and segmenters leave it."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Provides models in this process that answer, fail and refuse on order, for tests of whoever asks them."""
 
 import threading

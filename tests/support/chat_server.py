@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs an OpenAI-compatible server on 127.0.0.1 that shows faults on order and notes its requests."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a small byte-level tokenizer with the control tokens of many chat formats to a folder."""
 
 from pathlib import Path

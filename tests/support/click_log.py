@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a line over the dense features of a small log with two labels, one of them not always observed."""
 
 import itertools

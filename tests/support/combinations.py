@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the cases of a parametrized test, of which `make soak` alone runs those that the others cover."""
 
 from collections.abc import Iterable

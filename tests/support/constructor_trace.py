@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Follows a constructor or function of ours through what it calls, to what opens, writes, connects or starts.
 
 Names are looked up as Python would: in the module, in an import inside the function, on `self`'s class. A method of an

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lets Megatron-Core 0.16 run on a CPU: what it asks of CUDA is answered by the CPU, inside one `with` block."""
 
 import functools

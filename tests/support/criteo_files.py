@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes click logs in Criteo's format with Zipf-distributed ids and empty cells, of any size in little memory."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Scores found cuts against known events as TRECVID does: each cut counts once."""
 
 from collections import Counter

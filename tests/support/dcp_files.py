@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes distributed checkpoints of torch in several files and chunks, as many ranks would, and dishonest ones."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes the run folder of a finished workflow: small real pictures and videos, plausible numbers."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Simulates a disk that fails at a given call, and mounts small and read-only disks for one process."""
 
 import ctypes

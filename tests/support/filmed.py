@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a video file as one clip of all its small frames and motion vectors, as stages see it."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds videos of real footage with known transitions, from the videos of NEMO_VFM_TEST_DATA.
 
 Of ten events five are hard cuts; the others are a fade through black, a dissolve, a wipe, a flash and a whip pan.

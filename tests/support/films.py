@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes small videos with known cuts from seeds, and a curation job for them.
 
 Shape letters: T frames, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Records which tests failed or never ran, and names those that pass when they run again.
 
 `.ci/run` uses it: a test that fails once and then passes alone is printed as flaky and does not fail the run.

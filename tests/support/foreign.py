@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds small configurations in the formats of other frameworks, written for these tests."""
 
 AUTOMODEL = """

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes the environment that `make setup` gives a user, and runs the commands of pages in it, made small.
 
 It holds links to the packages that `make setup` has installed here, and to nothing of what came with `dev`; a second

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Interrupts films by holes in their time stamps and by changes of size, and writes them as files."""
 
 from collections.abc import Sequence

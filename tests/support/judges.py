@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a learned stage small enough for tests, which returns the brightest pixel of each frame."""
 
 from nemo_vfm.curate.stage import Finding

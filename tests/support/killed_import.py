@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Imports small logs in processes that are killed at file operations given by their numbers, and then to the end.
 
     python -m tests.support.killed_import FOLDER NUMBER ...

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines classes of fields whose annotations stay text until they are evaluated."""
 
 from __future__ import annotations

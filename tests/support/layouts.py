@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a tiny DiT for a few steps under a plan: the losses and gradients on which all layouts must agree.
 
 Every sample has its own latents, text, noise and weight, and every rank its own samples. A rank that forgets

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds films of different shots of real footage, and seven corner logos to lay over them.
 
 The footage is that of NEMO_VFM_TEST_DATA; shots are cropped, mirrored and lit at random. Shape letters: T frames,

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Orders tests so that processes that share their files start the longest file first.
 
 Everybody waits for a long file that is started last. xdist would start those with the most tests; the longest have few.

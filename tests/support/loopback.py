@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Records each attempt of Python to connect to, or look up, anything beyond this machine.
 
 An audit hook sees every socket of Python, whichever library opens it (not those that C++ opens by itself). It stays

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Is `nemo-vfm` with Megatron-Core's stand-ins for CUDA: `python -m tests.support.megatron_command run ...`."""
 
 import sys

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a stage that hangs, crashes, exhausts memory or raises on clips of certain lengths."""
 
 import ctypes

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the exact denoiser of a mixture of Gaussians, and the exact end of its solutions.
 
 The data are numbers. In one dimension, solutions of the sampling equation never cross, so each stays at its quantile

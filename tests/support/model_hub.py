@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a model hub on 127.0.0.1, with faults on request, and a CDN host that serves its large files."""
 
 import hashlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plants faults in a copy of the code, one at a time, and lists those that no test of their room sees.
 
     python -m tests.support.mutants [--count 100] [--seed 0] [--rooms data,train] [--marks 'not soak'] [--json FILE]

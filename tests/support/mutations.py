@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes odd, damaged and hostile media from a seed: (name, kind, bytes), the same for the same seed.
 
 All of it is made of small videos that are encoded here. Shape letters: T frames, H height, W width, C colours.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives the tensors of diffusers' Cosmos the names that NVIDIA's programs write, apart from the package's own tables.
 
 Each rule is one replacement in a name, in the order of diffusers' converter read backwards, so that a slip in the

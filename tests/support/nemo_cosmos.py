@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives the tensors of diffusers' Cosmos 1 the names and the order of NeMo's, apart from the package's tables.
 
 Rows of joined projections are written by head, as Megatron-Core views them: for each head its query, key and value.

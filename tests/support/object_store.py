@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts an S3 server on 127.0.0.1: moto where it is installed, and a small one that fails on order."""
 
 import os

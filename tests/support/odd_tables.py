@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists tables of videos and captions with a row at fault, as name, content and words of the error that names it."""
 
 _GOOD = b"a.mp4,fine\n"

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a tiny text detector as an ONNX file, without the onnx package; it takes bright smears for text."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds by the syntax trees which packages a class reaches: by `require`, in itself and in what it refers to.
 
 A reference is a name that stands for a definition of ours, in the same module or imported from another. An annotation

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes one step's loss and gradients on two packs of images and videos of six shapes, packed or one by one."""
 
 from dataclasses import replace

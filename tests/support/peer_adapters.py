@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Creates adapters with PEFT on tiny diffusers video models, and loads adapters there."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs cases on four real processes that share data over gloo, and records what each saw.
 
 One process runs all cases one after another, since starting one costs seconds.

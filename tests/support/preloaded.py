@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts commands as copies of one process that has imported torch and lightning, in place of a fresh `python -m`.
 
 Imports take 4 to 7 CPU seconds of a command, often more than its work in a test. The ranks and the runs of a sweep that

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the places in nemo_vfm/config that make a problem, and records which of them a call has reached."""
 
 import ast

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a function on real processes joined over gloo, and returns the result of each rank.
 
 One pool of processes (`nemo_vfm/parallel/verify/rank_pool.py`) serves a whole test session, and none of them may leave

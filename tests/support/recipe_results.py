@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the numbers, times and files that recipes' headers promise, and compares them with a run."""
 
 import json

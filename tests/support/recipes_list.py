@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes docs/reference/recipes-list.md from the recipes' headers: `python -m tests.support.recipes_list`."""
 
 from pathlib import Path

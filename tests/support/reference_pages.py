@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the pages of docs/reference/ on commands and components: `python -m tests.support.reference_pages`."""
 
 import argparse

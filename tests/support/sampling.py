@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples latents from tiny random video models under a sampling plan; all plans must agree."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Serves a small random language model over HTTP on loopback, inside the process of the tests."""
 
 import http.client

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a small log of sessions whose features repeat, shift, or are missing, and says whether two logs are equal."""
 
 import torch

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes small logs in memory, whose features repeat inside of sessions, and drift."""
 
 from collections.abc import Iterator

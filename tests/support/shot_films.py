@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes videos with hard cuts, fades, dissolves, flashes and fast pans, and lists where each is.
 
 Of all events 60 % are hard cuts, a tenth of them with a flash on it; 20 % are gradual (half fades through black, half

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a job as `nemo-vfm run` does, without a recipe."""
 
 from nemo_vfm.cli.verbs.run import show

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Simulates a server and a client that asks under a concurrency limit, event by event, without a clock or a thread."""
 
 import heapq

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Starts a real Slurm of several nodes on this machine's loopback, which ends with the test in any case.
 
 Every process of it, and of its jobs, carries the folder's name in its environment (SLURM_CONF). By that mark they are

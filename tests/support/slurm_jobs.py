@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes small Slurm jobs and one for each of our clusters, and runs their scripts under a fake srun.
 
 `python -m tests.support.slurm_jobs` rewrites tests/launcher/golden. Look at the difference before you commit it.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Submits a job's script to a test's Slurm, and reads what is kept of its attempts."""
 
 from dataclasses import dataclass

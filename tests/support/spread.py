@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a job whose ranks count together, and a rank that dies, hangs or diverges as ranks do in the field."""
 
 import ctypes

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stands in for Transformer Engine on a CPU, with our own numerics: to try which calls are made, and in what order."""
 
 import sys

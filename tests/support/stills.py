@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes small image files from seeds: whole ones of each format, turned, animated, cut short and declared too large."""
 
 import struct

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes pictures like photographs from seeds, and the same with stripes.
 
 Shape letters: N pictures, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes random text models of two layers and width 16 to folders, one for each family of text encoders."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a random model of two layers, as transformers does, with a tokenizer of single bytes."""
 
 from pathlib import Path

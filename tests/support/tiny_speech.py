@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a `.nemo` archive of a random speech model of one layer; needs NeMo's speech collection."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes recipes/diffusion/train_small.yaml tiny: its shards, its command, and what each rank was given."""
 
 import json

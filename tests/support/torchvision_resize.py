@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stands in for the one function of torchvision that diffusers' Cosmos calls: its wheel fails beside torch for CPUs."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a regression small enough to reason about: y = W x with noise from (seed, batch, key)."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a NeMo model of thirty numbers, configured by YAML, that fits a line; needs nemo-toolkit."""
 
 import os

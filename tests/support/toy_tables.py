@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a tiny model with embedding tables for a few steps under a plan, and the same model by torch alone.
 
 Samples share rows, and a sample may have none: a rank that forgets another's gradients cannot be right by chance.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes tiny random transformers of diffusers, one for each family of video models, with inputs as its pipelines give.
 
 Each is called as diffusers' pipeline calls it, and ours as our own does.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Saves whole pipelines of diffusers with tiny random parts, one for each family of video models, and calls them.
 
 Two things of diffusers are replaced, as its import asks: torchvision, and the checker of Cosmos' prompts.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts the files that a reader passes who follows one step, film, token or row through the code.
 
     python -m tests.support.walks [--json FILE]

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the arguments of constructors from which our own code derives a path that it writes, by following syntax trees.
 
 A path is followed through variables, attributes, properties, `/` and the usual methods of `Path`, and through calls of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists recipes with one error in each, by the titles under which docs/reference/messages.md shows what a user sees."""
 
 import sys

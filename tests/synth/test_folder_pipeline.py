@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a folder's pipeline is the one that conf/pipeline has for its family, and follows its flow_shift."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that stories follow from the seed, held-out ones are never trained on, and a kill is harmless."""
 
 import json

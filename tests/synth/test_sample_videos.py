@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that sampling writes one file per prompt, for any batching or interruption, and depends on the weights."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that several ranks generate the videos of one rank under every plan, and stay in agreement."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that each kind of file gives whole documents in order, and that bad ones are counted; many stop the run."""
 
 import gzip

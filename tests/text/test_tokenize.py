@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every document is accounted for, and that neither kills nor processes change a byte of the tokens."""
 
 import gzip

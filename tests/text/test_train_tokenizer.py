@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that training a tokenizer is reproducible, agrees with transformers, and loses nothing."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tables learn what FBGEMM's table-batched embedding learns by exact row-wise AdaGrad on a CPU."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests features as TorchRec's own KeyedJaggedTensor and back, and what its collections make of them."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that two ranks with a damaged newest checkpoint both resume from the same good one, or stop."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that batches and sequences that ranks cannot share are refused before a start, with sizes that fit."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that ranks with the same samples fetch each byte once, and train as before."""
 
 from dataclasses import asdict

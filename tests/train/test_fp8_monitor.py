@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that layers whose numbers leave the range of FP8 are named within 20 steps, and taken out of it if asked."""
 
 import json

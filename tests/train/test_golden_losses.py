@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares the losses of 20 training steps with those kept in tests/train/golden, a file a model.
 
 They change on purpose only, in a commit of their own: `python -m tests.train.test_golden_losses` writes them.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that one Ctrl-C saves a real training and says how to resume, and that two end it at once."""
 
 import json

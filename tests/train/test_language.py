@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests a language model trained on tokens: what it measures, and that ranks and resumes change nothing."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Lightning's callbacks, data modules and loggers work beside ours, and give the same numbers."""
 
 import json

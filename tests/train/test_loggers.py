@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests loggers with the real packages: what they keep, what they never send, and that none can end a training."""
 
 import inspect

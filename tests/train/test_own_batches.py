@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a batch of a user's own kind trains as ours do, in microbatches and resumed."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a scheduler's signal gives a checkpoint and status 75, and that a second one does not wait."""
 
 import json

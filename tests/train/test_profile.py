@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what the profiling switches write for a few steps, and what they say where there is nothing to write."""
 
 import gzip

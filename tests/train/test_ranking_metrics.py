@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that held-out samples are ranked, scored and written as a whole, alike on any number of ranks."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that an autoencoder learns clips of moving squares, is measured, and becomes a codec."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests a training that skips samples and steps: what it does instead, what stays as it was, and a resume."""
 
 import json

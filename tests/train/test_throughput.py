@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a step's MFU counts FLOPs by the requested convention, and that the run folder names it."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests runs that start from another's weights, are extended, or keep their best, without Lightning's outer loop."""
 
 import shutil

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds every slot that can be reached from the jobs, and the components that fit each.
 
 A slot is the type of an argument: one of our protocols or classes, or a class of another package (`nn.Module`). Any

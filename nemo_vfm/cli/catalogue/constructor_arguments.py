@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes a constructor's arguments: the type in words, the default as a recipe writes it, and who gives it."""
 
 import dataclasses

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Explains what a user named: a class, `slot=choice` or a slot."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a JSON Schema (draft 2020-12) of recipes and ingredients, with which editors complete and check them.
 
 Every component has two definitions. The plain one checks keys and values. The complete one also requires arguments

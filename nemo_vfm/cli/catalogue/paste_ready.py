@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a component as YAML for a recipe: every argument with its default, or `???` and what fits."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a low-rank adapter from a run or file to another library's format, or merges it into its model."""
 
 import shutil

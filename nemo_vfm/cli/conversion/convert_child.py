@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a foreign file or checkpoint to safetensors and JSON in a process of its own, which `convert` starts.
 
 Limits on memory, time and file size are set before anything heavy is imported. A file that asks for too much ends

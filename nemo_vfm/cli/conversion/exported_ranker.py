@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts the ranker of a run to a program of torch.export, with names, vocabulary and hashes beside it."""
 
 import shutil

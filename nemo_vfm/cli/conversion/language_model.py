@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a language model from a transformers folder to our weights and an ingredient, and back.
 
 The tokenizer is copied along. Weights are read one by one and written a file at a time, so neither direction needs

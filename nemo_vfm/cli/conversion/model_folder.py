@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts another library's model to our weights and a `model` ingredient for a recipe.
 
 Weights are read one at a time, so a whole model never has to fit into memory.

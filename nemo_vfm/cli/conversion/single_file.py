@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the weights of a run folder or a checkpoint as one safetensors file."""
 
 from pathlib import Path

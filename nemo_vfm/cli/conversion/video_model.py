@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts video models from diffusers folders to our weights and a `model` ingredient, and to other libraries."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs every check of the machine and lists its findings in a fixed order; a failing check stops no other."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a probe in a process of its own with a time limit, and always returns an answer.
 
 `python -m nemo_vfm.cli.doctor.probe_child NAME` is that process; the last line it prints is the answer.

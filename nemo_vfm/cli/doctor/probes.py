@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Probes torch, GPUs, codecs and the rest by really doing a little work with each, in a process of its own.
 
 A probe returns a text, or raises: UserError where something is absent, anything else where it is broken. What it

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns YAML of NeMo 1 and 2, DFM, AutoModel or LightningCLI into a recipe, and accounts for every key of the file.
 
 Nothing that a file names is imported: a class is a text that is in a table or not. A new format is a new file.

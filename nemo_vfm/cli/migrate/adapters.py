@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes low-rank adapters, chosen there by patterns over names of linears, as adapters of the same linears here."""
 
 import re

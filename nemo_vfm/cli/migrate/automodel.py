@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the keys of AutoModel's YAML (`step_scheduler`, `flow_matching`, `fsdp` or `distributed`)."""
 
 from nemo_vfm.cli.migrate.foreign_yaml import Value

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the folder of a pretrained model as `base`, by a local path or by where `nemo-vfm get` puts it."""
 
 from pathlib import Path

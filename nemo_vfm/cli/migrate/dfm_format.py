@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the keys of DFM's YAML: Megatron-Bridge's containers (`train`, `dataset`) or AutoModel's with `dfm.` classes."""
 
 from nemo_vfm.cli.migrate.automodel import (

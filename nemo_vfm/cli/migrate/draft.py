@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Collects what a migrated recipe will hold, by address, and what became of every fact of the foreign file.
 
 A *fact* is the meaning of a key, whatever its name: `lr`, `max_steps`. Formats say which key holds which fact. What

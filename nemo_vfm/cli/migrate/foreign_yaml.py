@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads YAML of another framework as values with address and line, and imports or builds nothing that it names.
 
 It accepts more than recipes do: tags are ignored, merge keys are followed, `yes` and `True` are booleans. It accepts

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Recognises the format of a foreign file and finds its table of keys. Each format is a file of this folder."""
 
 import re

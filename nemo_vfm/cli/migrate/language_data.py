@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes where a language model's tokens come from: sources with their weights, length, split and tokenizer."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the published language models that a class or the name of a checkpoint stands for, as arguments of GPT."""
 
 import re

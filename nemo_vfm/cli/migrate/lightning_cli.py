@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns a configuration of LightningCLI (`class_path` and `init_args`) into a recipe of `LightningFit`."""
 
 import re

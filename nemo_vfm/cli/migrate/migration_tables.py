@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows what became of a migrated file's keys in three tables: carried, changed, not carried with the reasons."""
 
 import textwrap

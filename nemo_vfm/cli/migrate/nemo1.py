@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the keys of NeMo 1's Hydra YAML (`trainer`, `exp_manager`, `model.optim`)."""
 
 from nemo_vfm.cli.migrate.automodel import (

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the keys of NeMo 2's exported YAML (`_target_: nemo.collections...`, as NeMo-Run writes it)."""
 
 from nemo_vfm.cli.migrate.automodel import (

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes degrees of parallelism and micro-batches of another framework as a plan, where they make one."""
 
 from nemo_vfm.cli.migrate.draft import Draft

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a published Wan or Cosmos as ours: the network and parts of its folder, its weights, its adapters."""
 
 import re

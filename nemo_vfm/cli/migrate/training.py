@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the facts of any training into a recipe: length, optimizer, precision, checkpoints, loggers."""
 
 from nemo_vfm.cli.migrate.draft import Draft

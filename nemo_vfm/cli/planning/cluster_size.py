@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes the machine to plan for from the words by which `vfm-launch submit` names a cluster and its size."""
 
 import argparse

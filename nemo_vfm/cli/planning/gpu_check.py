@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Says what a recipe would do with a number of GPUs, and whether it fits, before anything is reserved.
 
 The answer never changes the exit status: a recipe that uses one GPU of eight is valid, only wasteful. How many are

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Formats layouts and numbers as the texts of a table."""
 
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan

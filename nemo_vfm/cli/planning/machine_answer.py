@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a planner's answer as JSON, for launchers that ask before they reserve anything."""
 
 from dataclasses import asdict

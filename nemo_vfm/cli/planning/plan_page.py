@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a planner's answer as a page: the question, the table, why other layouts fail, what to do."""
 
 import shlex

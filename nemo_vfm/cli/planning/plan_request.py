@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns a recipe and the arguments of `plan` or `check` into a request to the planner."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the shapes of one training sample, and names the source that says so.
 
 The data that a recipe names may not be on this machine. So the first of these that names a size wins: the command

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Says on which GPUs a recipe's language model can be served, in FP8 and in bf16, and why or why not."""
 
 from dataclasses import asdict

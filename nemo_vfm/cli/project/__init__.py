@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes the package name and the text of each file of a new project; it writes nothing.
 
 The templates lie under `template/`; their suffix `.tmpl` keeps them from being taken for our code.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Serves one model on several tensor ranks: starts them here unless torchrun or srun has, and ends them together."""
 
 import os

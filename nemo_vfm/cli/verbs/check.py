@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Check a recipe: every problem at its place, all at once. Nothing is run and nothing is written.
 
 A recipe that only leaves values to you (???) is valid. Below the problems are every host and bucket that it would

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Write one page about several runs: how they ended, in what their recipes differ, their curves over each other.
 
 Of a sweep it takes all runs. A sweep writes this page itself when it ends, as report.html in its folder.

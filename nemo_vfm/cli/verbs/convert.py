@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Convert .nemo, .ckpt, .pt, .distcp and our checkpoints to safetensors, and models from and to other libraries.
 
 Files of other frameworks are read as data: no code in them is run, and a file's bytes determine its type, not its name.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Copy a recipe to make it your own, or start a project: `nemo-vfm copy project DIR`. Nothing is ever overwritten.
 
 The copy takes precedence over ours, its comments show its own command, and it composes to exactly the same. A project

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Find where two layouts, precisions or recipes diverge: the first step, module and rank whose numbers differ.
 
 Both are made small, as `parity` does, and take the same steps on the same samples. The outputs of all modules, the

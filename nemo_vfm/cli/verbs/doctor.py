@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Examine this machine: what works, what does not, and what to install; the text can be pasted into a report.
 
 Encoders and decoders write and read two real frames, torch multiplies, and the first GPU multiplies in bf16. Each check

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Explain a component (what it does, its arguments, YAML ready to paste), shards, a clip, a row or a step.
 
 For a clip: every score, what each rule says, and why it was kept or dropped. For a step: its samples, noise and losses.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Download a pretrained model from a hub: all files of one commit, each verified by its hash.
 
 It is the only command that downloads models; by typing a model's name you permit the connection. The same command

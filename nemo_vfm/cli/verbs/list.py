@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """List the recipes by group; with a group or a word, what each is, needs, takes and gives.
 
 Yours in ./recipes and ours are listed. Nothing is parsed or imported.

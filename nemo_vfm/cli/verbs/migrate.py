@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Make a recipe from YAML of NeMo 1 or 2, DFM, AutoModel or LightningCLI, and list what is left behind, and why.
 
 Nothing that the file names is imported, and no key is dropped in silence: each is carried over, changed or not carried

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prove on this machine that a recipe's training gives the same losses and gradients on any layout of devices.
 
 The recipe is made small (its model keeps its class). Under each layout, processes of this machine take two steps, with

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plan a training on N GPUs: which layouts fit, how long a step takes under each, and why the others do not fit.
 
 Nothing is run. The recipe's global batch stays as it is; the numbers are predictions

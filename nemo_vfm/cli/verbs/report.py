@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Write the report of a run folder again, and print its path; for a sweep, that of all its runs and its table."""
 
 import argparse

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Run a recipe with your changes, in a run folder with a report. Run it again to resume.
 
 A recipe that asks for several devices (parallel.shard=2) runs on that many of this machine, or on those that torchrun

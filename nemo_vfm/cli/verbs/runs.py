@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """List runs, the latest first: state, step, losses, when, how long, how large.
 
 The state is that of status.json: running, done, failed, nothing_kept, interrupted. A stalled run says that it is

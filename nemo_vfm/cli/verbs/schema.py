@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Write the JSON Schema of recipes, so that an editor completes and checks them while you type.
 
 It is JSON Schema, draft 2020-12: components, arguments, choices and our docstrings. `check` is authoritative

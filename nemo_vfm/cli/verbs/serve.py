@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Serve a language model or a reward model behind an OpenAI-compatible endpoint.
 
 It listens on loopback. SIGTERM lets running answers out, and the exit status is 0 (docs/how-to/language/serve.md).

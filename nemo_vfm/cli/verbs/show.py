@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Show a composed recipe: every value with the file and line it comes from; or how two recipes differ.
 
 The output is YAML and can be run; values from the environment stay names. With --diff --defaults, a written value that

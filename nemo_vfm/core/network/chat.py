@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sends messages to a model behind an OpenAI-compatible endpoint and returns its answer and token counts."""
 
 import json

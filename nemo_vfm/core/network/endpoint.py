@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sends JSON requests to a service over HTTP, with limits on time and size.
 
 Built on the standard library's http.client, since the connection must go to an address that was checked

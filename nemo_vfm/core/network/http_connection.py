@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens HTTP connections to checked IP addresses and closes them at a deadline.
 
 A host name is resolved once, and the connection goes to the address that core/network/ssrf_guard.py checked.

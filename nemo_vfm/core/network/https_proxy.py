@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Connects to https hosts through the proxy named by HTTPS_PROXY or ALL_PROXY, except for hosts in NO_PROXY."""
 
 import socket

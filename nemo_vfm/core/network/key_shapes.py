@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Recognises texts that look like keys: by the formats that services use, and by how random the letters are."""
 
 import re

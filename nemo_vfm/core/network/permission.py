@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides which hosts a run may send data to, with which key, and where it may write. The user allows these, no recipe.
 
 The code that composes a recipe gives `Permissions` to the components that send (`config/build.py`). No key of a recipe

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Replaces secrets in texts with `***`: values that came from `${env:X}`, and keys found in the environment.
 
 A secret is hidden both as it is and in its encoded forms: inside URLs, JSON, HTML and base64. Texts shorter than six

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Resolves a service's host to IP addresses that may be connected to; private ones only where the user allows them.
 
 A URL in a recipe must not make this machine query its neighbours: the cloud's metadata service gives credentials to

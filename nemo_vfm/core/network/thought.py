@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits what a reasoning model thinks, between <think> and </think>, from what it says."""
 
 from typing import Literal

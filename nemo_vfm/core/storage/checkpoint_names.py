@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Names checkpoints by their steps, and finds the finished ones: for whoever writes, resumes, reports or restarts.
 
 Ours is a folder `step-00000100` that is finished once its manifest is there. Lightning's is `step-00000100.ckpt`, which

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists, reads, downloads and uploads objects in an object store; each failure is one sentence.
 
 The interface is fsspec. For s3 it uses pyarrow's own client, which is installed anyway. It reads 64 KiB from a local

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses text into a local path or an address in an object store, and refuses any other kind of address.
 
 An address names a bucket and a key and nothing else: no password, no query, no chain of file systems. Credentials come

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Marks the arguments of components that name what a run writes, and keeps the files of others from being changed."""
 
 from pathlib import Path

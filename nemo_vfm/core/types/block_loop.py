@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares how the blocks of a network are run, so that a sampler may leave some out."""
 
 from collections.abc import Iterable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Marks the functions of ours that a recipe may name, and the classes that it may not.
 
 Whatever stands behind `_target_` is called with a stranger's arguments. So a class of ours may be named where its

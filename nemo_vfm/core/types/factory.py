@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares `Factory`: it builds an object later, with arguments that only its user has."""
 
 from typing import ParamSpec, Protocol, TypeVar, runtime_checkable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Adds up the weights of encoders, codecs and other networks that stand on a device beside the model."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares jobs, the roots of recipes: one method, `run`; and what they need: ranks, machines, parts."""
 
 from collections.abc import Collection, Mapping

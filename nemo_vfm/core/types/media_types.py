@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Names frames, spans of them and what their values mean, and tells videos and images by the ends of their names.
 
 Shape letters: T frames, H height, W width, C channels.

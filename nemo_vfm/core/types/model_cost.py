@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares models that report their FLOPs and the shapes of a small input."""
 
 from collections.abc import Mapping

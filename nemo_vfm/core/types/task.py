@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares tasks: which inputs of a batch a model is given, and its losses.
 
 Shape letters: B batch, T frames, K numbers a frame.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares training data: batches in an order that depends on the seed alone, and its read position."""
 
 from collections.abc import Iterable, Mapping

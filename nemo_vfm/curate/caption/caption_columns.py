@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Names the columns that captions have, and refuses captioners that read a column which the curation will not have."""
 
 from collections.abc import Collection, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the types of captioning: what a model is shown and asked, what it answers, and the key that matches both.
 
 A `Captioner` (curate/stage.py) reads what is known of a clip. A `Viewer` sees the clip, window by window. An `Editor`

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes every clip's caption with the recipe's captioners, and records who wrote it and how."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks whether the captions of finished clip shards belong to their pictures.
 
 A public curator once shipped captions of the wrong videos: answers of a batch had come back in another order. So each

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Appends scores to captions, so that a model trained on them can be asked for scores.
 
 This is the alternative to dropping clips with low scores, as Open-Sora 1.2 did in its third stage.

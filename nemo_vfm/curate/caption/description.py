@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes a clip in one sentence made from its numbers."""
 
 from nemo_vfm.curate.stage import ClipRecord

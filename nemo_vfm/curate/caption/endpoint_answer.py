@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns the end of a question to an endpoint into a caption, or into the reason why there is none."""
 
 from dataclasses import replace

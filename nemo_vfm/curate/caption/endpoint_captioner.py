@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks a model behind an OpenAI-compatible endpoint what views of clips show.
 
 Shape letters: T frames, H height, W width, C colours (RGB).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps successful captions in the journal of answers, under the fingerprint of who wrote them."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds texts and the frames of a clip in one space, where a caption lies near its own clip.
 
 Shape letters: N texts, D width of a vector, T frames, H height, W width, C colours (RGB).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Generates answers with a model from a local folder, by greedy decoding.
 
 Shape letters: B batch, L tokens.

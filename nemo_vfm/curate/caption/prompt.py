@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds the default prompts for describing and rewriting, and hashes a prompt."""
 
 from nemo_vfm.core.storage.files import sha256_text

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Rewrites captions with a language model, which keeps their facts; the originals are kept.
 
 The caption follows the prompt as data. A prompt injection can at worst give a wrong caption: the answer is cleaned

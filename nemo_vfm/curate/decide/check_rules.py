@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Refuses rules that read a column which no stage of the recipe gives."""
 
 from collections.abc import Collection, Mapping, Sequence

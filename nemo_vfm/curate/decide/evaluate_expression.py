@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Evaluates an expression on a table, a column at a time: for which clips it is true, and for which it is false.
 
 Where a score is missing a comparison is neither. `and`, `or` and `not` then return what is certain (Kleene's logic). If

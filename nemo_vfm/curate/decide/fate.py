@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides each clip's fate from its scores and the rules; it reads numbers only, so deciding again is quick."""
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the parts of a parsed expression, as plain values that compute nothing.
 
 Each part knows the place in the text where it begins, since an error is shown there.

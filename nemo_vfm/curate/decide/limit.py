@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the thresholds of an expression that can be moved, and the clips that each alone lets through.
 
 Each part of `keep: a > 1 and b < 2`, or of `drop: a <= 1 or b >= 2`, can drop a clip by itself. Such parts are limits.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the kept clips that are most alike: what a lower threshold for duplicates would drop (nearest_pairs.json)."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses the text of an expression, or shows with a caret where it stops making sense.
 
 truth  = and {"or" and}          and = not {"and" not}          not = "not" not | compared

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies other rules to the tables of a finished curation: new fates of every clip and file, and a new ledger.
 
 It works on columns, not on records: a hundred thousand clips take a fraction of a second.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Drops clips by a threshold or an expression; rules read numbers, never video."""
 
 from collections.abc import Mapping

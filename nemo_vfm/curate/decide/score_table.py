@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the scores of records, or of scores.parquet, as numpy columns in which missing values are marked."""
 
 from collections.abc import Mapping, Sequence

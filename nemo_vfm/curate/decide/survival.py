@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts how many clips and seconds survive as each threshold moves (survival.json).
 
 Rules whose columns come from a comparison or a caption are left out: what they drop depends on what the others keep.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads vectors.parquet: the features of comparing stages, for deciding again without video."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tries the encoder and decoder of a curation; refuses what does not work here, and names what is slower."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Examines one readable file in one pass: its shots, and every stage's numbers and a thumbnail for each."""
 
 from collections import deque

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Divides the examination of a long video among several workers, and merges what they find.
 
 Each examines a stretch of it. The shots follow from all glances in order. A shot that a worker guessed wrong, since

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Probes and examines the source's files; yields a record of each, with its clips and all findings about them."""
 
 import time

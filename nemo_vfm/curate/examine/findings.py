@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Caches what was found about files by what it depends on, so that only a changed stage is measured again.
 
 A file's shots are stored under the fingerprint of the splitter, each stage's numbers under that of splitter and

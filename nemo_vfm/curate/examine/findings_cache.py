@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes fingerprints of settings, and stores findings about a file under them, so that no work is done twice."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds the small frames of one clip, and gives stages those they ask for, by number.
 
 Shape letters: T frames, H height, W width, C colours (RGB), B blocks.

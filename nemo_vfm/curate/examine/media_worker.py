@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs operations on media in a limited child process, and reports what went wrong."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds the models of learned stages, and adds their results to each clip's reply."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Probes one file: its id, what its container says, or why it cannot be used; only its first frame is decoded.
 
 An image is decoded whole, so that a damaged one fails here.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs operations on media in a child process within limits, and reports how the child died if it did.
 
 A damaged or hostile file may crash a decoder, hang it, or make it exhaust memory: that costs the child, never the run.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs several pieces of work at once and yields their results, in order or as they come, with bounded memory."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Executes steps on actors of a Ray cluster, in numbers that make every step equally quick."""
 
 import os

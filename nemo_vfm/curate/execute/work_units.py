@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the contract between curation and its executors: work, items to do it on, results as they come.
 
 A pipeline has one or two steps. The first turns an item into a stream of parts, the second a part into a part. So a

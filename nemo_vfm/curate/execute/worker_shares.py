@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how many workers of a cluster each step gets, so that no step waits for another."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Scores how pleasing a clip is to look at, with a trained scorer on one frame a second."""
 
 from collections.abc import Sequence

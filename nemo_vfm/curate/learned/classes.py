@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks that the classes in a model folder's config.json are those that a task names."""
 
 from collections.abc import Sequence

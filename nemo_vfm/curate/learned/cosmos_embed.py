@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds clips with a Cosmos-Embed1, and finds clips that are alike by their vectors.
 
 Such a model comes as Python code in its own folder. A recipe may name this stage only under `--trust model_code`.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses the frames that a learned stage gets, by a clip's length and rate."""
 
 import numpy as np

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds clips with a trained encoder, and finds clips that are alike by their vectors."""
 
 from collections.abc import Sequence

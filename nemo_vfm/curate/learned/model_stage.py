@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a model on frames of clips of any size; a frame's result does not depend on the rest of the batch.
 
 Shape letters: T frames, H height, W width, C colours, K numbers a frame.

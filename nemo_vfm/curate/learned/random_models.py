@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes tiny models that have learnt nothing, laid out as pretrained ones are, to try recipes without downloads."""
 
 import shutil

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains a scorer to rate, to sort or to recognise: the losses, and the prediction for each frame.
 
 `Train` trains a scorer with these tasks and stages predict through them, so a scorer is used as it was trained.

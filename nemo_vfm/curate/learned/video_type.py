@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Classifies a clip as one of some named types with a trained scorer, and says how sure it is."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps the encoded clips of a curation: as files until they are in the shards, from then on in the shards alone.
 
 What is known of a clip, its fact, stays a small file in `work/clips`, which says when only the shards hold the clip.

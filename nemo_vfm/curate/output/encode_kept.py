@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes every kept clip in `work/`, and marks those that cannot be encoded as failed."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts a clip into training windows, as pixels of its bucket's shape."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Transcodes each kept clip to an mp4 of exactly its frames, and restores it where a restorer finds a need.
 
 An image keeps its file, or becomes a PNG (`StillImage.as_stored`).

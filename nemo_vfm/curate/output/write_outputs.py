@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the run folder's tables, rules and clip shards of decided clips, each whole or absent."""
 
 import os

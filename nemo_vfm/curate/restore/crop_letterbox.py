@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Crops bars off clips.
 
 Shape letters: T frames, H height, W width, C colours (RGB).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes stripes out of microscope images, page by page; nothing else about the files changes.
 
 Shape letters: H height, W width, S samples of a pixel.

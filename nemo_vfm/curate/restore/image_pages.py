@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the pages of TIFF and PNG files and puts changed pixels back; every other byte of a file stays.
 
 Shape letters: H height, W width, S samples of a pixel.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the BT.601 luma, full range, of RGB frames.
 
 Shape letters: T frames, H height, W width, C colours (RGB).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds and removes stripes in single pages of images, in any unit and pixel type.
 
 Shape letters: H height, W width, S samples of a pixel.

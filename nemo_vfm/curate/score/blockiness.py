@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how much the encoder's grid of blocks shows in frames that may have been scaled down.
 
 Shape letters: T frames, H height, W width, F frequencies.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how the camera moves between neighbouring frames, as numbers and as a word.
 
 Shape letters: P points, D 2 (right, down), H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how much moves, overall and at least, by the encoder's motion vectors or else by optical flow.
 
 Shape letters: H height, W width, R rows and C columns of what a source of motion can tell apart.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the shares of damaged, interlaced and missing frames, and whether they are HDR, by the decoder's reports."""
 
 from collections.abc import Mapping, Sequence

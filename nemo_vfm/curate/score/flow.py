@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes optical flow between neighbouring frames once for all stages that need it.
 
 Shape letters: T pairs, H height, W width.

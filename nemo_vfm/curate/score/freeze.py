@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the share of neighbouring frames that show the same picture."""
 
 from collections.abc import Mapping, Sequence

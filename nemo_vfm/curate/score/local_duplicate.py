@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds clips that show the same pictures cropped, scaled or at another speed, by keypoints."""
 
 import base64

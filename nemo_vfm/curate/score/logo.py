@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds channel logos and watermarks: what stays at its pixels while the shots of a file change.
 
 Shape letters: T frames, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Signs the frames of clips in order, and finds clips that hold the same frames by their signatures."""
 
 import base64

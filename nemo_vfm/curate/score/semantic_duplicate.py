@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds clips by what kind of picture they show, and finds clips of the same content by their vectors."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds marks, such as channel logos, whose edges different scenes of a film have at the same pixels.
 
 After the watermark detection of Dekel et al., "On the Effectiveness of Visible Watermarks" (CVPR 2017), which takes the

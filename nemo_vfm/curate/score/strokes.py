@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds lines of text that stand still in a few frames of one moment, without weights.
 
 Shape letters: T frames, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures sharpness, exposure, contrast, noise, blocks, colour, flicker and entropy of frames, without weights.
 
 Shape letters: T frames, H height, W width, C colours (RGB).

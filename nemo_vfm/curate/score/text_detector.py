@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds boxes of text that all frames of one moment share, with a text detector from a file.
 
 Shape letters: T frames, H height, W width, C colours (RGB).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how much of the picture titles, subtitles and logos cover, and whether there are any.
 
 Shape letters: H height, W width.

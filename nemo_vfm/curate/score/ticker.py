@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds news tickers: text that runs sideways along the top or the bottom while the picture does not.
 
 Shape letters: H height, W width, F frequencies, K bands, P pairs of frames.

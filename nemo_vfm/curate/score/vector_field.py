@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how far each place of the picture moved, from one frame's motion vectors.
 
 Shape letters: B blocks, H height and W width in pixels, R rows and C columns of cells of 8x8 pixels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exports `clips/`, `metas/v0/` and `summary.json`, as cosmos-curate's sharding pipeline reads them.
 
 Read in its `pipelines/video/utils/video_pipe_input.py` and `sharding_pipeline.py` (29f1358): the summary names the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exports `videos/`, `metas/` and a note about `t5_xxl/`, as Cosmos-Predict2's post-training reads them.
 
 Read in its `cosmos_predict2/data/dataset_video.py` and `scripts/get_t5_embeddings.py` (661da47): a clip is

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exports a flat folder of videos, each with a JSON beside it, as NeMo DFM's preparation scripts read it.
 
 Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json with `caption`) and

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exports clips to tars that megatron-energon reads, with a part held out for validation."""
 
 from pathlib import Path

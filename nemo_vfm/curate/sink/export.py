@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exports finished clip shards to `dataset/` in a sink's layout, and lists what it omits, and why."""
 
 from hashlib import sha256

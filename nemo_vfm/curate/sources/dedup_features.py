@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes what each comparing stage remembers of the clips of shards, and keeps it on disk."""
 
 from collections.abc import Mapping, Sequence

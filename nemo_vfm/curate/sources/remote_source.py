@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Fetches videos from an object store as local files for as long as they are needed, within a byte limit."""
 
 import threading

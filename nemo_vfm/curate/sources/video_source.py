@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the videos and images of a folder, local or in an object store, in an order that depends on names alone."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits shots at hard cuts by how far a change stands out, and at fades through black by brightness."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds fades through black: cuts around long black stretches and in the middle of short ones."""
 
 from nemo_vfm.curate.split.finder import Gradual

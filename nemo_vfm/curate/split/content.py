@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits shots where hue, saturation and value change by more than a threshold."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the middles of dissolves, where a picture is the mean of one before and one after it, and of wipes.
 
 A dissolve is (1 - a) A + a B, so its middle is (A + B) / 2 for any A and B. A hard cut shows one or the other there,

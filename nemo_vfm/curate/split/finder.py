@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines finders, which turn glances at frames into cuts as soon as they are certain, and thins and joins their cuts.
 
 A cut is the number of the first frame after it. Every finder gives its cuts ascending.

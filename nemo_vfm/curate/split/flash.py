@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Filters another finder's cuts: where the picture comes back afterwards, it was a flash and no cut."""
 
 from collections import deque

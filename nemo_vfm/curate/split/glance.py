@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reduces each frame to the few numbers by which a cut is seen: content score, brightness and a thumbnail.
 
 Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colours.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds frames whose content score is high, by itself or over its neighbours'."""
 
 from collections import deque

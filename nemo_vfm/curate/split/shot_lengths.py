@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts frames into spans of bounded length at the cuts of a finder, each given as soon as it is certain."""
 
 import math

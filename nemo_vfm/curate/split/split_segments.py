@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits a video part by part between its holes, and lets several workers split one long video.
 
 Each worker sends its glances, and one splits by all glances in order. A worker that begins in the middle guesses where

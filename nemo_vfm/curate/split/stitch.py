@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Joins neighbouring spans of another splitter that look alike where they meet.
 
 After Panda-70M (2402.19479, section 3.1), which cuts finely first and then joins by the distance of image embeddings.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits frames into spans of one length, whatever the frames show."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the frames around each cut that belong to neither shot: the whole of a dissolve, a fade or a wipe.
 
 Between one shot's picture and the middle of a transition, thumbnails tell how far each frame has come. Where a tenth of

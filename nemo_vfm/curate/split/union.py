@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits frames at hard cuts that are not flashes, fades through black, dissolves and wipes."""
 
 from collections.abc import Iterable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Detects a wipe: one picture replaces another cell by cell, each cell once, in order along a direction.
 
 Half way through, every cell shows what was there before or what will be there after. In a dissolve it shows the mean of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Assigns a clip to the bucket whose shape it is trained in, or gives the reason why none fits."""
 
 import math

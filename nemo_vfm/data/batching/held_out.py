@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides whether a sample is held out of training, with the same answer for every reader."""
 
 from nemo_vfm.core.log import warn_once

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Concatenates batches of latents of any shapes into one packed batch of all their samples.
 
 Shape letters: B batch, L text tokens, X positions, C channels.

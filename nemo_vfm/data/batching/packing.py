@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Packs samples into sequences within a budget of tokens, given their lengths.
 
 A pack is one sequence of samples of any resolution and length, for attention over variable lengths. Packs are planned

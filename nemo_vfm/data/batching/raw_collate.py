@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decodes samples given as bytes by extension into batches of one shape, with the shard readers' own code."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes which samples are in global batch g, from the seed and g alone.
 
 Every bucket has an endless stream of samples, epoch after epoch, with a new shuffle each epoch. Batch j of a bucket is

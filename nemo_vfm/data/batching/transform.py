@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns a clip's bytes into the frames of its bucket: sampled in time, resized, cropped.
 
 Shape letters: T frames, H height, W width, C colour channels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs foreign jinja templates with limits on time, rounds, the size of every text that they make, and all of it.
 
 jinja2's sandbox keeps a template away from Python, not from memory and time: a text times 10^9, a text that doubles in

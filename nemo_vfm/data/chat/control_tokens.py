@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps what a message says apart from the control tokens that its template writes.
 
 In messages, the names of control tokens stand between two marks before a template sees them. What is between marks is

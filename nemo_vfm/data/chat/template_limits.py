@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts what a template takes, and foretells how long a text will be before it is made.
 
 A value weighs as many letters as it has when it is written out in full: what a list holds twice counts twice. An

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads global batches by number, prefetched by workers within a limit on bytes.
 
 The batch number is its only state.

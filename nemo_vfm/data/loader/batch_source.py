@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares the source of batches by number, which prefetching needs of any data: a batch and its faults."""
 
 from typing import Protocol

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Fetches the bytes of a batch: this rank's share from storage, the other shares from its peers.
 
 What a rank learns about its share (a damaged tar, a store that does not answer) travels with the share. So all ranks

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans which bytes of the shards a batch needs, and which of them each rank fetches.
 
 The bytes of a batch are concatenated and cut into as many equal pieces as there are ranks. So shares differ by one byte

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds global batches for training, and fixed ones for validation, from samples that can be listed.
 
 Shards, folders of videos and tables share this code: only where the samples are stored differs between them.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads the same batches on ranks that need the same samples, with every byte fetched from storage once.
 
 Tensor-, context- and pipeline-parallel peers train on the same samples. With plain loading, the storage sends every

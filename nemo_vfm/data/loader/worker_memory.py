@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how much memory one worker may take, and measures how much this process has taken.
 
 Only private memory counts, and only what was taken since the process began. A fork begins with its parent's pages, and

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads batches in order by worker processes; one that dies or hangs becomes an error of one sentence.
 
 Workers that exceed their memory share, since something in them leaks, are restarted before they are killed for it. No

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Watches the worker processes of one of torch's loaders, and closes its pipe as soon as one dies or hangs.
 
 The reader is woken by the end of the pipe, and not by an exception of the signal's handler. That would be raised

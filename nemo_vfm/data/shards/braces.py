@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Expands the braces in a name: `shard-{000..127}.tar`, `{train,more}/x.tar`."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Derives the identifiers of sources and clips, from bytes and spans of frames, for curation and training."""
 
 import hashlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the index files that megatron-energon 7.4.1 needs beside a finished folder of our shards.
 
 The tars stay as they are. Three things are added. `.nv-meta/` says how many samples each tar has, which belong to which

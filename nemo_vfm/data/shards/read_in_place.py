@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the tensors of safetensors members straight to where a batch has them, a sample in one system call.
 
 Threads that read take turns at the interpreter, and a turn takes longer than a small read. So a batch is planned,

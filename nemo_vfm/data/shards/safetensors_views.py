@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the tensors of a safetensors member as views of its bytes: nothing is copied or executed."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts what training will not see of samples: missing captions, members that nothing reads, depths beyond 8 bits."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells by their names which files or members of a sample are its media, its caption and its facts.
 
 A member of a tar is known by its extension, all after the first dot of its file's name. The last suffix decides what it

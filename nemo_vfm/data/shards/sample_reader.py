@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a shard's entry into tensors, caption and rate: from cached latents, or from media.
 
 Shape letters: C channels, T frames, H height, W width, L text tokens, D width of a text token.

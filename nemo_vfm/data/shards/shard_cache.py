@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Caches whole shards of an object store on the local disk, checked by hash, within a number of bytes."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes samples as deterministic WebDataset tars with an index, and reads their members by offset.
 
 A folder holds `shard-000000.tar` and beside it `shard-000000.json`: where each member lies, and the numbers that

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens a folder of shards, on a local disk or in an object store, behind one protocol."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the samples of a folder of shards as checked entries: from our index, or from any tar's headers."""
 
 import json

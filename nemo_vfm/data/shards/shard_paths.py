@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens the shards that a recipe names as one set of samples: folders, single tars, braces, lists."""
 
 from collections.abc import Sequence

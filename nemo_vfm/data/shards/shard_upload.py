@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Uploads a finished folder of shards to an object store; readers see it whole or not at all.
 
 Shards are named there by the hash of their content, so those of another version are never overwritten. One object,

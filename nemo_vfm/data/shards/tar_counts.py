@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Remembers how many samples each tar holds, also across a resume if the tar has kept its size."""
 
 import json

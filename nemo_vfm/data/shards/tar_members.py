@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads any WebDataset tar from front to back: its regular files, by key and extension.
 
 Whoever reads tars reads them by this: from a disk or a stream, with an index or without. Nothing is ever extracted: a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Streams samples from any sample number, epoch after epoch; the order follows from the tars and a seed.
 
 The stream is the tars of an epoch in shuffled order, each from front to back. It is cut into blocks, and each block is

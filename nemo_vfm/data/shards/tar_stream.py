@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the samples of tars without an index, in order, from front to back."""
 
 from collections.abc import Iterator, Mapping, Sequence

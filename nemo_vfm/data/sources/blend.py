@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Mixes several sources by their weights into one stream of batches, each of one source.
 
 A batch is never mixed, since its samples share a shape: images and videos alternate. The source of global batch g

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes which source of a blend gives global batch g, and which of that source's batches it is.
 
 This is the chairman assignment (Tijdeman, Discrete Mathematics 32, 1980). Of the sources that may be next without

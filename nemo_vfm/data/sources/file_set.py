@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Serves video and image files with captions as samples like those of shards; nothing is copied or packed."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Packs cached latents of any shapes into sequences of tokens within a budget.
 
 Which samples share a pack is planned once, from the seed; every epoch gives the same packs in another order. So the

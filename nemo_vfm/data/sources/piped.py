@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads training batches from shell commands that write tars. A recipe needs `--trust piped` to name this."""
 
 from collections.abc import Sequence

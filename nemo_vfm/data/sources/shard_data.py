@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads folders of shards as global batches for training and fixed batches for validation.
 
 Lightning is not imported here, which keeps `check` quick: the import takes about 5 s (2 cores, 2026-11).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the text and JSON files beside a video that may hold its caption, the most trusted first."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads tars without an index, here or in an object store, from front to back into training batches.
 
 It has three costs against indexed shards. An epoch shuffles the tars, but within them only blocks of `shuffle_buffer`

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the rows of a CSV, JSON Lines or Parquet file, and refuses a row that does not say what its columns promise."""
 
 import csv

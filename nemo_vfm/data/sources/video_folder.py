@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads training batches from a folder of videos and images with captions beside them, without shards."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads training batches from a CSV, JSON Lines or Parquet file that names videos and their captions."""
 
 from collections.abc import Iterator

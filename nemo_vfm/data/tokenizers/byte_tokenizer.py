@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes texts as their UTF-8 bytes: a tokenizer without anything to train or download."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads a tokenizer from a local folder that transformers or SentencePiece wrote.
 
 Nothing is downloaded and no code of the folder is run. `tokenizer.json` is used where there is one, and gives the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads a folder's tokenizer.model with the `sentencepiece` library."""
 
 from collections.abc import Sequence

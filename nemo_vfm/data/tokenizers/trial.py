@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tries a foreign tokenizer in a limited process: its library may abort, panic, or take all memory, and us with it."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes which source each row comes from, and the row's number there, from the weights of the sources.
 
 Rows alternate like the batches of a blend (`data/sources/blend_schedule.py`). After n rows the count of every source is

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Fills rows of equal length with documents: computes which parts of which documents lie in which row.
 
 This is best-fit-decreasing: the longest first, each into the row with the least room that is enough. Documents that fit

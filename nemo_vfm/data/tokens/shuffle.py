@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the shuffled position of any index from a count and a key, without the other indices.
 
 A stored permutation would have to be drawn as a whole at each start. For 250 million sequences of 4,096 tokens, a

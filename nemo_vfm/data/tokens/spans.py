@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes where in a stream a numbered span begins; spans are equally long and come in shuffled order.
 
 A stream that restarts after its end is one endless line, cut into spans. Span j is its j-th part, so where the length

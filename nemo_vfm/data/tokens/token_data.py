@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Mixes folders of tokens into global batches of equally long sequences; a batch number is enough to resume.
 
 Shape letters: B rows, S tokens of a row.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and checks `tokens.json`, the manifest of a folder of tokens, and writes it as the last file.
 
 A shard is three files of little-endian numbers without headers. `NAME.tokens`: every document followed by its end

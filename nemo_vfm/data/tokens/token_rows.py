@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the tokens, labels and documents of a row by its number, for both ways of packing a stream.
 
 Shape letters: B rows, S tokens of a row.

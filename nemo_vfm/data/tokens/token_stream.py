@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits a folder of tokens into a training and a held-out side, each one stream of documents.
 
 A position of a stream is a number below its length. Only the start of each run of neighbouring documents is kept, so a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes documents as token shards, three files each, whole or absent, and the folder's `tokens.json`."""
 
 import hashlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the sound of a span of a video as one channel at a given rate.
 
 Times are those of the file's own clock, like the time stamps of its frames, so sound and picture stay in sync.

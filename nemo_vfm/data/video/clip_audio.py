@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Extracts the sound of a span of a video: as packets that an mp4 can hold unchanged, or else as FLAC."""
 
 import io

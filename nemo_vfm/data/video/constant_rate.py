@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes one constant rate for frames with time stamps, and how often each is shown at that rate."""
 
 import numpy as np

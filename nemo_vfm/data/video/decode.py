@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens a video file or its bytes: reads its properties, its frames by index, or its frames in order.
 
 Three readers share one protocol: PyAV reads everything, decord and torchcodec read frames by index where they are asked

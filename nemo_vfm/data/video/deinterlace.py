@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Deinterlaces a decoder's frames with bwdif, one frame for each; progressive frames pass unchanged.
 
 bwdif uses the frames before and after, so a frame's pixels depend on whether its neighbours were decoded. For the same

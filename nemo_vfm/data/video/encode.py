@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Encodes frames as one mp4 of exactly these frames; the same frames give the same bytes.
 
 Shape letters: T frames, H height, W width, C colour channels.

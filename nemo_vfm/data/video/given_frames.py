@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the frames that a video begins with: a picture, or the last frames of a clip that it goes on from.
 
 Shape letters: T frames, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a JPEG, PNG or WebP as an upright picture, with the bytes that shards keep, or says why it is unusable.
 
 Decoders accept a truncated file and fill the rest with grey. They show the first picture of an animation as if it were

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds where recordings were written behind each other into one MPEG file, and puts them on one clock.
 
 Each has a clock of its own, so time stamps may go back where the next one begins, and frames would be shown out of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads frames by index through decord or torchcodec, once they are seen to agree with PyAV on the first one."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a picture's stored size and pixel shape into its size in square pixels."""
 
 from fractions import Fraction

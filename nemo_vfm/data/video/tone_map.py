@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts frames to RGB, HDR ones (PQ or HLG) to SDR: BT.709, with a Moebius curve that rolls highlights off.
 
 Shape letters: H height, W width, C colours (RGB).

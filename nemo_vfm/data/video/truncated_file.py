@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Selects the packets of a truncated file whose frames can be shown without a gap.
 
 Packets come in decoding order. In a truncated file, some frames may be present that are shown after others that are

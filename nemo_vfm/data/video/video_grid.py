@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes several videos of one size as a picture of frame strips and as one tiled video, for people to look at.
 
 Shape letters: B videos, T frames, H height, W width, C colour channels.

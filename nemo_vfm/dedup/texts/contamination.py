@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds texts that share an n-gram of words with texts of an evaluation (GPT-3, arXiv 2005.14165, appendix C).
 
 Shape letters: U words of a text in one line, G n-grams of the references.

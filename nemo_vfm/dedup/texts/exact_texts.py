@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps each text that equals an earlier one after normalisation to that earlier one."""
 
 from collections.abc import Iterable

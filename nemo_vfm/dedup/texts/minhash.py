@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes MinHash signatures of texts, and the bands that bring texts of a given Jaccard similarity together.
 
 The share of equal numbers in two signatures estimates the Jaccard similarity of their shingles (Broder 1997). Two

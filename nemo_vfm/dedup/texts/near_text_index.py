@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds for texts that come one at a time the earlier ones of at least a given Jaccard similarity.
 
 It proposes and decides as `near_texts` does for texts that are all there.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds texts whose shingles have at least a given Jaccard similarity, which is computed for every pair reported.
 
 MinHash with bands (`minhash`) only proposes pairs. Proposals whose signatures differ too much are dropped by

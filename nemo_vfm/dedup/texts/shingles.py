@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts normalised texts into overlapping n-grams of characters or words, as sets and as hashes.
 
 Shape letters: U units (characters or words) of several texts in one line, S shingles, N texts.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares how a network is conditioned on given frames: a first image, or the end of a clip to continue.
 
 Shape letters: B batch, C channels, T latent frames (in pixels: frames), H height, W width, K condition channels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Conditions on given frames through extra input channels, as Wan's image-to-video models do.
 
 Shape letters: B batch, C channels, T latent frames (in pixels: frames), H height, W width, K condition channels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Conditions on given frames by placing them in the noisy video, as Cosmos and Wan 2.2 TI2V do.
 
 Shape letters: B batch, C channels, T latent frames, H height, W width.

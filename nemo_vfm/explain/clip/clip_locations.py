@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds where a clip's bytes lie, what its record says, and what was encoded of it."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Collects frames of a clip's thumbnail, its video and its latents for one sheet."""
 
 from collections.abc import Sequence

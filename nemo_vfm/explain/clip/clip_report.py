@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Collects all that the run folder of a curation knows about one clip."""
 
 from collections.abc import Sequence

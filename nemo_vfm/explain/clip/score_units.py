@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives the unit of a column of scores.parquet, as in docs/reference/scores.md."""
 
 _PER_SECOND = "% of the diagonal/s"

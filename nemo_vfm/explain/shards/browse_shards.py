@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prints what shards hold, all of them or one sample, and writes a sheet of pictures."""
 
 import json

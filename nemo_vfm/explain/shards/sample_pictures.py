@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows frames of samples side by side on one sheet, as a PNG or drawn in the terminal.
 
 Latents are shown in false colours: their first three channels as red, green and blue, each stretched from its 1st to

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a linear layer with adapters; the linear's own parameters and their names do not change."""
 
 from typing import Any

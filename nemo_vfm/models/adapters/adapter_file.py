@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes adapter files in our own format and in those of PEFT, diffusers, ComfyUI and Cosmos.
 
 Our format is safetensors with the method, ranks, alphas, linears and the base's fingerprint in its header.

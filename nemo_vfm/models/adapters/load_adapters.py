@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads one or more adapters into a model for sampling and refuses adapters that have no effect."""
 
 import re

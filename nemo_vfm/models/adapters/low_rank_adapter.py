@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Freezes a model and adds low-rank adapters to its linears, so that only the adapters are trained."""
 
 from collections.abc import Iterator, Mapping, Sequence

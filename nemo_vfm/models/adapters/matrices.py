@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts adapters between a model and the per-linear matrices that other libraries use.
 
 Letters: R rank, I inputs, O outputs.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies self-attention among video tokens and cross-attention to text tokens.
 
 Rows of the fused projections are ordered (head, role, dimension). So a tensor-parallel split of the output features

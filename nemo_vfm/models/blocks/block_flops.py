@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the token grids of a model's samples, and adds up the arithmetic of all samples."""
 
 from collections.abc import Iterable, Mapping

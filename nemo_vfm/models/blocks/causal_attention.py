@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies attention within each frame and over earlier frames; never over later ones.
 
 torch's attention is called directly: that of `parallel/` may spread a sequence over ranks, and these frames are whole.

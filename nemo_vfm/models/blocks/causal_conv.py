@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies convolutions in which no frame depends on a later one; a long video may come in pieces.
 
 The first frame is repeated as its own past, so an image is a video of one frame. After n halvings of time, 1 + k times

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds the autoencoder's `Encoder` (wavelet bands to latents) and `Decoder` (back) from equally numbered levels.
 
 `levels.0` is the one next to the pixels in both, so that a deeper autoencoder has the names of a shallower one.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines one block of a causal language model: attention to earlier tokens, then a perceptron.
 
 Rows of the fused projections are ordered by group of heads (its queries, its key, its value). So a tensor-parallel

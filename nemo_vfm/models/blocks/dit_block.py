@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines one block of a DiT, and the inputs that every block receives besides the tokens.
 
 Shape letters: B batch, S video tokens, L text tokens, D width of a token, N noise levels, A width of the conditioning.

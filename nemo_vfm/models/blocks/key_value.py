@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Caches keys and values during generation, and computes attention of new tokens over all tokens so far.
 
 Texts of a batch end at the same place: shorter ones begin later, and positions before their beginning are masked.

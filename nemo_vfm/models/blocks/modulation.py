@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the shifts, scales and gates of a block from a conditioning vector.
 
 This is adaLN-zero (Peebles and Xie 2023, section 3.2), and its low-rank form by Cosmos and arXiv 2503.12964

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Assigns each token the noise level of its sample, or of its latent frame.
 
 Given frames have little or no noise, while the frames to generate have much.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes where each sample's tokens are in a packed sequence, on this rank and over all ranks.
 
 Padding tokens, which make the sequence divisible by the ranks, are only at its end. They attend to each other and to

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts latents into patches, projects those to tokens, and puts patches back into latents.
 
 Shape letters: B batch, C channels, T frames, H height, W width, S tokens, P numbers

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes one vector for each place of a token grid, to be added to the tokens.
 
 Rotary positions tell a token how far away the others are, not where it is itself. A model that trains briefly on few

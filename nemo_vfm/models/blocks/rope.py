@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes 3-D rotary positions from a token grid and its frame rate, and rotates heads by them.
 
 Rotary positions (Su et al. 2021) run along time, height and width. Each axis has its own share of the head's dimension.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks the sizes and the inputs of a diffusion transformer; errors name the numbers that do not fit."""
 
 from torch import Tensor

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines one block of an ST-DiT: full attention, attention along time and attention within each frame.
 
 arXiv 2503.12964, 4.6. Full attention runs over all ranks that share a sequence. Attention along time is local, between

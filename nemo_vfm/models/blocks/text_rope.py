@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes rotary positions of text for queries and keys (Su et al. 2021, arXiv 2104.09864).
 
 Shape letters: B batch, S tokens, E head dimension, R its rotated part.

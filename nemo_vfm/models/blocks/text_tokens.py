@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Masks text tokens, brings them to unit scale, and computes their mean.
 
 Shape letters: B batch, L text tokens, D width of a text token.

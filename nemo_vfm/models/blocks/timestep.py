@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Embeds the noise level of each sample as a conditioning vector.
 
 Shape letters: B batch, D width.

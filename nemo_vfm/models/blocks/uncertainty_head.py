@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Predicts the model's uncertainty at a noise level, by which a loss may be weighted.
 
 Shape letters: B batch, S tokens, P numbers of a patch, K features.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines one block of Wan, and the embeddings of its text, noise level and image.
 
 Shape letters: B batch, N noise levels, L text tokens, I image tokens, D width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the tensors of a distributed checkpoint of torch or Megatron-Core, a folder of `.distcp` files, one by one."""
 
 from collections.abc import Mapping

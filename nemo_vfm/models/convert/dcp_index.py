@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the index of a distributed checkpoint of torch (`.metadata`, a pickle) as data; nothing in it is run.
 
 torch.distributed.checkpoint and Megatron-Core write the same index: for every tensor its dtype, its shape and the

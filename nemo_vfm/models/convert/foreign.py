@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a file of another framework: its weights, its configuration, and what was left out."""
 
 from collections.abc import Iterator, Mapping

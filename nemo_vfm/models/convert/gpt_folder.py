@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads GPT and its weights from a language model's folder of transformers, and writes such a folder.
 
 Weights are written in files of a few gigabytes with an index, as transformers does, one file at a time.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads GPT's arguments and, one by one, its parameters from a language model's folder of transformers.
 
 Weights are safetensors, in one file or in several. They are read a tensor at a time, and no code of the folder is run.

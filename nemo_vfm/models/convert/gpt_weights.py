@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a language model's weights between transformers' names and GPT's names.
 
 Queries, keys and values are one matrix here, ordered by group of heads: Q queries, then the key, then the value. Where

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the configuration text and the weights of a NeMo archive (`.nemo`); nothing is unpacked, built or run.
 
 An archive is a tar, plain or gzipped, of `model_config.yaml`, `model_weights.ckpt` (a file of torch.save) and other

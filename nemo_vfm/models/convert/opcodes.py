@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads plain values from the bytes of a pickle: texts, numbers, containers, and where tensors are. Nothing is called.
 
 A pickle is a program for a small stack machine. This machine knows the instructions that build data, and a closed list

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks where a file says a tensor lies in a storage; a shape that its storage cannot hold is refused."""
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads a reward model from a folder of transformers: a language model with a head for sequence classification."""
 
 from collections.abc import Mapping

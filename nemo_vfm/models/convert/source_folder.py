@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a model's parameters, one by one, from the safetensors of another library's folder.
 
 Sizes are known from the files' headers, and compared with the model's before there is memory for any weight.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps one of our parameters to another library's tensors, and back, without changing a bit of any number.
 
 Letters: D width, H heads, E head dimension, C channels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives parts of a source's tensors, such as one layer of a stack, names of their own; each is read by itself."""
 
 from collections.abc import Sequence

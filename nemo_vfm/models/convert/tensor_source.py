@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives tensors of foreign files one by one, with shapes and dtypes that are known before anything is read."""
 
 from collections.abc import Iterator, Mapping

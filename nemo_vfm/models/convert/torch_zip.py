@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the values and, on request, the tensors of a file of torch.save by offset; nothing in it is run.
 
 Since 1.6 torch writes a zip with uncompressed members: `data.pkl` lists the content, `data/0`, `data/1` and so on hold

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exchanges rows and optimizer state of embedding tables with TorchRec and FBGEMM, by the names of their tensors.
 
 An `EmbeddingBagCollection` names rows `embedding_bags.TABLE.weight`, an `EmbeddingCollection` names them

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens the safetensors files that transformers or diffusers would take from a folder, and no others; and writes them.
 
 This follows them: `model.safetensors` if it is there, else the files that `model.safetensors.index.json` names.

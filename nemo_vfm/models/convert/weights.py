@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the weights by name in what a foreign file holds, and keeps other plain values as JSON."""
 
 from collections.abc import Iterator, Mapping

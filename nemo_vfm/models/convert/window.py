@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens a range of bytes of a file as a read-only file, which refuses to be read in large pieces."""
 
 import io

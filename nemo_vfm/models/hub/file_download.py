@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Downloads one file of a commit: resumes a partial file, verifies size and hash, then renames it into place."""
 
 import os

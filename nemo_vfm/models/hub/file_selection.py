@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Selects the files to download: those that match `--only`, else all except weights that may contain code."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes `get.json`: a folder's model and commit, and the size and hash of every file."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses `hf://ORG/MODEL@REVISION` and suggests `nemo-vfm get` to users who give such a name instead of a folder."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sends GET requests to a hub, with limits on time and size, retries, and the token for the hub's host only."""
 
 import http.client

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks a hub which commit a revision points to and which files the commit has."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Downloads a model's files of one commit into a folder: resumes, verifies every file, and writes the record last."""
 
 import errno

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the cross layers of DCNv2, whose products of features grow by one degree a layer.
 
 Wang et al., 2008.13535. Shape letters: B samples, X numbers of a sample.

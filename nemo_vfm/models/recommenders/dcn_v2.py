@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines DCNv2 over embedding tables, which ranks by products of features of growing degree.
 
 Wang et al., 2008.13535, with the bottom perceptron of DLRM in front and the perceptron behind the cross layers, as

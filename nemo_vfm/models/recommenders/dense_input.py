@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes the dense numbers of a batch: missing ones (NaN) are refused, or become zeros with an indicator each.
 
 Shape letters: B samples, F dense features, X numbers that a model reads.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines DIN, which weighs each item of a history by what it says of the candidate.
 
 Zhou et al., 1706.06978. Shape letters: B samples, F dense features, D width of a vector, L labels.

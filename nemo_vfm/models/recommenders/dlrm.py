@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines DLRM, which ranks by dot products between the vectors of features.
 
 Naumov et al., 1906.00091. Shape letters: B samples, F dense features, D width of a vector, V vectors, L labels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the dot products of all pairs of vectors of a sample.
 
 Shape letters: B samples, V vectors, D width, P pairs.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads from a batch what every recommender reads: dense numbers, vectors of features, histories and their candidate.
 
 Shape letters: B samples, X dense numbers as read, D width of a vector.

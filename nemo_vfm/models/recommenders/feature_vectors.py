@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Looks up the features of a batch, each on the unique rows of its group as far as the model was told (RecD).
 
 RecD (2211.05239) computes what depends on a group of features alone once a unique row, and expands the result to the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a transformer encoder over histories: every item looks at every other, and the mean of all is the result.
 
 Shape letters: R rows, T items of the longest row, D width, H heads, E width of a head.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gathers the histories of a batch as one jagged tensor of vectors, on unique rows where these may be attended.
 
 Shape letters: B samples, R rows (B, or U unique ones), N values, D width.

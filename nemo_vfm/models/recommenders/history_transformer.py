@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a transformer over histories, whose result is a vector of the user.
 
 Shape letters: B samples, F dense features, D width of a vector, L labels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a ranker on HSTU's layers, whose result for the last item of a history is a vector of the user.
 
 Zhai et al., 2402.17152. The authors' ranker puts candidates into the sequence; here the candidate meets the user's

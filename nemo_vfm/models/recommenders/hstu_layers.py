@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines HSTU's layers over histories: pointwise attention by SiLU in place of softmax, biased by place and time.
 
 Zhai et al., 2402.17152. Shape letters: R rows, T items of the longest row, D width, H heads, E width of a head.

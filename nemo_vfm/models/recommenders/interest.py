@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines DIN's local activation: how much each item of a history says of a candidate, and the weighted sum.
 
 Zhou et al., 1706.06978. Shape letters: R rows, N items of all rows, D width.

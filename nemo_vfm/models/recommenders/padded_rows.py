@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lays jagged rows out as one padded tensor with an exact mask.
 
 Shape letters: R rows, N values, T the longest kept row, D width.

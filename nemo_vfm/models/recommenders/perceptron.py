@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the perceptron of recommenders: linear layers with a ReLU after each, or after all but the last."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a ranker with its tables as a program of torch.export, which torch alone runs.
 
 Shape letters: B samples, F dense features, N values, R rows of a table, D width, L labels.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Drops activations by a function of seed, step, layer and sample, so that no layout or restart changes the choice.
 
 Shape letters: R rows.

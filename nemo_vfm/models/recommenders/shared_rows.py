@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Refuses to compute on unique rows what would then differ from computing on every sample, unless allowed by name."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes the descriptions of a model's embedding tables from rows and one width, or takes those that are given."""
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shards a linear's adapters over the same tensor-parallel ranks as the linear.
 
 A column-parallel linear splits its outputs, a row-parallel linear its inputs. Of an adapter's two matrices, the one on

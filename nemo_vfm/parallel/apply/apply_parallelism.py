@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Applies a parallelism plan to a model on a mesh, so that this rank holds its part.
 
 The order matters. The large linears are split first, then activations are marked for recomputation, then blocks are

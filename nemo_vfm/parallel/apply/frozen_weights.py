@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Freezes a model's base weights, excludes them from checkpoints, and stores linears in the autocast dtype.
 
 Autocast casts the weight and bias of a linear at each use. Frozen ones can be stored in that dtype: outputs have the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs prepared microbatches through the pipeline's stages: gradients on every rank, the loss on the last stage's.
 
 torch.distributed.pipelining orders the work and sends activations between stages. The other inputs of each block (noise

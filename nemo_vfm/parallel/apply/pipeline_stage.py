@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts a whole model down to this rank's blocks and builds its pipeline stages.
 
 Every parameter keeps its name from one device. Blocks of other stages are removed from their `ModuleList` without

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lets several tensor ranks use one head of keys and values, where there are fewer heads than ranks.
 
 As in Megatron-Core, the weights stay split evenly, so each is held once. The ranks of one head exchange the outputs of

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Saves named tensors and a state as a checkpoint folder that is whole or absent, and loads the newest whole one.
 
 A checkpoint is `step-00000100/` with safetensors files for each group (model, ema, optimizer) and the manifest, which

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the checkpoints of a folder, reads their manifests, and picks the newest one that passes its hash check.
 
 With several ranks each hashes its share of the files, and all learn every result, so that all load the same one.

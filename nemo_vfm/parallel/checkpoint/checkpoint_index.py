@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes `pieces.json`: which file of a checkpoint holds which part of each tensor. Every value is checked.
 
 It is separate from the manifest: for hundreds of ranks it is tens of megabytes, and manifests are read often.

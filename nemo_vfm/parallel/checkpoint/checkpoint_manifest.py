@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads a checkpoint's sealed `manifest.json`. Every value is checked.
 
 The version is `major.minor`. Another minor version has only added keys that a reader may ignore, so it is read; another

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes one group of a checkpoint, however it is sharded, as one safetensors file, and reads such a file as a group.
 
 Tensors pass one by one, so that it takes the memory of the largest. `convert.json` beside the file holds its hash, as

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Saves optimizer state as `parameter name/key`, and restores the part that belongs to this rank's parameters.
 
 State with a parameter's shape is sharded like the parameter. Every parameter has its own step count. A shared one would

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the box of a tensor that this rank holds, and lays tensors out as others are over the devices.
 
 Every layout of our engines gives a rank one box of a tensor: split along some dimensions, whole along others.

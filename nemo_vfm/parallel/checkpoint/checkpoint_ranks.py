@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exchanges the results of a step of saving or loading, so that all ranks continue together or all stop.
 
 A rank that raised alone would leave the others waiting in their next collective. So each step of a save or a load tells

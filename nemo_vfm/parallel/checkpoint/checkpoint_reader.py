@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the tensors of one checkpoint group lazily, whole or only the part that a rank holds."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a checkpoint in a thread while the training takes its next steps.
 
 The step loop waits only for the copy, and for the previous save if that is not written yet.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Copies the tensors that this rank is to write into CPU memory, as the bytes of its files.
 
 Once a snapshot is taken the training continues, and its changes to the tensors do not reach the files. The memory is

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Copies a folder's checkpoints to an object store, and fetches the newest whole one where the folder is gone.
 
 A copy lies at `<address>/step-<n>/`. Its manifest is sent last, so that a reader never takes half a checkpoint. Beside

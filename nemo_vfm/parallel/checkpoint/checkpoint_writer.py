@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the snapshots of all ranks as one checkpoint folder, whole or absent, then deletes surplus older ones.
 
 Rank 0 makes a folder under a temporary name, and every rank writes its files there. Once all are flushed, rank 0 writes

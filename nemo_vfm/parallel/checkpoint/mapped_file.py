@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Opens a safetensors file whose tensors are read one after another, in little memory.
 
 safetensors maps the file, and every page read stays in memory until the file is unmapped. So it is mapped again after

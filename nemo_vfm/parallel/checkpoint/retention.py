@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decides which checkpoints may be deleted under a retention rule. Nothing is deleted here."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes and reads safetensors files; each number of a header is checked before memory is allocated for it.
 
 A hash in a manifest finds accidents. It cannot find a malicious file that came together with its manifest. So the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a rank's attention over the whole sequence by gathering all keys and values on every rank at once.
 
 This is simpler than a ring and faster for short sequences. But the keys and values of all ranks are in memory while a

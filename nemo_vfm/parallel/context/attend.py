@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the attention of this rank's tokens over every rank's tokens.
 
 Self-attention only: keys of another sequence, such as text, are short and whole on every rank, so nothing is exchanged.

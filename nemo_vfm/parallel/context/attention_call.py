@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes one attention call beside its tensors: which ranks take part, and how."""
 
 from collections.abc import Iterator

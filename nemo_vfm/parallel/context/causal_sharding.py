@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shards causal tokens over context ranks, and computes their attention to earlier tokens.
 
 Early tokens attend to few others and late ones to many, so each context rank has an early and a late chunk

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Calls the collectives of context parallelism and counts their bytes. No other file of this room calls any.
 
 If a rank dies or hangs, a call raises `LostRank`, which names it, within the group's timeout. That is for gloo; NCCL's

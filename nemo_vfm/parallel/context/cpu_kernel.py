@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the attention of one tile by the CPU flash kernel under `scaled_dot_product_attention`."""
 
 import torch

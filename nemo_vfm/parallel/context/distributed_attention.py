@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes attention for models, also where the sequence is split over devices.
 
 Models call only these functions, so that splitting the sequence over devices changes this file and no model.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exchanges a video's tokens, split by time, for all frames of a share of the places, and back.
 
 This is for models that stack attention over everything, over time at one place, and over the places of one frame

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes attention over rows of unequal lengths on a GPU by torch's own flash kernels.
 
 The operators are those under `torch.nn.attention.varlen` (torch 2.11 to 2.13). They have no stable name, and that

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares attention kernels over tiles, which return the values and the log of each softmax's denominator.
 
 That logarithm (`lse`) makes attention divisible. Two results over different keys merge exactly. A backward pass that is

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a rank's attention over the whole sequence by passing keys and values around a ring.
 
 In round t a rank holds the keys of the rank t places before it. It passes them on while it computes with them (arXiv

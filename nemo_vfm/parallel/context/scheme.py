@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps the name of a context-parallel scheme to its two degrees for a number of ranks; no torch needed."""
 
 from dataclasses import dataclass

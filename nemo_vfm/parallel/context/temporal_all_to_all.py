@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts a rank's tokens of a video into all frames of a share of its places, and back: what models call.
 
 `context.frame_all_to_all` exchanges among context ranks. If tensor ranks split tokens too, each exchanges its own. The

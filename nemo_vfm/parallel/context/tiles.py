@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the blocks of attention between two pieces of a sequence, from their positions and sample borders; no torch.
 
 A piece is a run of spans of global positions, in the order of its rows. A tile is a block of scores that is visible as

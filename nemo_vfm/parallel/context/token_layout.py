@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits a model's tokens over ranks and gathers them again. On one device nothing changes.
 
 A model calls `split_tokens` once before its first linear, `gather_tokens` once after its last, and `split_context` for

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits tokens in their global order into each rank's share, and joins the shares again."""
 
 from collections.abc import Sequence

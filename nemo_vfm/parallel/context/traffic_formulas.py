@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the bytes that each rank must send under each context-parallel scheme; no torch needed.
 
 N_k is the bytes of the keys that one rank holds, N_q of its queries, r the ranks in a ring and u those that exchange

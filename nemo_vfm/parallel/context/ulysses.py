@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Exchanges some tokens of all heads for all tokens of some heads, and back; gradients take the reverse way.
 
 Any attention in between is then a local one over the team's tokens (arXiv 2309.14509).

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Batches many attention tiles into few calls of kernels for rows of unequal lengths.
 
 Packed samples make hundreds of small tiles, and a GPU would wait for each. Tiles of one shape (whole, or up to the

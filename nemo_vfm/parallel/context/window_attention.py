@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes causal attention in a sliding window, a block of queries at a time.
 
 A block's keys are those that any of its queries sees, so a long text takes time and memory by the window and not by its

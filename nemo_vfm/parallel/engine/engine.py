@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares the engine, which builds a model under a plan and gives what runs its optimizer steps.
 
 Every engine gives the numbers of a single device.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sums each rank's part of the gradients to those of one device, and computes their norm.
 
 FSDP has already averaged over the ranks that share weights. What is left are parameters that several ranks hold whole

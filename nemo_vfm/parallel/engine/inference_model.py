@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds a model for inference on the ranks of a sampling plan, each with its shard of the weights."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells whether this machine multiplies a dtype in hardware, and emulates bf16 products where it does not.
 
 A CPU without bf16 instructions still runs bf16 recipes: a laptop tries out what a cluster will train. torch's own bf16

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds an optimizer whose groups of parameters, found by name, have a learning rate and weight decay of their own."""
 
 import inspect

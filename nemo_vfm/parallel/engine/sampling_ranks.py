@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Connects the ranks that sample videos together: which estimate each computes, what they exchange and agree on.
 
 In a single process the collectives return their argument.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits a model that is served over tensor ranks, and carries rank 0's orders to the others.
 
 Shape letters: R rows, V vocabulary, D width.

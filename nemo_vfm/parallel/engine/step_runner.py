@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the optimizer steps of a model that an engine has built, with the same sums on any layout.
 
 Every rank adds up weight times loss over its samples and tokens, unscaled. Then one all-reduce of the sums and of each

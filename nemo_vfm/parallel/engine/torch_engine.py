@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds a model and its updaters on one device or on many under a plan, by PyTorch's own parallelism."""
 
 import copy

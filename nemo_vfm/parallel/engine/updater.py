@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares updaters, which turn the gradients of a step into new weights: of one kind of weights or state each."""
 
 from collections.abc import Mapping

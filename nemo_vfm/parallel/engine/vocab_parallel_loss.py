@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the cross-entropy of each token, also where ranks hold parts of the vocabulary.
 
 Cross-entropy of token i with target y is log sum_v exp(s_iv) - s_iy (natural logarithm). Over tensor ranks the largest

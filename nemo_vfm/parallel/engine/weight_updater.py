@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Updates this rank's parameters by an optimizer, on its own shards.
 
 An update of one number from its own gradient and moments does not depend on where the others are. So AdamW and its kind

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes attention in FP8, emulated: both of its products have E4M3 operands, and softmax is in float32.
 
 Queries, keys and values have one scale for a tensor each. Probabilities are at most 1, so theirs is fixed: an element

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Multiplies quantised matrices: in float32 on any device, or by torch's `scaled_mm` where the hardware has it."""
 
 import torch

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a linear's three products in FP8: Y = X W^T forward, dX = dY W and dW = dY^T X backward.
 
 Each product sums over another dimension, so recipes whose scales follow the sum quantise an operand once for each from

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes a function of tensors one operator to `torch.compile`, which then needs to understand nothing inside it."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells over which ranks the operands of a linear are split, so that scales are those of the whole tensors."""
 
 from dataclasses import dataclass

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts what quantisation loses of a linear's operands in one step, and finds their largest channels."""
 
 from collections.abc import Mapping

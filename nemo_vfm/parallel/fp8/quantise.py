@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Quantises tensors to FP8 elements and their scales, by tensor, row, block of 128 or MXFP8 block of 32.
 
 An element times its scale is the number again: scales are those that `torch.nn.functional.scaled_mm` takes. With

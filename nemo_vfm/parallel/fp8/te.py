@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes a linear's three products by Transformer Engine 2.20; imported only where a recipe chooses it.
 
 Histories and what ranks agree on are ours. The kernels of either give the same elements and scales of all numbers but

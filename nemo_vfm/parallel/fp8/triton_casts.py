@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Quantises a matrix and its transpose in one pass, compiled by Triton; imported only where Triton is installed.
 
 The bytes are those of `quantise`. A program holds a tile. What shares a scale within a tile (blocks of 128) finds its

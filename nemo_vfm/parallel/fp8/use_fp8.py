@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Puts the linears of a model's blocks into FP8, by the plan that the model declares, and keeps their histories."""
 
 from collections.abc import Iterator, Mapping

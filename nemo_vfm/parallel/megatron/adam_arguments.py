@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads AdamW's arguments out of a recipe's optimizer, for an engine that builds its own."""
 
 from dataclasses import dataclass

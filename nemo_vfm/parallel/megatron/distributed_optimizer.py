@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Updates weights by Megatron-Core's optimizer, and shows its state by name as the other engine does.
 
 Megatron-Core's distributed optimizer gives each data rank a run of numbers that may end anywhere in a parameter. A

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs optimizer steps by Megatron-Core: its layers, schedule, DDP and optimizer, with the sums of one device.
 
 Megatron-Core is imported at `start`, so a recipe is checked without it.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives Megatron-Core the process groups of our mesh, so that both engines place ranks alike."""
 
 from nemo_vfm.core.optional import require

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Replaces a model's large linears by Megatron-Core's column, row and vocabulary-parallel layers.
 
 Names and whole shapes of parameters stay. A state dict shows each part as a DTensor, as the other engine's does, so

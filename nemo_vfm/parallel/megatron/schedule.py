@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs microbatches by Megatron-Core's schedules: one after another, or through a pipeline by 1F1B or interleaved."""
 
 from nemo_vfm.core.optional import require

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the parallel layouts of a number of ranks: all of them, or few in which every two choices meet once.
 
 Mistakes in layouts mostly need two things at once (a gradient that FSDP averages and a tensor split sums). So a

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Creates the process groups of a plan and finds this process's place in them; no other file makes groups.
 
 Ranks come from the environment, as torchrun and srun set it.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes how many elements of each parameter a device keeps, for every place in the pipeline."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans from the degrees of parallelism which rank does what: arithmetic without GPU, torch or network.
 
 Ranks are counted with the tensor axis fastest, then context, shard, replicate, pipeline: ranks that communicate most

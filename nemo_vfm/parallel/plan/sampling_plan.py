@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plans how video sampling is split over devices; needs no GPU, torch or network.
 
 A training plan does not apply: sampling has no microbatches, schedules or pipelines, but can compute the conditional

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares how a model can be split: names of its parts for an engine, and nothing that computes."""
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the bytes of weights, gradients and optimizer state that a device keeps, without allocating."""
 
 from collections import deque

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Agrees on one decision across all ranks. Ranks must decide collectively, or they deadlock.
 
 In a single process, or before the ranks have met, each function returns its argument.

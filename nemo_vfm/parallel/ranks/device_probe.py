@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Times a small, fixed piece of work on this rank's device.
 
 A device that is too hot, or whose cores others use, slows all ranks down. A step's duration does not say which, since

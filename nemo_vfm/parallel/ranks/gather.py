@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gathers bytes from every rank of a group: the one collective that data loading needs."""
 
 from collections.abc import Sequence

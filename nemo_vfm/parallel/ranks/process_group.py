@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Connects a process that was started as one of several to the others, or says why it cannot.
 
 Ranks meet in a store: torchrun's or our launcher's, or one of rank 0's own under srun. There they compare their

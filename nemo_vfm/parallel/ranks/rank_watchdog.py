@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Watches the heartbeats of all ranks and names the one that stops; a collective alone only says that it waited.
 
 A rank that dies closes its connections, and the others' next collective fails at once. One that is stopped, or whose

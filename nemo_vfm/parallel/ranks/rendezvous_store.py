@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Connects to the rendezvous store that the environment names, or says why it cannot be reached."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes rows of embedding tables and their optimizer state from a checkpoint whose tables may have fewer rows."""
 
 from collections.abc import Mapping

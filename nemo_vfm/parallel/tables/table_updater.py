@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Updates the rows of a model's embedding tables.
 
 Every data rank holds all tables. Ranks exchange the ids and the gradients of the bags, and each updates the same rows

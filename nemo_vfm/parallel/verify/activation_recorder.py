@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Records every module's output and every gradient of a few training steps on each rank.
 
 A module's output is what this rank has of it: some samples, some tokens, some features. `place` says which.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares two recordings of the same steps and finds the first step, module and rank where they differ.
 
 Forward comes before backward, since a wrong output makes every gradient before it wrong; the loss stands between them.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures how far each layout's losses and gradients are from those of one device.
 
 Two steps are taken, or more. The first shows the gradients; the loss of the second shows that the update was the same.

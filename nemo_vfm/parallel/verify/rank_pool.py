@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Calls a function on several processes of this machine and returns the result of each rank.
 
 The processes are started once and kept, since importing torch in each costs seconds. Every call joins them anew over

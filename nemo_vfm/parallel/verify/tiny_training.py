@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prepares a training's parts for a trial on several processes, with synthetic batches.
 
 Every sample has its own latents, text, frame rate, noise and weight, and every rank its own samples. A rank that omits

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes products in FP8 allocate as on a GPU, while a model's memory is traced."""
 
 from collections.abc import Callable, Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the width from which a linear in FP8 is quicker than in bf16.
 
 A training step of a square linear of width K on M tokens multiplies 6 M K^2 times. With the shares s of the peaks P

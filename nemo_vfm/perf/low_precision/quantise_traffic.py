@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts the bytes that quantising a linear's operands moves through a GPU's memory.
 
 A linear of M tokens, K inputs and N outputs quantises its input (M K) and its weight (K N) forward, and its output's

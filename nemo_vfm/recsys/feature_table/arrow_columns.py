@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts samples and unique rows to Arrow tables, and columns of Parquet back to tensors.
 
 Shape letters: B samples, U unique rows, N values.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes a chunk of a log apart into named tensors that safetensors can hold, and puts slices of them together again."""
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Brings the samples of a log together by session and in order of time, in bounded memory, by way of the disk.
 
 Shape letters: B samples.

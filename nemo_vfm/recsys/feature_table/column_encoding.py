@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses the Parquet encoding of each column by writing a sample of it in every encoding."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds ids that are no rows of their tables, and puts row 0 in their place.
 
 Shape letters: B samples, U unique rows, N values.

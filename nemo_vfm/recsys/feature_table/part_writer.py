@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes one part of a feature table: a Parquet file of samples, and one of unique rows for each group."""
 
 from collections import Counter

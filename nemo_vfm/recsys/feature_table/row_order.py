@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes which samples of a table are trained on, and in which order each epoch has them.
 
 An epoch goes through windows of some row groups each, which are read at once. Only inside of a window are samples

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Spills samples of a log to disk by the hash of their session, and reads neighbouring hashes back.
 
 A run is a file with the samples of many chunks, ordered by bucket. It is whole or absent, and holds besides what its

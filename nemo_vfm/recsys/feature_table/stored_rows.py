@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads one row group of a feature table: its samples, and the unique rows of its groups.
 
 Shape letters: B samples, U unique rows.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and checks `manifest.json` of a feature table, which is written as its last file."""
 
 from collections.abc import Mapping

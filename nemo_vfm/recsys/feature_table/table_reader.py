@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads samples of a feature table, a row group at a time: with all rows, or with the rows that repeat once.
 
 Shape letter: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Says which samples of a log are held out: those of some sessions or users, those from a time on, or another table.
 
 Shape letters: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads some row groups of a table as one large batch, in any order, of which batches are cut.
 
 Shape letters: B samples, F dense features, U unique rows, N values, M samples of the window.

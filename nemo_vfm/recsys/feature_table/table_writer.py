@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the samples of a log as a feature table, in parts of Parquet that are whole or absent."""
 
 from collections.abc import Mapping

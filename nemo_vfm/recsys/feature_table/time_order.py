@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the samples of a table in the order of their times, some row groups' worth at once.
 
 Samples of one session lie together in a table, so those of one time lie apart: what is read at once may be spread over

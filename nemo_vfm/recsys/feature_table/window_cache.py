@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps the windows that batches are cut of, and reads the next one while the last one is used."""
 
 import threading

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives frequent ids rows of their own, after a pass over the log that counts ids in bounded memory.
 
 Shape letters: N values, V ids of a vocabulary.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives the ids of a log the rows that they have in another log, and new ids rows behind those."""
 
 from collections.abc import Iterable, Mapping

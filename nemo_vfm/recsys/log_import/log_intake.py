@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a source from any place on: ids become rows, samples are left out, and what became of each row is counted."""
 
 from collections import Counter

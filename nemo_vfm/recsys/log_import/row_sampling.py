@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps a share of a log's sessions, samples or negatives: the same ones in any order.
 
 Shape letters: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures batches of a clustered log: how far groups of features deduplicate, how often rows are looked up again.
 
 Shape letters: B samples, P batches.

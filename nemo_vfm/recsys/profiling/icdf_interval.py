@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Bounds how many rows hold a share of a log's lookups, where only a sample of its sessions was read.
 
 Shape letters: B samples, R rows, N ids, G groups of sessions.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives intervals to figures of a sample of sessions, by the delete-a-group jackknife.
 
 Shape letters: G groups of sessions, K sums.

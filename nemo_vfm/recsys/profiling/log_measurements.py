@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the sampled sessions of a log chunk by chunk, in memory that does not grow with the log.
 
 Shape letters: R rows, N ids.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads which log it is, how many samples it has and when they were logged, before it is measured.
 
 Shape letters: B samples, W time windows.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns what was measured of a log into the figures of its profile.
 
 Shape letters: B samples, R rows, W time windows, G groups of sessions.

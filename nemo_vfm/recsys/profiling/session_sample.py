@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes whole sessions of a log at random, by a hash of the session, and keeps a bounded number of them.
 
 Shape letter: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sums what is asked of each feature over groups of sessions: coverage, lengths, changes from sample to sample.
 
 Shape letters: B samples, G groups of sessions, K sums.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts how often each row of a table was looked up, and says how skewed and how stable the counts are.
 
 Shape letters: N ids, R rows, W time windows.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts distinct ids exactly up to a limit, and estimates their number beyond it.
 
 Shape letters: N ids, K kept ids.

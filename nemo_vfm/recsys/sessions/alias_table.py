@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws from a finite distribution in constant time a draw, by Walker's alias method.
 
 Shape letters: R ranks, N draws.

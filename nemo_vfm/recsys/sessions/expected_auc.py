@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the AUC that a score is expected to have where each sample's probability of a positive label is known.
 
 Shape letters: B samples, T different scores.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares one feature of a made log: how many ids a sample has, and from which table.
 
 Shape letters: B samples, N values.

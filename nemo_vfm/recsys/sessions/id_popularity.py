@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives the rows of a table probabilities: Zipf-Mandelbrot with heavy hitters, or fitted to a published histogram.
 
 Shape letter: R rows of the table.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what a made log is like: sessions, changes of groups, and the AUC of its teacher.
 
 Shape letter: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Configures a log like the one of RecD: most values belong to sessions, and most of those to histories."""
 
 from nemo_vfm.core.bounds import require_between

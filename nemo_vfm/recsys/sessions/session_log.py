@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Generates a log of sessions: interleaved in time, with features that change in groups, and labels by a teacher.
 
 Shape letter: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lays the sessions of one window of a log out in time, with the changes of each group of features.
 
 Shape letter: B samples of the window.

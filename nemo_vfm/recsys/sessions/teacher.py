@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives samples of a made log a probability of a click: a logistic function of hidden values, of known AUC.
 
 Shape letters: B samples, R rows of a table, C terms.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts columns of Arrow of many types to sessions, times, numbers and ids.
 
 Shape letters: L rows of the batch, N values.

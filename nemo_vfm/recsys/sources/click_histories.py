@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts the samples of users into sessions, and makes of each user's clicks the histories that later samples have.
 
 Shape letters: B samples in the order of (user, time), C of them clicked.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the click logs of Criteo: 40 columns separated by tabs."""
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Parses blocks of delimited text by column, and notes which rows cannot be samples and why.
 
 Shape letters: L rows of the block that have the right number of columns.

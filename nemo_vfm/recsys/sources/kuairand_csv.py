@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the logs of KuaiRand, and gives each sample the videos that its user has clicked before."""
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares sources that can be read from any place on, with every bad row named by file and line.
 
 Shape letters: B samples.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Notes which rows of a block cannot be samples, and why, while its columns are converted.
 
 Shape letters: L rows of the block that could be cut into columns.

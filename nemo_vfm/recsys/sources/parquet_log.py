@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads logs from Parquet files with any names of columns, a batch of a row group at a time."""
 
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads text files, plain or in gzip, in blocks of whole lines that begin at any line."""
 
 import gzip

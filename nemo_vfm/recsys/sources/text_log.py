@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads logs from CSV and JSON Lines with any names of columns or keys."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Cuts CSV and JSON Lines into records, block by block from any line on, with the line of every record that is bad."""
 
 import csv

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Converts cells of CSV and values of JSON to sessions, times, numbers and ids.
 
 Shape letters: L rows of the block.

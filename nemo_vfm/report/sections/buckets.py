@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows how many kept clips each bucket would receive, why others fit none, and what those lack."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plots observed against predicted probabilities of held-out samples, and tabulates how well they are ranked."""
 
 from collections.abc import Iterator, Mapping

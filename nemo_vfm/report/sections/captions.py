@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows who wrote the captions, which failed, and some captions beside their frames."""
 
 from collections.abc import Iterator, Mapping

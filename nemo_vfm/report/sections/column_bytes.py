@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tabulates how many bytes each column of a feature table takes on disk, the largest first."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows contact sheets of kept clips, of those each rule dropped, and of duplicates in pairs."""
 
 from collections.abc import Iterator, Mapping, Sequence

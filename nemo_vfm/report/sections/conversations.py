@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows rows that a synthesis made: how many of how many, how they spread over topics, how different they are."""
 
 from collections import Counter

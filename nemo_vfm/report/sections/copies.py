@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows the similarity above which clips were removed as copies, who chose it, and the cost of others."""
 
 from collections.abc import Iterator, Mapping

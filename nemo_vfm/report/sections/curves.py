@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plots metrics.jsonl: losses, the loss by noise level, learning rate, throughput and other logged values."""
 
 import re

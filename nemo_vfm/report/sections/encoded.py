@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tabulates how many clips each bucket took, and why others fitted none."""
 
 from collections.abc import Iterator, Mapping

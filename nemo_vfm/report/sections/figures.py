@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists the figures of a test, a validation or a prediction of a Lightning module."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tabulates the linears in FP8: the range of their operands, what quantisation lost, and which of them were named."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws ledger.json as a funnel, from input to kept: of files, clips and seconds, of rows and requests, or of rows."""
 
 from collections.abc import Iterator, Mapping, Sequence

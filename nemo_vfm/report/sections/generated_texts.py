@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows beginnings, how a language model continued them, and what is wrong in the result."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tabulates the profile of a log: dedupe factors, features, rows of tables and their drift, with a curve a table."""
 
 from collections.abc import Iterator, Mapping, Sequence

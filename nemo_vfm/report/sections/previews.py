@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows what a training drew at rising steps: samples of the same prompts, and pictures that a module logged."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows what judges said of rows that a synthesis made, by source, and what asking the models came to."""
 
 from collections import Counter, defaultdict

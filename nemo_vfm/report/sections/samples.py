@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows the prompts of each sampling step beside the videos drawn for them, with their evaluation."""
 
 from collections.abc import Iterator, Mapping

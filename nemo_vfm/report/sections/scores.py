@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws a histogram of each score, with the rule's threshold and how many clips it dropped."""
 
 from collections.abc import Iterator, Mapping

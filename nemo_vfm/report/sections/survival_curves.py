@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Plots for each threshold how many clips remain as it moves, and what each rule costs alone."""
 
 from collections.abc import Iterator, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tabulates the workers of each curation step, how busy they were, and what they processed."""
 
 from collections.abc import Iterator, Mapping

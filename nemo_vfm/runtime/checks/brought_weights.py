@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds models whose weights nothing brings, or brings only adapters of."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds a job's networks on the meta device, so that their sizes can be compared without memory or weights."""
 
 from dataclasses import dataclass

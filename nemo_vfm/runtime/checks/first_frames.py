@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds networks that begin with an image where nothing gives them one: data, previews, prompts."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds a recipe's models and optimizers on the meta device, to report invalid numbers before a run."""
 
 import sys

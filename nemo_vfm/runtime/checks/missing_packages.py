@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds the optional packages that a recipe needs and that are not installed here, before it runs."""
 
 from collections.abc import Iterable, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds parts of a recipe that do not fit each other: latents and model, text and model, videos and codec, tokens."""
 
 import re

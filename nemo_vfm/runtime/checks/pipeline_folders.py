@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares a recipe's sampling pipelines with the folder of the pretrained model that it names."""
 
 import sys

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds names in a job's mappings that nothing reads, such as a misspelt prompt: what stands there would be lost."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts the tokens of the tokenizers that a workflow trains, by the folders that its steps will make."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the text of one choice from its tokens, and publishes it whole or in pieces."""
 
 from collections.abc import Callable, Sequence

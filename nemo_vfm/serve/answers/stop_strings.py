@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Ends a growing text before the first of some strings, and holds back what may become one."""
 
 from collections.abc import Sequence

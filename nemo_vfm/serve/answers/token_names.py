@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Names the tokens of a vocabulary in answers, each by another text.
 
 The text of a token is no name: parts of a letter all decode to U+FFFD, and several tokens may have one text.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Decodes tokens one by one to the text that all of them have at once."""
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Continues many texts with one model; texts join and leave the running batch at any token.
 
 Each step reads a piece of the prompts that are new, and then gives every running text its next token. Texts are

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a `BatchEngine` on a thread of its own, behind a queue of bounded length."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Allocates the keys and values of all texts once, and computes attention of each text over its own.
 
 Every text has an attention call of its own. Its shapes are those it has alone, so its result is bitwise the same.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the model over a piece of one prompt, or over one new token of each of several texts.
 
 Shape letters: S tokens of a piece, N texts, R rows of a pass, D width, V vocabulary.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Replaces blocks of a model by ones that compute the same function in fewer and quicker operations.
 
 Activations, products with a gate and residual sums are parts of the linears; queries and keys are rotated together.

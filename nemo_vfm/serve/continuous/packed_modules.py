@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes linears and norms of a CPU in fewer and quicker operations than their modules do.
 
 At a token a step, a small model's time goes into reading its weights and into starting operations: each finds its code

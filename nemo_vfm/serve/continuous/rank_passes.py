@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the passes of a model that is split over ranks: rank 0 decides which, and the others follow.
 
 Only rank 0 has a scheduler. Every order names a pass and its arguments; vectors travel as tensors behind it. After an

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes rotary positions in blocks of a fixed size and looks them up.
 
 A vectorised cosine and a scalar one differ in the last bit, and how many values are computed at once decides which is

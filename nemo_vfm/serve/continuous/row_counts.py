@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds which numbers of rows give a row the same bits whatever the other rows are.
 
 A library of matrix products chooses its kernel by the number of rows, and kernels sum in different orders. Where 1 row

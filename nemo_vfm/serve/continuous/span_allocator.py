@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Hands out contiguous spans of a fixed number of places, and takes them back.
 
 A text's keys and values lie in one span, so that attention reads them as a view. The price is fragmentation: a long

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Declares a generation request and the listener that receives its tokens."""
 
 from dataclasses import dataclass, field

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Changes the scores of a text's next token: biases, penalties for repeating, and no end before a number of tokens.
 
 Shape letters: V vocabulary.

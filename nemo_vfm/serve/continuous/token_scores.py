@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses the next token of each text from scores, and computes log-probabilities.
 
 Shape letters: N texts or places, V vocabulary.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Speaks OpenAI's HTTP protocol for completions and chats."""
 
 from nemo_vfm.core.optional import require

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lets requests in: the host they name, the key they bring, and whether the server still takes any.
 
 A page in a browser can reach a server on loopback through a name of its own (DNS rebinding); it then names that host.

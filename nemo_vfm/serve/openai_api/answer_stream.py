@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Brings the pieces of a request's choices from the engine's thread to the event loop."""
 
 import asyncio

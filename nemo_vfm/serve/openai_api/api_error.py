@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines the errors that a client is told, in the form that OpenAI's clients read."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the answer to a chat as OpenAI does: messages or parts of them, and log-probabilities."""
 
 from nemo_vfm.core.types.json_value import Json

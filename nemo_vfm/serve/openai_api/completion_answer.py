@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes the answer to a completion as OpenAI does: choices, log-probabilities, numbers of tokens."""
 
 from collections.abc import Callable, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs the application on a socket until a signal asks it to end; answers that run are let out first."""
 
 import asyncio

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Answers a request with the choices of a stream: as events while they come, or as one JSON body."""
 
 import asyncio

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Builds the HTTP application: which path answers what."""
 
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads what completions and chats have in common: how tokens are chosen, and how the answer is sent."""
 
 import secrets

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Closes connections whose requests do not arrive, so that they keep no place from others."""
 
 import asyncio

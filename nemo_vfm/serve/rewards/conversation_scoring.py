@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Prepares a conversation for a reward model, and takes the scores from the engine."""
 
 from collections.abc import Callable, Mapping, Sequence

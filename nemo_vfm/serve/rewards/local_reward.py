@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Scores conversations with a reward model in this process: what `RewardChat` is for an endpoint, without HTTP."""
 
 import threading

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes scores as clients read them: vLLM's list of scores, and the chat of Nemotron's reward endpoint."""
 
 from collections.abc import Mapping

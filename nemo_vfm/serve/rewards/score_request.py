@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads a request for scores: of `/v1/score`, or of `/v1/chat/completions` where a reward model answers it."""
 
 from collections.abc import Mapping, Sequence

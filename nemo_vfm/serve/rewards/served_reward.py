@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads a reward model to serve from a folder of transformers."""
 
 from collections.abc import Mapping, Sequence

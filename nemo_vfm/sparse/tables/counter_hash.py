@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes random bits from numbers alone: the same bits on any rank, device and number of threads.
 
 Each row has a key of 64 bits, mixed from the seed, its table's name, its place in the table, and the step (0 for

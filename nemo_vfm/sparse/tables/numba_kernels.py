@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sorts values by row and updates rows by row-wise AdaGrad, compiled by numba when first called.
 
 Shape letters: R rows of a block, N values, G bags, D width, Q a quarter of it, U touched rows.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lays the gradients of lookups out as two flat tensors, so that ranks can exchange them.
 
 Shape letters: I integers, F floating-point numbers, D width.

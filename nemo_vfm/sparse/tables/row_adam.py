@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Updates embedding rows by Adam and LAMB; moments of rows that no sample looked up rest.
 
 Shape letters: U rows, D width.

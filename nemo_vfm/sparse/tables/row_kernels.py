@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sums table rows and bag gradients, the same bits with any number of threads, and says which kernels there are.
 
 Shape letters: R rows of a storage, N values, G bags, D width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Updates embedding rows by SGD, AdaGrad and row-wise AdaGrad.
 
 An optimizer is given each touched row once a step, with the sum of its gradients. Rows that no sample looked up keep

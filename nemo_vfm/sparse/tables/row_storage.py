@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stores the rows and the optimizer state of all tables of one dtype and width, one table after another.
 
 Shape letters: R rows of all these tables, U rows of a part, D width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Rounds fp32 to bf16 or fp16 at random, so that the expected value is the number itself.
 
 A number between two neighbours of the smaller format becomes the upper one with a probability of its distance to the

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Looks up the rows of many features at once; its backward keeps the gradients of the bags, not of the rows.
 
 Shape letters: B samples of a feature, N values, G bags, D width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes one embedding table: its rows, its width, and which features look it up."""
 
 from dataclasses import dataclass

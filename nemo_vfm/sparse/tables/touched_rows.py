@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sums the gradients of each touched row over all lookups of a step, in the order of the samples.
 
 Shape letters: N values, G bags, D width, U touched rows.

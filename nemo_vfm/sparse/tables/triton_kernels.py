@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Sums rows of bags and updates rows by row-wise AdaGrad, compiled by Triton; imported only where Triton is installed.
 
 A program sums one bag, or all gradients of one row, some values at a time: each time by a tree, and one time after the

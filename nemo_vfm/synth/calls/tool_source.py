@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gets tools that an assistant may call: made by a model for areas of life, or read from a file."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures what an instruction may ask of an answer: words, sentences, paragraphs, bullets, highlights and the like.
 
 Each takes a time in proportion to the text: a model may write a hundred thousand dots.

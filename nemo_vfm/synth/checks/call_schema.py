@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks tools and calls of functions in OpenAI's form: whether names, arguments and schemas fit."""
 
 import json

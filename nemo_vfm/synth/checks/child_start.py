@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Limits the process that it runs in, and then runs a program that a model wrote in it.
 
 `limited_child` starts it in an interpreter of its own. It imports little, since its start is paid for each program.

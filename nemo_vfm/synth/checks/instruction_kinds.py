@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists kinds of instructions that a program can check, in our own words.
 
 The idea, and most kinds, are those of Zhou et al. 2023 (2311.07911), section 2.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Limits the files that this process may open, through Landlock (Linux 5.13 and later).
 
 It runs in the limited child, so it imports little. Numbers are those of linux/landlock.h, the same on every machine.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs a Python program that a model wrote in a limited child process.
 
 docs/how-to/language/row_checks.md says what each limit guards against, and what is not guarded.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads the value of a short mathematical text: numbers, fractions, roots, sums and products, in LaTeX or not."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Moves this process into namespaces of its own: no network, and a small disk in memory. No root is needed.
 
 It runs in the limited child, so it imports little.

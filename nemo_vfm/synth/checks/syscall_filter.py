@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Refuses system calls of this process that reach other processes, the network or the machine, through seccomp.
 
 It runs in the limited child, so it imports little. Only x86-64 and aarch64 have a table here.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Draws instructions that can hold together, and checks whether an answer obeys them."""
 
 from collections.abc import Collection, Mapping, Sequence

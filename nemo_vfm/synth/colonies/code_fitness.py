@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Finds out which tasks of a generation are fit: a solution passes tests that a model wrote, and a judge approves."""
 
 from collections.abc import Callable, Sequence

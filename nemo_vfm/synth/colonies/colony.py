@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds a population of tasks, and draws what the next generation is made from."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes programming tasks with tested solutions from a few: colonies grow, each by itself (arXiv 2407.21077)."""
 
 import re

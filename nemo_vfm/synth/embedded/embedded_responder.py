@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Answers prompts without a model: deterministic, in the form that is asked for, and wrong at a stated rate."""
 
 import json

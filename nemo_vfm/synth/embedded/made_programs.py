@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes programming tasks, solutions in Python and tests of them, all from numbers that stand in the task."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes requests that cannot be fulfilled, refusals, turns that lead away, answers that stay, and verdicts on them."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Drops rows with a turn in a language that is not wanted."""
 
 from collections.abc import Sequence

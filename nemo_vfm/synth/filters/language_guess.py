@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Guesses the language of a text by its script, by frequent words and by letters that few languages have."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Drops rows whose text means nearly what an earlier row's does, by the vectors of a text encoder.
 
 Shape letters: N rows, L tokens of a text, D width of a vector.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists frequent words of languages that share a script, and letters that few of them have."""
 
 #: By script, then by language (ISO 639-1); each word in small letters.

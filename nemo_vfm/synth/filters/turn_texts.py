@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Takes from a row the texts that a filter looks at."""
 
 from collections.abc import Iterator, Mapping

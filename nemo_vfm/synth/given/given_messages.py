@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads conversations, flags and licences out of given rows; what is none is a sentence that says where."""
 
 from collections.abc import Mapping, Sequence

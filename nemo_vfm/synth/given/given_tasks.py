@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads tasks from given rows: prompts, or conversations whose last answer is left out."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines where given rows come from: a file, shards of clips, or the recipe itself."""
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes instructions about given documents, and answers whose quotations stand in them (2406.11704, 3.2)."""
 
 import random

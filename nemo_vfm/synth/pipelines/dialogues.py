@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes dialogues in which a model plays both sides, the user's with a persona (2406.11704, 3.2.3)."""
 
 import random

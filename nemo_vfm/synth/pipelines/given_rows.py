@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Passes given rows through a run's filters: nothing is asked but by a filter."""
 
 from collections.abc import Iterable, Mapping, Sequence

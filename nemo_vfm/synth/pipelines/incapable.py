@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes requests that a language model cannot fulfil, and kind answers that say so (2406.11704, 3.2.5)."""
 
 import re

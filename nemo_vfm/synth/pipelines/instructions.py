@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes tasks with instructions that a program checks, in three forms (2406.11704, 3.2.1), and answers that obey."""
 
 import random

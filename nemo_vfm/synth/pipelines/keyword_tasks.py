@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes tasks about keywords of a bank, by level, and their answers (2406.11704, 3.2.1: Python and mathematics)."""
 
 import re

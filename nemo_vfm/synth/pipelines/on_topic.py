@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes conversations of an assistant with one purpose, with turns that lead away (CantTalkAboutThis, 2404.03820)."""
 
 import random

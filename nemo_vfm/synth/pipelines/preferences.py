@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes pairs of a better and a worse answer, told apart by truth, judge or reward model (2406.11704, 3.2.4)."""
 
 import random

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes answers with ratings by attribute, 0 to 4, as reward models are trained on (HelpSteer2, 2406.08673)."""
 
 from collections.abc import Iterable, Mapping, Sequence

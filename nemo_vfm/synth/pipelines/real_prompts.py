@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Splits prompts of users into two halves that share none, for fine-tuning and for preferences (2406.11704, 3.2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

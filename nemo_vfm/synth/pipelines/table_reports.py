@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes tables with reports and questions about them, whose answers a program must find, too (2406.11704, 3.2)."""
 
 import ast

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds short texts that rows are made from: keywords, or tasks to begin with."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Makes tasks and their answers from topics: subtopics, tasks, revisions and turns (2406.11704, 3.2.1 to 3.2.3)."""
 
 from collections.abc import Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Asks for lists: read as they are, by a model where they are in another form, and asked for again."""
 
 from collections.abc import Sequence

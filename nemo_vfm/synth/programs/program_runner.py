@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs many programs at once over one asker: questions of all of them are under way together."""
 
 from collections import Counter, deque

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines what decides whether a row that a pipeline has made is kept."""
 
 from collections.abc import Callable, Sequence

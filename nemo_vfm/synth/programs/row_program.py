@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines programs that ask: generators that yield questions and are sent the answers."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines where tasks come from that several models answer: made from topics, or read from files."""
 
 from collections.abc import Iterable, Mapping, Sequence

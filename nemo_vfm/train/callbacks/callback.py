@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines callbacks: objects with any of three hooks, each given the TrainState, or callbacks of Lightning."""
 
 from collections.abc import Mapping

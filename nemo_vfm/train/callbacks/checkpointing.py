@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Saves checkpoints every so many steps and at the end, and keeps the newest, the best and some others.
 
 They are written while the training continues. The end of a run waits for the last one.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Watches the linears in FP8 and names those whose numbers leave its range, before the loss does."""
 
 import json

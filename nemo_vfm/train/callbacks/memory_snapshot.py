@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Records what lies in the GPU's memory during a step and who allocated it, as PyTorch's own snapshot."""
 
 from collections.abc import Sequence

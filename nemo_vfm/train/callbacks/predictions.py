@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes what a trained model predicts for each held-out sample to predictions.parquet."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Samples a grid from fixed prompts and seeds during training, so that one can watch the model learn."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes continuations of fixed beginnings with fixed seeds while a language model learns."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Profiles a few steps: a trace of every call and kernel, and a table of the most expensive."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures samples and tokens a second and the model FLOPs utilisation, and says what they mean."""
 
 import math

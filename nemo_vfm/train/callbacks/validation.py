@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the loss on held-out batches, as a whole and by noise level, and the metrics that a task has besides."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Runs code at places of Lightning's loops that have no hook for callbacks."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Shows how far a Lightning module's training is, as our own trainings do."""
 
 from contextlib import ExitStack

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Chooses the best checkpoint of a Lightning run, and finds it and the last again."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps Lightning's checkpoints to what can be read back without running code: tensors, plain values, a few classes."""
 
 import sys

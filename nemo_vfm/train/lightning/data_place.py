@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps the place of a run in its training loaders, each by what it offers, and finds it again.
 
 Loaders with a state of their own (`load_state_dict`) are put back by it. Where one has none, all begin the epoch again,

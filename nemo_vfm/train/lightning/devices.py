@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Says on how many devices of how many machines a Lightning job works, as Lightning's own words mean it."""
 
 import os

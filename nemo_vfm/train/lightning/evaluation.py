@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests, validates or predicts with a LightningModule of anybody's and the weights of a checkpoint, as a job."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Carries a test, a validation or a prediction of a LightningModule out, and writes its figures."""
 
 import math

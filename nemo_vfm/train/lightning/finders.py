@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells when Lightning's finders of a learning rate or a batch size search, and what they have found."""
 
 from collections.abc import Mapping

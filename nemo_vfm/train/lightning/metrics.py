@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes what a Lightning module logs to metrics.jsonl, whose curves the report draws."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tells Lightning which process this is, and reads its checkpoints without running what is in them."""
 
 import logging

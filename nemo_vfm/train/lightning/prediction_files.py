@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes what a module predicts to Parquet as it comes, and puts the rows of all ranks into the order of the data.
 
 Lightning gives rank r of n the samples r, r + n, r + 2n and so on. So row j of rank r is row jn + r of the whole.

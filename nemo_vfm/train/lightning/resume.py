@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lets any Lightning training be killed and resumed as if nothing had happened.
 
 Lightning's checkpoint has weights, optimizers and counts of steps. Random numbers are functions of the seed, the epoch

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps in the run folder what a module gives to `logger.experiment`, by the calls of TensorBoard's SummaryWriter."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps what Lightning's checkpoints lack of a running training: its epoch means, its metrics, what was logged last."""
 
 import builtins

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Loads the weights of a checkpoint, anybody's, into a LightningModule; nothing that is in the file is run."""
 
 from collections.abc import Mapping, Sequence

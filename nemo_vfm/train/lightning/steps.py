@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Counts the steps of a Lightning training, for its lines, curves, checkpoints and progress alike.
 
 A step ends with a batch after which optimizers step. `trainer.global_step` counts each optimizer of such a batch.

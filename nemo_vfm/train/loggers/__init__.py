@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Logs numbers to more than metrics.jsonl, one file each: TensorBoard, Weights & Biases, MLflow, CSV."""
 
 from nemo_vfm.train.loggers.csv import Csv

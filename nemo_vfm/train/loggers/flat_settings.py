@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Flattens a composed recipe to `{address: value}`, which trackers list and compare as a run's settings."""
 
 import json

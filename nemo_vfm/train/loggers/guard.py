@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Wraps a Lightning logger so that its errors cannot end a run: each is reported once, and metrics.jsonl has it all.
 
 Servers go away and disks fill up; neither is a reason to lose days of training. After an error the logger pauses for

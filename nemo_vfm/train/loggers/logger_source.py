@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines what may be a logger: our source that opens one in the run folder, or a Lightning logger."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Logs to MLflow: into a database in the run folder, or at a server where the recipe says online."""
 
 import logging

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Logs a preview's files to a Lightning logger: its picture, and its video where the tracker shows videos."""
 
 from pathlib import Path

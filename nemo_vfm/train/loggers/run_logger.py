@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Keeps what Lightning's callbacks log until the step's line of metrics.jsonl is written, which every logger gets."""
 
 from argparse import Namespace

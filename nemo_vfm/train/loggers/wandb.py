@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Logs to Weights & Biases: into files in the run folder, or online where the recipe says so."""
 
 import configparser

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures the mean and deviation of each latent channel of an autoencoder, and keeps them with its weights.
 
 A diffusion model needs latents of deviation 1, and those of an autoencoder may have any other. The numbers are

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Computes the terms of a pixel loss between a reconstruction and its original, one number a sample.
 
 Shape letters: B batch, C channels, T frames, H height, W width. Pixels are in [-1, 1].

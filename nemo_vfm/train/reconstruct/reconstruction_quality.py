@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Measures PSNR and SSIM of an autoencoder on held-out clips, and draws originals beside reconstructions.
 
 Shape letters: B batch, C channels, T frames, H height, W width.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Trains an autoencoder to reconstruct a batch of pixels: its inputs and the loss of each sample.
 
 Shape letters: B batch, C channels, T frames, H height, W width, N numbers of a sample.

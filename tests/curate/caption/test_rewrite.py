@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that writers, behind an endpoint or in a folder, rewrite captions and keep the originals."""
 
 from fractions import Fraction

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a random LLaVA in a folder captions clips by their frames, keys and its weights."""
 
 import shutil

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests rules that read captions: they run once clips have theirs, and have a line of their own in the ledger."""
 
 import json

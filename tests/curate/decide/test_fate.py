@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which clips are dropped, by which rule, and as a copy of which clip."""
 
 from fractions import Fraction

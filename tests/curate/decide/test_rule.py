@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests which clips a recipe's rules drop, what is refused, and what rules.json says of them."""
 
 import numpy as np

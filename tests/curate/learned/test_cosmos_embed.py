@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests a folder whose model is code of its own: its vectors, who may name it, and its error messages.
 
 No published Cosmos-Embed1 is here: the folder has its interface, a tiny model, and says what it was given.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that conf/stages/learned.yaml checks, and scores clips of a real curation in any process."""
 
 from pathlib import Path

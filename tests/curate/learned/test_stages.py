@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that stages with a tiny CLIP give a plain script's numbers in any batch, and what training changed."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `Train` trains a scorer on labelled clips, and that stages and Lightning then agree on a clip."""
 
 from functools import partial

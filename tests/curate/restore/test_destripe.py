@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that striped clips lose their stripes, clean clips stay untouched, and pieces give the same frames."""
 
 import os

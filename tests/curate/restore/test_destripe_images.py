@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that images lose their stripes and nothing else: type, pages, descriptions and clean pages stay."""
 
 import json

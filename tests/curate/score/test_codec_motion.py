@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests codec motion on videos of known speed, on vectors made by hand, and on a real video with published numbers."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that cropped, scaled, logoed and re-timed clips are found, and other things before one backdrop are not."""
 
 import base64

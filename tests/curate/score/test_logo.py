@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Logos over films of different shots are found; films without, one scene seen again, bars and bonnets have none."""
 
 import numpy as np

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that blur lowers the sharpness of a video."""
 
 from nemo_vfm.curate.examine.footage import ClipFrames

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests text overlays on videos with subtitles, titles, logos or signs, and on real videos with and without text."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tickers over real and generated videos are found, and none in pans, painted signs and clean videos."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that known cuts are found at their frames, and that spans always cover the video."""
 
 from itertools import pairwise

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every splitter gives each frame at most once, the same each time, and early, for videos of any length."""
 
 import pickle

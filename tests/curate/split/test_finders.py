@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests finders, which see frame by frame, against rules that see the whole video at once."""
 
 from collections.abc import Iterable, Sequence

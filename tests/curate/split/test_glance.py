@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that glances give PySceneDetect's numbers: exactly on all pixels, closely on a sample."""
 
 import cv2

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a cut follows each frame with which the network ends a shot, in videos of any length."""
 
 from itertools import pairwise

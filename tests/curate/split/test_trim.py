@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that trimmed clips hold no frame of a transition, and that hard cuts lose no frame."""
 
 from collections.abc import Iterable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests on generated and real videos that cuts, fades and dissolves are found, and flashes and fast turns are not."""
 
 import os

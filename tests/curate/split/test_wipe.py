@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that wipes of every kind are cut, and that turning or dissolving pictures are not."""
 
 from itertools import pairwise

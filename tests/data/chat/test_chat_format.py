@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that conversations get the tokens and masks of transformers, and that no message can forge a control token."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tokenizer folders give the tokens and texts of transformers' AutoTokenizer."""
 
 import copy

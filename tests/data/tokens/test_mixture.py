@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that any prefix of a blend has its shares within one row, and which shares are rounded."""
 
 from fractions import Fraction

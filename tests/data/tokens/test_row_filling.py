@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that rows are filled with documents: nothing lost, nothing left empty, few documents cut."""
 
 import numpy as np

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that token batches follow from seed and number, hold every token once an epoch, and shift labels by one."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests decontamination: every shared n-gram is found with its reference, and nothing else is."""
 
 import pytest

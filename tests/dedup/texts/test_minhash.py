@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests MinHash: shingles, what a signature estimates, and how bands are chosen."""
 
 import numpy as np

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests near-duplicate texts against all pairs: none is false, few are missed, and the kept one is really kept."""
 
 from itertools import combinations

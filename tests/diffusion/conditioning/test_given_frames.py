@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests how networks are told of given frames, in training and in sampling, for each way of telling."""
 
 from dataclasses import replace

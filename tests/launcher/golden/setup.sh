@@ -104,8 +104,6 @@ files_before="$(for one in $mine; do cat "$launch/files-$one" 2> /dev/null && br
 
 # -- What the image lacks, installed once for all nodes, beside this script: cluster.container.setup.
 read -r -d '' setup << 'SETUP'
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Installs what a container's image lacks into a folder on the shared disk, with the image's own Python and pip.
 
 A job's script holds this text, since nothing of ours is in the image: the standard library must do. The image is not

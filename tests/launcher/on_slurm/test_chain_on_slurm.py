@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests workflows and arrays through `vfm-launch` on a real Slurm: which jobs run, and what retry does."""
 
 import json

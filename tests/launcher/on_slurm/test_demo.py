@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the quickstart gives the same outputs with one command, with and without a real Slurm."""
 
 import hashlib

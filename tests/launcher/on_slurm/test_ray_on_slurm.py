@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a curation on Ray through `vfm-launch submit` makes its clips on a real Slurm and leaves no process."""
 
 import json

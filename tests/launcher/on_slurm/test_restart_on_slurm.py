@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that jobs which a real Slurm may not requeue resume in other jobs, and who waits for them.
 
 The only fake is `scontrol`, which refuses what a site may forbid and otherwise calls the real one.

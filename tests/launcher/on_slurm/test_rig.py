@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Slurm clusters started for tests run jobs, stay on this machine, and leave nothing behind."""
 
 import os

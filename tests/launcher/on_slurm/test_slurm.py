@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the answers of a real Slurm as values, and that a surrounding job does not leak into a new one."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests how attempts end on a real Slurm when something happens to them, and what becomes of the job."""
 
 import re

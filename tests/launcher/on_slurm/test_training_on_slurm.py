@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a training that a real Slurm interrupts resumes to the losses of an undisturbed one."""
 
 import json

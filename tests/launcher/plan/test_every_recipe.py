@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests for every recipe where it asks for GPUs, and that sbatch gets the bytes that a dry run shows."""
 
 import argparse

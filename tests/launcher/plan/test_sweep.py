@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `vfm-launch submit --sweep` makes an array with a recipe and a run folder for each task."""
 
 import json

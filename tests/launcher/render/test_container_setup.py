@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what a job installs into an image without nemo_vfm, by a real pip, and that no work begins where it fails."""
 
 import os

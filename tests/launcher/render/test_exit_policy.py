@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Python and bash classify an end alike, by exit status and last words, and agree on a restart."""
 
 import subprocess

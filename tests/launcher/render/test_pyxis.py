@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what jobs say of their containers against pyxis and enroot themselves, where a machine has them.
 
 `NEMO_VFM_PYXIS=/usr/local/lib/slurm/spank_pyxis.so pytest tests/launcher/render/test_pyxis.py -m cluster` needs enroot

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a real bash and a real sbatch read quoted texts, harmless and hostile, unchanged."""
 
 import random

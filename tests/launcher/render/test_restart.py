@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests restarts: what Slurm is asked, how attempts are counted, and what people are told."""
 
 from pathlib import Path

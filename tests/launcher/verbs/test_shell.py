@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests what a shell on the node gets from `vfm-launch shell`, with a fake srun and a real one."""
 
 import os

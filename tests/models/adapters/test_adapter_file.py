@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every adapter format gives the same outputs here, in PEFT and in diffusers, and refuses bad files."""
 
 import json

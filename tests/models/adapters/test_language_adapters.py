@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that an adapter of a language model computes the same here and in PEFT, and is merged into its base."""
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests low-rank adapters on one device: initialization, output, merging, and which parameters are trained."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that our reader gives the tensors of distributed checkpoints of torch, however they are cut."""
 
 import io

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that missing values of config.json get their family's defaults, and that bad ones are refused by their key."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a Cosmos under NVIDIA's names is the network that diffusers has, and that other files are refused."""
 
 from collections.abc import Callable

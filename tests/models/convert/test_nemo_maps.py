@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a Cosmos 1 in a checkpoint of NeMo is the network that diffusers has, and that others are refused."""
 
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that rows and AdaGrad's sums go to TorchRec's names and back bit by bit."""
 
 import pytest

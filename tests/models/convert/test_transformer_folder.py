@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that folders of diffusers are read and written bit by bit as the same network, and that damage is refused."""
 
 import inspect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a Wan under its own names or ComfyUI's is the network that diffusers has, in FP8, too."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that false sizes, hashes, names, ranges and redirects from a hub put no wrong file into a folder."""
 
 import time

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that recommenders give the same loss and gradients on unique rows as on the expanded batch."""
 
 from collections.abc import Callable

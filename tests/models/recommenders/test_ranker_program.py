@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that torch alone gives a ranker's scores from its program, for any number of samples and ids."""
 
 import copy

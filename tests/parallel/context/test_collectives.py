@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the process group gets the formula's bytes, and that a lost rank is named instead of awaited."""
 
 import os

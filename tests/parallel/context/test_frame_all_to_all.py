@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the temporal all-to-all of a split video: tokens, gradients and bytes arrive as computed."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests on a GPU that torch's flash kernels take our sequences and give the formula's numbers."""
 
 import pytest

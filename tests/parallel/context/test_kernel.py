@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests kernels against torch's own attention: values, lse, gradients, and the memory they keep."""
 
 import logging

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that schemes divide ranks and heads, or say with numbers why not, and load without torch."""
 
 import subprocess

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tiles cover exactly the pairs that may see each other, and that every token lies on one rank."""
 
 import random

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that groups of parameters have their own rate and decay on any layout, and that language models spare norms."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a training in FP8 has one device's scales and losses on every layout, and goes on so after a resume."""
 
 import itertools

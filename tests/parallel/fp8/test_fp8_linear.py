@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests linears in FP8: their three products, the history of delayed scaling, and what is refused."""
 
 import copy

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Megatron-Core's layers compute in FP8 with one device's losses and histories, and go on after a resume."""
 
 import importlib

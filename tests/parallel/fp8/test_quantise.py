@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests quantising to FP8 bit by bit against a table of all numbers that a format has, and against torchao."""
 
 import bisect

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests Transformer Engine in our linears: on a GPU its numbers, on a CPU the calls and what is refused."""
 
 import importlib

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Triton's casts give the bytes of torch's operators, on a GPU or, nearly, in Triton's interpreter."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that the sort by way of the disk loses nothing, and does not depend on memory, chunks or kills."""
 
 import contextlib

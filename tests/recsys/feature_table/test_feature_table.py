@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a feature table gives the samples back, stores repeated rows once, and names what is wrong."""
 
 import dataclasses

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the arithmetic of epochs and windows, and what one epoch has in common with the next."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that every sample is on one side of a split, and which splits leave held-out clicks out of all histories."""
 
 import itertools

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests the job: what it refuses and warns of, what it does a second time, and profiles of other data."""
 
 import inspect

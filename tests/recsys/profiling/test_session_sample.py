@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that profiles of a part of the sessions say how far they may be off, and are unbiased."""
 
 from collections.abc import Iterator

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests counts of distinct ids against sets, exact up to the limit and estimated beyond."""
 
 from collections import Counter

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that popularities are probabilities, and that one fitted to a histogram repeats it."""
 
 from pathlib import Path

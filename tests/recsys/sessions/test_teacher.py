@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a made log's labels have the AUC that was asked for, and that pairs are out of reach of single ids."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Criteo's logs are read as a reader of lines and cells reads them, with each bad row named."""
 
 import math

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that sessions and histories of KuaiRand are those that a loop over each user's samples finds."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that CSV and JSON Lines become samples wherever reading begins, and that what is none is named by its line."""
 
 import gzip

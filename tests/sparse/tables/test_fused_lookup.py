@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests lookups and their gradients against torch's embeddings, and what they say of bad input."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that tables learn the same with numba's kernels as with torch's, with any number of threads."""
 
 import pytest

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that stochastic rounding has no bias, and that its bits are a function of seed, table, row, column and step."""
 
 import math

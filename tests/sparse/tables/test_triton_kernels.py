@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests Triton's kernels on a GPU or, without one, in Triton's interpreter; and that they compile for GPUs."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Compares our decisions about made answers with those of the public IFEval code, as lm-evaluation-harness holds it.
 
 Left out: sentences and words in capitals, for which that code needs data of nltk, and the language of an answer, for

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that calls and tools with a mistake are refused at its place, and that hostile schemas do no harm."""
 
 import copy

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests each kind of instruction on answers that obey and that do not, and that drawn ones can hold together."""
 
 import json

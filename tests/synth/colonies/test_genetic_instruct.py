@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests how colonies grow: what is fit, what descends from what, and what is like an earlier task."""
 
 import json

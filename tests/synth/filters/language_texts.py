@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Holds sentences in many languages, written for the tests."""
 
 TEXTS: dict[str, tuple[str, ...]] = {

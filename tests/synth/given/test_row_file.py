@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that rows are read from every kind of file as they are, and that damage is a sentence with the place."""
 
 import bz2

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a model plays both sides of a dialogue, and that politeness and poor dialogues are left out."""
 
 import json

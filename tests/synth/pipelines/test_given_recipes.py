@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that recipes about documents and given rows make fifty rows in any order of answers, by all their rules."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that given rows pass through a run's filters, keep what they hold, and that nobody is asked but by a filter."""
 
 import json

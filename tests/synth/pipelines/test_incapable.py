@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that refusals are kept which a judge confirms, and that others are dropped by what is wrong with them."""
 
 from collections.abc import Sequence

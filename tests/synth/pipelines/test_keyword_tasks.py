@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests tasks about keywords: which keywords are used, at which levels, and which answers are kept."""
 
 import random

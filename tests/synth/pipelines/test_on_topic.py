@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that turns which lead away are marked, and that a judge confirms every turn and its answer."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that ratings are whole numbers from 0 to 4 of five attributes, and that raters who disagree drop a row."""
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that `datasets` loads rows of every form from both files alike, and that TRL trains on their texts."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that rows are the same whatever the order of answers, that nothing is asked twice, and that counts add up."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that what a checkpoint holds can be read back, or is left out, or is refused when the first is written."""
 
 from argparse import Namespace

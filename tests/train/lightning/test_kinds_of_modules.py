@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests on many kinds of Lightning modules that a run gives plain Lightning's numbers, and its own after kills."""
 
 import json

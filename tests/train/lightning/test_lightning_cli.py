@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a configuration of LightningCLI becomes a recipe that gives the weights of LightningCLI."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that Lightning's arguments, callbacks and words mean in a recipe what they mean to Lightning."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a module finds loggers that take pictures, a folder and a checkpoint callback, on every rank."""
 
 import json

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a Lightning run begins with the weights of anybody's checkpoint, or says which do not fit."""
 
 from functools import partial

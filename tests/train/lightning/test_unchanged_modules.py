@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that modules which know nothing of recipes are trained by one as Lightning alone would train them."""
 
 from argparse import Namespace

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Tests that a run says when its loss is NaN, who ended it, its loss, and what each validation loader gave."""
 
 import json

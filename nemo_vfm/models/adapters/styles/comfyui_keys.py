@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes adapters under native names: those of ComfyUI, musubi-tuner, DiffSynth and lightx2v."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Translates modules' names between diffusers and the original Wan and NVIDIA code, whose names ComfyUI uses."""
 
 import re

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Checks a foreign adapter's configuration, PEFT's LoraConfig, against a list of the keys that are known."""
 
 from collections.abc import Mapping

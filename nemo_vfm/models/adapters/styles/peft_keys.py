@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes PEFT's tensor keys and its configuration of ranks and alphas.
 
 PEFT stores the configuration in adapter_config.json, diffusers in the file's header.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Defines a mixture of experts: a router sends each token to a few of many perceptrons.
 
 All experts are on one device. Their balance is that of the Switch Transformer (Fedus et al. 2021, arXiv 2101.03961).

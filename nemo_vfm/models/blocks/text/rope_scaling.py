@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Stretches the frequencies of rotary positions for texts longer than a model was first trained on.
 
 Each way has a `magnitude` besides, by which cosines and signed sines are multiplied: it sharpens attention.

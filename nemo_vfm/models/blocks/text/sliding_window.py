@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Describes which blocks of a language model look only at the nearest tokens (Longformer, arXiv 2004.05150)."""
 
 from dataclasses import dataclass

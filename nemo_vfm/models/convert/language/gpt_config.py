@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Turns the config.json of a language model of transformers into the arguments of GPT, and a GPT into config.json.
 
 In both directions the function stays the same, or the conversion is refused. `gpt_families` lists which architecture

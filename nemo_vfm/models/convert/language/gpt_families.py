@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Lists which settings each architecture of transformers has for a language model, and their defaults.
 
 Defaults are those of transformers 5. A key of config.json that is in none of these tables is refused: it may change the

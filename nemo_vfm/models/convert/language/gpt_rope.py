@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads rotary positions from a config.json of transformers 4 or 5, and writes them so that both read them.
 
 Version 4 has `rope_theta` and `partial_rotary_factor` at the top level and the rest in `rope_scaling`. Version 5 has

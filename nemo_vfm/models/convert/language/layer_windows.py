@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads from a config.json which blocks of a language model have a sliding window, and writes it.
 
 What transformers does not read is refused where it says otherwise: its cache of keys and values reads it all the same.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads lists and optional counts of a video model's config.json, and refuses keys that nobody reads."""
 
 from collections.abc import Collection, Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps Cosmos 1, 2 and 2.5 of diffusers (CosmosTransformer3DModel) to a DiT's arguments and weights, and back."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Derives the configuration of a Cosmos from the shapes of its tensors, since NVIDIA's files hold nothing else.
 
 The stretch of the rotary positions leaves no trace in a shape. It is known of the published sizes; of others it must

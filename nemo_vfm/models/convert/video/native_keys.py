@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives tensors of diffusers the names that they have in files of NVIDIA's and Wan's own programs.
 
 Both hold the same numbers in the same shapes: the names alone differ. NeMo joins some tensors (`nemo_maps`).

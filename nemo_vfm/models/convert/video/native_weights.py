@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads Cosmos under the names of NVIDIA's own programs, and writes such files of Cosmos and Wan.
 
 NVIDIA's names are `net.blocks.0.self_attn.q_proj.weight`, and so on. A file there may hold the network twice, as

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps a Cosmos 1 under the names of NeMo and Megatron-Core (`module.decoder.layers.mlp.linear_fc1.weight`) to a DiT.
 
 Layers are stacked along a first axis, or numbered. Projections of attention lie as in our DiT: rows by head, then

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads which family of video models a diffusers pipeline folder holds, and with which scheduler it samples."""
 
 from collections.abc import Mapping

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Writes a tiny randomly initialised diffusers pipeline, so that a recipe can be tried without pretrained weights."""
 
 import os

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads and writes a video model's folder of diffusers: the transformer's, or the one of its pipeline.
 
 Weights are safetensors, read a tensor at a time; no code of the folder is run.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Maps Wan 2.1 and 2.2 of diffusers (WanTransformer3DModel) to Wan's arguments and weights, and back."""
 
 from collections.abc import Mapping

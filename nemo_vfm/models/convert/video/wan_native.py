@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Reads Wan under the names of its own programs and of ComfyUI: `model.diffusion_model.blocks.0.self_attn.q.weight`.
 
 ComfyUI keeps some of these files in FP8, each weight with a number that it is multiplied by.

@@ -1,5 +1,3 @@
-# SPDX-FileCopyrightText: Copyright (c) 2026 The nemo_vfm authors
-# SPDX-License-Identifier: Apache-2.0
 """Gives Wan's own autoencoders and text encoder the names and the config.json of diffusers and transformers."""
 
 import re
