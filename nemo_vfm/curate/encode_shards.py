@@ -304,5 +304,5 @@ def _summary(report: Json) -> str:
     buckets = ", ".join(f"{count} {name}" for name, count in report["by_bucket"].items())
     left_out = sum(report["unbinned"].values()) + sum(report["failed"].values())
     reasons = ", ".join(f"{count} {reason}" for reason, count in (report["unbinned"] | report["failed"]).items())
-    none = f"; {left_out} clips gave none: {reasons}" if left_out else ""
+    none = f"; {left_out} gave none: {reasons}" if left_out else ""
     return f"{report['samples']} samples ({buckets}) of {report['clips']} clips{none}"

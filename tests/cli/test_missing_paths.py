@@ -106,7 +106,7 @@ steps:
 def test_what_a_later_step_makes_and_what_no_step_makes_is_not_there(desk, capsys):
     (desk / "mine.yaml").write_text(ORDER)
     status, said = checked(capsys, "mine.yaml")
-    assert status == 2 and "runs/mine/b/shards is made by step b, which comes after a" in said
+    assert status == 2 and "runs/mine/b/shards is created by step b, which comes after a" in said
     assert "there is no runs/mine/c/model on this machine (" in said and "a/shards" not in said
 
 

@@ -74,7 +74,7 @@ def test_a_row_that_differs_ends_with_one(capsys: pytest.CaptureFixture[str], mo
     (["parity", "synthetic/shapes"], "trains nothing"),
     (["parity", "curation/train_scorer"], "cannot be built without its files"),
     (["diverge", SMALL, SMALL, SMALL], "one recipe or two can be compared, got 3"),
-    (["diverge", SMALL, "--b", "parallel.shard=16"], "asks for 16 devices"),
+    (["diverge", SMALL, "--b", "parallel.shard=16"], "needs 16 devices"),
     (["diverge", SMALL, "--steps", "0"], "--steps takes one or more"),
     (["diverge", SMALL, "--b", "parallel.tensor=2", "model.heads=1"], "1 attention heads cannot be divided by 2"),
 ])  # fmt: skip

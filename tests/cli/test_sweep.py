@@ -75,7 +75,7 @@ def test_commas_inside_brackets_and_quotes_do_not_separate(word, choices):
         (["lr=1", "lr=2"], "names lr twice"),
         (
             [f"a={','.join(map(str, range(40)))}", f"b={','.join(map(str, range(40)))}"],
-            f"1,600 points, and at most {MAX_POINTS:,}",
+            f"1,600 points, but at most {MAX_POINTS:,}",
         ),
     ],
 )

@@ -227,7 +227,7 @@ def test_a_tar_whose_name_is_no_text_is_read(tmp_path: Path):
 
 def test_nothing_readable_is_said_and_the_tables_are_there(tmp_path: Path):
     folder = write(tmp_path / "bad", {"a": b"x", "b": b"y", "copy": b"x"})
-    with pytest.raises(NothingKept, match="not one of 3 clips could be read"):
+    with pytest.raises(NothingKept, match="none of 3 clips could be read"):
         job([folder]).run(Run(tmp_path / "run"))
     assert {(row["decision"], row["duplicate_of"]) for row in rows(tmp_path / "run").values()} == {("failed", None)}
 

@@ -76,7 +76,7 @@ def test_broadcast_fps_are_exact() -> None:
 @pytest.mark.parametrize(
     ("frames", "words"),
     [
-        (np.empty((0, 8, 8, 3), np.uint8), "no frame"),
+        (np.empty((0, 8, 8, 3), np.uint8), "at least one frame to encode, got none"),
         (np.zeros((2, 8, 8), np.uint8), r"\(height, width, 3\)"),
         ([np.zeros((8, 8, 3), np.uint8), np.zeros((8, 10, 3), np.uint8)], "frame 1 is"),
         ([np.zeros((8, 8, 3), np.float32)], "float32"),

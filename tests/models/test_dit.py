@@ -162,8 +162,8 @@ def test_all_parameters_get_a_gradient_once_nothing_is_zero(changes):
 
 
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"channels": 5}, "latents have 5 channels, but the model was built for 4"),
-    ({"text_dim": 8}, "text tokens are 8 wide, but the model was built for 16"),
+    ({"channels": 5}, "latents have 5 channels and the model was built for 4"),
+    ({"text_dim": 8}, "text tokens are 8 wide and the model was built for 16"),
     ({"size": (2, 5, 6)}, "height 5 is not divisible by 2"),
 ])  # fmt: skip
 def test_inputs_that_do_not_fit_are_named_with_their_numbers(changes, words):

@@ -117,7 +117,7 @@ def test_sizes_that_are_not_those_of_the_latents_are_refused_with_the_numbers():
     _, odd = given([(1, 4, 4), (1, 3, 4)])
     with pytest.raises(ValueError, match="height 3 is not divisible by 2"):
         tiny()(**odd)
-    with pytest.raises(ValueError, match="latents have 4 channels, but the model was built for 3"):
+    with pytest.raises(ValueError, match="latents have 4 channels and the model was built for 3"):
         tiny(in_channels=3)(**packed)
 
 

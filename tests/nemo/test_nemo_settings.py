@@ -63,7 +63,7 @@ def test_a_run_goes_on_longer_but_not_as_another(tmp_path):
     before = {"trainer": {"max_steps": 5, "precision": 32}, "model": {"lr": 0.1}}
     compare(tmp_path, before)
     compare(tmp_path, before | {"trainer": {"max_steps": 10, "precision": 32}, "exp_manager": {"save_top_k": 1}})
-    with pytest.raises(RunFolderError, match=r"begun with model\.lr: 0\.1, now it is 0\.2 \(and 1 more differ\)"):
+    with pytest.raises(RunFolderError, match=r"started with model\.lr: 0\.1, now it is 0\.2 \(and 1 more differ\)"):
         compare(tmp_path, {"trainer": {"max_steps": 5, "precision": 16}, "model": {"lr": 0.2}})
 
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_compared_is_refused_by_name(tmp_path: Path):
     good, run = predictions(tmp_path / "a"), Run(tmp_path / "run")
     for column in ("id", "session", "weight", "label"):
         other = predictions(tmp_path / "b", **{column: [0, 1, 0, 1, 0, 1]})
-        with pytest.raises(DataError, match="ours and theirs are of other samples"):
+        with pytest.raises(DataError, match="ours and theirs have different samples"):
             MeasureScores(predictions={"ours": good, "theirs": other}).run(run)
     with pytest.raises(UserError, match="has no column session"):
         MeasureScores(predictions={"ours": predictions(tmp_path / "b", session=None)}).run(run)

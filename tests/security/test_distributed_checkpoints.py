@@ -96,7 +96,7 @@ LIES = [
     (entry(file=".."), "no such .distcp"), (entry(file="a\0.distcp"), "no such .distcp"), (entry(file=""), "no such"),
     (entry(file="sub/x.distcp"), "no such .distcp"), (entry(file="__7_0.distcp"), "no such .distcp"),
     (lambda given: given.files.pop("__1_0.distcp"), "no such .distcp file"),
-    (lambda given: given.files.update({"__1_0.distcp": saved(torch.ones(3, 5))}), "says .*there is .*3, 5|to end at"),
+    (lambda given: given.files.update({"__1_0.distcp": saved(torch.ones(3, 5))}), "says .*but found .*3, 5|to end at"),
     (lambda given: given.chunks.append(Entry("other", (0,), (3,), "__0_0.distcp", 0, 9)), "a chunk of no tensor"),
 ]  # fmt: skip
 

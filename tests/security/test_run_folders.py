@@ -310,7 +310,7 @@ def test_a_run_whose_end_cannot_be_written_does_not_end_well(kitchen, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(run_folder, "write_json", failing)
         assert kitchen.main("run", "r.yaml") == 2
-    assert "all work is done, but out/status.json cannot say so" in " ".join(capfd.readouterr().err.split())
+    assert "all work is done, but out/status.json cannot be written" in " ".join(capfd.readouterr().err.split())
     assert read_json(Path("out/status.json"))["state"] == "failed"
     assert kitchen.main("run", "r.yaml") == 0 and read_json(Path("out/status.json"))["state"] == "done"
 

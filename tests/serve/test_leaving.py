@@ -116,7 +116,7 @@ def test_the_second_signal_ends_at_once(folder: tuple[Path, Any], tmp_path: Path
 @pytest.mark.parametrize(
     ("words", "said"),
     [(["--host", "0.0.0.0"], "give --api-key-env"), (["--api-key-env", "NO_SUCH_VARIABLE"], "is empty or not set"),
-     (["--room-gb", "-1"], "--room-gb must be at least 0"), (["--room-gb", "1e-9"], "holds no text"),
+     (["--room-gb", "-1"], "--room-gb must be at least 0"), (["--room-gb", "1e-9"], "too small for any text"),
      (["--port", "70000"], "--port must be from 0 to 65535")],
     ids=str,
 )  # fmt: skip

@@ -134,7 +134,7 @@ def test_it_writes_in_bfloat16(tmp_path: Path) -> None:
 def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has 200 tokens, but the tokenizer has 257"):
         job(model=partial(GPT, **(MODEL.keywords | {"vocab": 200}))).run(Run(tmp_path))
-    with pytest.raises(ValueError, match="DiT writes no texts"):
+    with pytest.raises(ValueError, match="DiT does not generate text"):
         job(model=partial(DiT, in_channels=4, text_dim=8, width=24, depth=1, heads=2)).run(Run(tmp_path))
     with pytest.raises(ValueError, match=r"most_tokens \(0\)"):
         job(most_tokens=0)

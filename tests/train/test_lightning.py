@@ -180,7 +180,7 @@ def test_epochs_of_a_lightning_data_module_have_each_batch_once_in_an_order_of_t
 
 
 def test_batches_of_another_kind_are_refused_with_the_job_that_takes_them(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"Numbers gives a Tensor.*LightningFit"):
+    with pytest.raises(UserError, match=r"Numbers yields a Tensor.*LightningFit"):
         train(data=Numbers()).run(Run(tmp_path))
 
 

@@ -111,9 +111,9 @@ def test_a_cluster_of_ones_own_may_begin_with_a_container_of_ours(tmp_path, monk
     file = Path("conf/cluster/mine.yaml")
     file.parent.mkdir(parents=True)
     file.write_text(
-        "defaults: [{container: pyxis}]\n_target_: launcher.request.cluster.Slurm\ncontainer: {image: ours.sqsh}\n"
+        "defaults: [{container: pyxis}]\n_target_: launcher.request.cluster.Slurm\ncontainer: {image: /x/ours.sqsh}\n"
     )
-    assert cluster_of(words("r", "cluster=mine", "--trust=cluster")).where.container == Pyxis(image="ours.sqsh")
+    assert cluster_of(words("r", "cluster=mine", "--trust=cluster")).where.container == Pyxis(image="/x/ours.sqsh")
     assert cluster_of(words("r", "cluster=mine", "~cluster.container")).where.container is None
 
 

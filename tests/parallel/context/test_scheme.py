@@ -25,7 +25,7 @@ def test_the_degrees_multiply_to_the_ranks(scheme, degrees):
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: Scheme("star"), "'star' is not known. It is one of all_gather, ring, ulysses, ring_ulysses"),
+        (lambda: Scheme("star"), "unknown context scheme 'star'. Use one of all_gather, ring, ulysses, ring_ulysses"),
         (lambda: Scheme("ring_ulysses"), "got ulysses 1, but exchanging heads needs at least 2 ranks"),
         (lambda: Scheme("ring", 2), "ring got ulysses 2, which only ring_ulysses uses"),
         (lambda: Scheme("ring_ulysses", 4).degrees(6), "6 ranks is not divisible by ulysses 4"),

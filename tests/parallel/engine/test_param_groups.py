@@ -70,7 +70,7 @@ def test_without_groups_it_is_the_class_itself() -> None:
     ({"kind": "SGD", "betas": (0.9, 0.9)}, "torch.optim.SGD takes no betas"),
     ({"kind": "AdamW", "options": {"momentum": 1}}, "takes no momentum"),
     ({"kind": "Rprop", "groups": GROUPS}, "torch.optim.Rprop takes no weight_decay"),
-    ({"groups": GROUPS, "params": list(nn.Linear(2, 2).parameters())}, r"give model\.named_parameters\(\)"),
+    ({"groups": GROUPS, "params": list(nn.Linear(2, 2).parameters())}, r"pass model\.named_parameters\(\)"),
 ])  # fmt: skip
 def test_what_an_optimizer_would_ignore_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):

@@ -217,7 +217,7 @@ def test_any_number_of_tokens_will_do(recipe: Recipe) -> None:
     [
         ({"recipe": "nvfp4"}, "recipe must be one of delayed, current"),
         ({"format": "e5m2"}, "format must be hybrid"),
-        ({"recipe": "delayed", "first_bf16": 1}, "no bf16 ends"),
+        ({"recipe": "delayed", "first_bf16": 1}, "cannot keep blocks in bf16"),
         ({"recipe": "current", "margin": 1}, "margin is for recipe=delayed"),
         ({"recipe": "mxfp8", "pow2": False}, "are powers of two"),
         ({"history": 0}, "history .0. at least 1"),

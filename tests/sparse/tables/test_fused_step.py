@@ -177,7 +177,7 @@ def test_places_for_some_lookups_only_are_refused_before_anything_changes():
     with pytest.raises(ValueError, match="1 of 2 lookups"):
         tables.update(1.0)
     require_equal(tables.state(), before)
-    with pytest.raises(ValueError, match="12 samples, and 3 places"):
+    with pytest.raises(ValueError, match="12 samples, but 3 places"):
         tables.lookup(batch(0), torch.arange(3))
 
 

@@ -99,7 +99,7 @@ def test_verdicts_of_moderations_are_read_in_their_usual_forms() -> None:
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
-    with pytest.raises(ValueError, match="turns 0 is at least 1"):
+    with pytest.raises(ValueError, match="turns 0 must be at least 1"):
         GivenTasks(rows=Rows(), turns=0)
     with pytest.raises(ValueError, match="rows is empty"):
         ListedRows(rows=[])

@@ -77,7 +77,7 @@ def test_parquet_gives_the_same_rows_and_is_a_sentence_where_it_is_damaged(tmp_p
     (b'{"a": "\\ud800"}\n', "line 2 of x.jsonl cannot be read as JSON"),
     (b'{"a": "\xff"}\n', "line 2 of x.jsonl cannot be read as JSON"),
     (b"[" * 100_000 + b"\n", "line 2 of x.jsonl cannot be read as JSON"),
-    (b"[1]\n", "line 2 of x.jsonl holds not a JSON object"),
+    (b"[1]\n", "line 2 of x.jsonl holds no JSON object"),
     (b'{"a": "' + b"x" * 2_000_000 + b'"}\n', "line 2 of x.jsonl is longer than 1,000,000 bytes; raise max_row_mb"),
 ])  # fmt: skip
 def test_a_line_that_is_no_row_is_a_sentence_with_its_number(tmp_path: Path, line: bytes, said: str) -> None:
@@ -87,7 +87,7 @@ def test_a_line_that_is_no_row_is_a_sentence_with_its_number(tmp_path: Path, lin
 
 
 def test_files_that_are_none_of_rows_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"there is no file of rows in .*looked for .jsonl"):
+    with pytest.raises(UserError, match=r"there is no file of rows in .*ending in .jsonl"):
         read(tmp_path)
     with pytest.raises(UserError, match=r"x.csv is not a file of rows; known endings are .jsonl"):
         read(written(tmp_path / "x.csv", b"a"))

@@ -56,9 +56,9 @@ def test_what_the_caption_lacks_and_what_is_too_long_or_too_short_is_dropped_by_
 
 def test_captions_that_are_too_short_or_too_long_are_counted_and_nobody_is_asked(tmp_path: Path) -> None:
     (tmp_path / "short").mkdir()
-    with pytest.raises(NemoVfmError, match=r"0 answers asked for.*Most often: a caption of fewer than 20 words"):
+    with pytest.raises(NemoVfmError, match=r"0 answers requested.*Most often: a caption of fewer than 20 words"):
         pairs(tmp_path / "short", "a dog", caption="A dog sleeps.")
-    with pytest.raises(NemoVfmError, match=r"0 answers asked for.*Most often: a caption of more than 25 words"):
+    with pytest.raises(NemoVfmError, match=r"0 answers requested.*Most often: a caption of more than 25 words"):
         pairs(tmp_path, "a dog", changes=("pipeline.most_caption_words=25",))
 
 

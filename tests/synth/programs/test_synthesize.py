@@ -480,7 +480,7 @@ def test_filters_drop_rows_and_the_order_of_answers_decides_nothing(tmp_path: Pa
 def test_a_filter_that_asks_needs_its_model_and_its_prompt() -> None:
     made = job()
     given: dict[str, Any] = {"pipeline": made.pipeline, "generator": made.generator, "filters": [_Asked()]}
-    with pytest.raises(ValueError, match="_Asked asks a model in the role judge; models has none"):
+    with pytest.raises(ValueError, match="_Asked needs a model in the role judge; models has none"):
         Synthesize(prompts=made.prompts, **given)
     with pytest.raises(ValueError, match="_Asked asks by a prompt named judge"):
         Synthesize(prompts=made.prompts, models={"judge": made.generator}, **given)
@@ -500,7 +500,7 @@ def test_a_yield_below_the_least_is_an_error_after_all_is_written(tmp_path: Path
 @pytest.mark.parametrize(("more", "said"), [
     ({"rows": 5000}, "makes at most 128"),
     ({"prompts": {}}, "a prompt named as_list"),
-    ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a place {other}"),
+    ({"prompts": dict.fromkeys(TopicTasks().prompts(), Prompt(text="{other}"))}, "a placeholder {other}"),
     ({"min_yield": 2}, "from 0 to 1"),
     ({"budget": Budget(money=1.0), "generator": Chat(endpoint=AT, model="m")},
      "has no price for the model 'm'"),
