@@ -482,7 +482,7 @@ def test_a_filter_that_asks_needs_its_model_and_its_prompt() -> None:
     given: dict[str, Any] = {"pipeline": made.pipeline, "generator": made.generator, "filters": [_Asked()]}
     with pytest.raises(ValueError, match="_Asked needs a model in the role judge; models has none"):
         Synthesize(prompts=made.prompts, **given)
-    with pytest.raises(ValueError, match="_Asked asks by a prompt named judge"):
+    with pytest.raises(ValueError, match="_Asked needs a prompt named judge"):
         Synthesize(prompts=made.prompts, models={"judge": made.generator}, **given)
 
 
