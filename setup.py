@@ -155,10 +155,10 @@ class BuildWithRecipes(build_py):
 
 def version() -> str:
     """The version, read as text so that setting up imports nothing of ours."""
-    text = (ROOT / "nemo_vfm" / "__init__.py").read_text()
+    text = (ROOT / "nemo_vfm" / "core" / "__init__.py").read_text()
     match = re.search(r'^__version__ = "([^"]+)"', text, re.MULTILINE)
     if match is None:
-        raise ValueError('nemo_vfm/__init__.py should hold a line such as __version__ = "0.1.0"')
+        raise ValueError('nemo_vfm/core/__init__.py should hold a line such as __version__ = "0.1.0"')
     return match[1]
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.recsys.locality_stats import ReuseHistogram, first_histogram
-from nemo_vfm.recsys.reuse_mixture import draw_counts, fit
+from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram, first_histogram
+from nemo_vfm.recsys.profiling.reuse_mixture import draw_counts, fit
 
 
 def errors(path: Path, num_touched: int) -> tuple[float, float]:

@@ -41,11 +41,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the corpus lies 
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import Examine
+from nemo_vfm.curate.record.stage import Splitter
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
 from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.union import UnionSplit
-from nemo_vfm.curate.stage import Splitter
 from tests.support.cut_score import CutScore
 from tests.support.filmed_shots import DATA, filmed_corpus
 from tests.support.interrupted_films import Interruption, interrupted, write

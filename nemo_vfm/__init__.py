@@ -5,10 +5,11 @@ docs/how-to/python.md describes them. Each is imported at its first use, so impo
 
 from typing import TYPE_CHECKING, Any
 
+from nemo_vfm.core import __version__ as __version__
+
 if TYPE_CHECKING:
     from nemo_vfm.runtime.python_api import build, compose, run
 
-__version__ = "0.1.0"
 __all__ = ["build", "compose", "run"]
 
 

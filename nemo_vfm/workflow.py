@@ -17,11 +17,11 @@ from pathlib import Path
 from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.log import info
-from nemo_vfm.core.network.secret import conceal, conceal_names
-from nemo_vfm.core.ranks import announce
 from nemo_vfm.core.resume_safe_keys import is_inert
+from nemo_vfm.core.secret import conceal, conceal_names
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json
 from nemo_vfm.core.storage.uri import Place, place
+from nemo_vfm.core.types.announcements import announce
 from nemo_vfm.core.types.job import LAUNCH, PARTS, Job, MultiRankJob, Needs, Outcome, Run, needs_of
 from nemo_vfm.core.types.json_value import Json
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from nemo_vfm.core.network import secret
+from nemo_vfm.core import secret
 from nemo_vfm.data.video import realtime_guard
-from nemo_vfm.parallel.engine import matmul_support
+from nemo_vfm.parallel.layers import linear as matmul_support
 from tests.support import loopback, object_store
 from tests.support.longest import longest_first
 

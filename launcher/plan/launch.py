@@ -26,8 +26,8 @@ from launcher.state.snapshot import Code, nothing, packages, requirements, take
 from nemo_vfm.config import Composed, compose
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.key_shapes import shape
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.ranks import SILENCE_S
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.job import LAUNCH
 from nemo_vfm.core.types.json_value import Json

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from launcher.render.quoting import in_bind, option_name, variable
-from nemo_vfm.core.network.secret import is_secret_name
+from nemo_vfm.core.secret import is_secret_name
 
 Restart = Literal["requeue", "resubmit"]
 GpuRequest = Literal["gpus_per_node", "gres", "none"]

@@ -18,7 +18,7 @@ from nemo_vfm.config.roots import BUILT_IN
 from nemo_vfm.config.tree import Map, Node, Scalar, plain, walk
 from nemo_vfm.config.yaml_source import parse
 from nemo_vfm.core.network.key_shapes import looks_like_a_key, shape
-from nemo_vfm.core.network.secret import conceal, register
+from nemo_vfm.core.secret import conceal, register
 from nemo_vfm.core.types.json_value import Json
 
 Where = Slurm | Local

@@ -13,7 +13,7 @@ from launcher.request.request import CLUSTER
 from nemo_vfm.config.recipe_errors import Problem
 from nemo_vfm.config.roots import shipped
 from nemo_vfm.config.tree import Map, Node, Scalar, Seq, walk
-from nemo_vfm.core.network.secret import is_secret_name
+from nemo_vfm.core.secret import is_secret_name
 
 _SIZES = frozenset((
     "_target_", "gpu", "gpus_per_node", "cpus_per_node", "memory_gb", "time", "partition", "account", "qos",

@@ -13,7 +13,7 @@ from nemo_vfm.core.errors import NemoVfmError, UserError
 from nemo_vfm.core.log import warn_once
 from nemo_vfm.core.network.chat import Said
 from nemo_vfm.core.network.endpoint import EndpointBusy, EndpointFault, EndpointTimeout, EndpointUnreachable
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 
 _BACKOFF_S = 0.25  # after the first fault; doubled with each
 #: Where nobody has ever listened, nobody is likely to: so long is waited for a service that starts beside us.

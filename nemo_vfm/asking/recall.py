@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.core.network.chat import Said
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.network.thought import split_thought
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types.json_value import Json
 
 

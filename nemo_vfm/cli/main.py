@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_vfm import __version__
 from nemo_vfm.cli.parser import VerbParser
+from nemo_vfm.core import __version__
 from nemo_vfm.core.program import Program
 
 PROGRAM = Program(

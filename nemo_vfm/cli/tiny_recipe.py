@@ -63,7 +63,7 @@ def built_training(arguments: argparse.Namespace) -> "tuple[Train, str, Composed
 
 def _built(arguments: argparse.Namespace) -> "tuple[Job, Composed]":
     """The job, and the recipe. To compose a recipe takes a second: it is done again only where it must be."""
-    from nemo_vfm.cli.planning.gpu_check import stand_in_job
+    from nemo_vfm.cli.stand_in_job import stand_in_job
     from nemo_vfm.config import RecipeError, build, check, trust_list
     from nemo_vfm.runtime.user_permissions import permissions
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from nemo_vfm.config.recipe_errors import Mark, Problem, RecipeError, did_you_mean
 from nemo_vfm.config.tree import MISSING, Map, Node, Scalar, Seq, child, join
-from nemo_vfm.core.network.secret import register
+from nemo_vfm.core.secret import register
 
 MAX_NODES = 50_000
 MAX_TEXT = 1 << 16

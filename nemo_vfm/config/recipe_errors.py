@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.sanitize import UNSEEN, printable
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import real
 
 _COMMAND_LINE = "command line"

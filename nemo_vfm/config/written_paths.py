@@ -12,7 +12,7 @@ from nemo_vfm.config.recipe_errors import UNSEEN, fail, shown_path
 from nemo_vfm.config.tree import Scalar
 from nemo_vfm.config.yaml_source import MAX_DEPTH
 from nemo_vfm.core.network.permission import Permissions
-from nemo_vfm.core.network.secret import is_key
+from nemo_vfm.core.secret import is_key
 from nemo_vfm.core.storage.files import real
 
 LONGEST_NAME = 255  # bytes; every file system of ours refuses a longer one

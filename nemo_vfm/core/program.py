@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from nemo_vfm.core.errors import NemoVfmError, UserError
-from nemo_vfm.core.network.secret import concealing_streams, register_arguments
 from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle
+from nemo_vfm.core.secret import concealing_streams, register_arguments
 
 _CARET = re.compile(r" *\^ ")
 

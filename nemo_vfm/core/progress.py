@@ -2,12 +2,10 @@
 
 import time
 from collections import deque
-from typing import Protocol
-
-from nemo_vfm.core.types.json_value import Json
+from typing import Any, Protocol
 
 _RECENT = 20  # steps whose mean time tells how long the rest will take
-_VALUES: dict[str, Json] = {}
+_VALUES: dict[str, Any] = {}
 _ENDS: deque[float] = deque(maxlen=_RECENT + 1)
 _WAIT_REASON: list[str] = []
 _SOURCES: list["ProgressSource"] = []
@@ -16,7 +14,7 @@ _SOURCES: list["ProgressSource"] = []
 class ProgressSource(Protocol):
     """Whoever knows more at the moment of a heartbeat."""
 
-    def facts(self) -> dict[str, Json]:
+    def facts(self) -> dict[str, Any]:
         """By name."""
         ...
 
@@ -61,7 +59,7 @@ def ask(whom: ProgressSource | None) -> None:
     _SOURCES[:] = [] if whom is None else [whom]
 
 
-def current() -> dict[str, Json]:
+def current() -> dict[str, Any]:
     """What is known.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Reads this process's rank from the environment, and passes announcements from rank 0 to the other ranks.
+"""Reads this process's rank from the environment.
 
 torchrun, our own launcher and MPI wrappers set RANK, WORLD_SIZE and LOCAL_RANK. srun sets SLURM_PROCID and the like,
 which `adopt_slurm` copies to the same names, so that every other file reads one set of them.
@@ -6,27 +6,15 @@ which `adopt_slurm` copies to the same names, so that every other file reads one
 
 import os
 import re
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import MutableMapping
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.job import Run
 
 #: Without a sign of life for so long, a rank or a run folder's owner is lost: 15 beats missed. A load that keeps Python
 #: busy in one call for a minute is no death.
 SILENCE_S = 150.0
 TIMEOUT_S = 1800.0  #: how long one rank may wait for another
 _FIRST_PORT, _NUM_PORTS = 15_000, 10_000  # below what systems give out by themselves (32768 and up)
-_TELLERS: list["Teller"] = []
-
-
-class Teller(Protocol):
-    """Whoever can reach the other ranks."""
-
-    def tell(self, run: Run) -> None:
-        """All ranks now do the job of this run's folder."""
-        ...
 
 
 def rank() -> int:
@@ -52,22 +40,6 @@ def is_first() -> bool:
 def is_given() -> bool:
     """Whether a launcher has set the rank variables, even for a single process."""
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
-
-
-def announce(run: Run) -> None:
-    """Tell the other ranks, where there are any, that the job of this folder begins."""
-    for teller in _TELLERS:
-        teller.tell(run)
-
-
-@contextmanager
-def heard_by(teller: Teller) -> Iterator[None]:
-    """What is announced inside the block reaches this one."""
-    _TELLERS.append(teller)
-    try:
-        yield
-    finally:
-        _TELLERS.remove(teller)
 
 
 def adopt_slurm(environment: MutableMapping[str, str]) -> None:

@@ -15,11 +15,11 @@ from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.ledger import EXACT_DUPLICATE, LedgerColumn
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
+from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.curate.sources.dedup_features import Remembering
 from nemo_vfm.curate.sources.shard_clips import ShardClip, open_all, stamp_of
-from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.data.shards.shard_files import ShardWriter
 from nemo_vfm.dedup.epsilon import curve, histogram, propose
 

@@ -23,7 +23,6 @@ from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.decide.survival import survival
 from nemo_vfm.curate.decide.vectors import write_vectors
-from nemo_vfm.curate.examine.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings
@@ -31,8 +30,8 @@ from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.curate.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.output.clip_media import Media
+from nemo_vfm.curate.output.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
 from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing
 from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.output.write_outputs import (
@@ -43,7 +42,8 @@ from nemo_vfm.curate.output.write_outputs import (
     write_scores,
     write_shards,
 )
-from nemo_vfm.curate.stage import (
+from nemo_vfm.curate.record.ledger import FileRecord, Ledger, count
+from nemo_vfm.curate.record.stage import (
     FACTS,
     AnyStage,
     Captioner,

@@ -12,15 +12,15 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance
 from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS
-from nemo_vfm.curate.decide.reapply_rules import Fates, FinishedCuration, decide_again, nearest_again, reckon
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import read_table
 from nemo_vfm.curate.decide.survival import survival
 from nemo_vfm.curate.decide.vectors import read_vectors
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.ledger import Ledger
 from nemo_vfm.curate.output.write_outputs import copy_files, replace_folder
-from nemo_vfm.curate.stage import Compares
+from nemo_vfm.curate.reapply_rules import Fates, FinishedCuration, decide_again, nearest_again, reckon
+from nemo_vfm.curate.record.ledger import Ledger
+from nemo_vfm.curate.record.stage import Compares
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
 
 _READ = ("scores.parquet", "files.json", "vectors.parquet", "shards/shards.json")

@@ -23,11 +23,11 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.core.types.training_data import TrainingData
 from nemo_vfm.models.adapters.low_rank_adapter import begin
+from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.runtime.user_permissions import permissions
 from nemo_vfm.train.data_position import epoch_of
 from nemo_vfm.train.job import Train

@@ -35,8 +35,8 @@ from nemo_vfm.models.blocks.sizes import require_condition, require_inputs, requ
 from nemo_vfm.models.blocks.text_tokens import TextProjection, as_given, mean_token, visible
 from nemo_vfm.models.blocks.timestep import NoiseEmbedding, SharedNoiseEmbedding
 from nemo_vfm.models.blocks.uncertainty_head import NoiseUncertainty, with_uncertainty
-from nemo_vfm.parallel.context.token_layout import gather_tokens, split_context, split_tokens
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.token_layout import gather_tokens, split_context, split_tokens
 from nemo_vfm.parallel.plan.sharding_spec import Declared
 
 #: Parameters that begin at zero besides biases and modulations, so that the network's output does.

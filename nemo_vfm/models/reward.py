@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 #: The name of an output that is not answered with; Nemotron-4's head has four such.
 LEFT_OUT = "_"

@@ -18,10 +18,10 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.held_weights import HeldWeights
 from nemo_vfm.models.autoencoder import CausalAutoencoder
 from nemo_vfm.models.chunked import in_pieces, in_tiles
+from nemo_vfm.parallel.apply.build_model import build_model, load_weights_into
 from nemo_vfm.parallel.checkpoint.checkpoint import find, load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_index import fingerprint, group_of
 from nemo_vfm.parallel.checkpoint.checkpoint_manifest import read as read_manifest
-from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
 from nemo_vfm.parallel.plan.static_memory import on_meta
 
 #: Loaded models by fingerprint, once a process: codecs are sent between processes and hold settings only.

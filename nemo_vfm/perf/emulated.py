@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
 

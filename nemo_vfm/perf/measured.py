@@ -21,10 +21,10 @@ from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.parallel.apply.local_shard import local
-from nemo_vfm.parallel.engine.engine import EngineInputs
-from nemo_vfm.parallel.engine.matmul_support import native_products
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.layers.linear import native_products
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
 from nemo_vfm.perf.stand_ins import Shapes

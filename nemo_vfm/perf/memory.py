@@ -12,8 +12,7 @@ from typing import Literal
 import torch
 
 from nemo_vfm.core.fp8 import Fp8
-from nemo_vfm.parallel.apply.pipeline_stage import shares
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.perf.low_precision.quantise_traffic import share_in_fp8
 from nemo_vfm.perf.memory_peaks import StageMemory, step_moments
 from nemo_vfm.perf.model_facts import ModelFacts as ModelFacts

@@ -18,8 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from nemo_vfm.core.fp8 import Fp8
-from nemo_vfm.parallel.apply.pipeline_stage import shares
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.perf.bubble import waiting
 from nemo_vfm.perf.communication import Passes, WeightsTime, context_s, stage_send_s, tensor_s, weights_s
 from nemo_vfm.perf.gpu_specs import Gpu

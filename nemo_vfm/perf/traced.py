@@ -18,10 +18,9 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.without_compiler import without_compiler
 from nemo_vfm.parallel.apply.frozen_weights import narrowable
 from nemo_vfm.parallel.apply.pipeline_stage import Cuttable
-from nemo_vfm.parallel.apply.shared_heads import SharedHead
-from nemo_vfm.parallel.context.token_layout import Layout, under
-from nemo_vfm.parallel.engine.matmul_support import native_products
 from nemo_vfm.parallel.fp8.use_fp8 import use_fp8
+from nemo_vfm.parallel.layers.linear import native_products
+from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
 from nemo_vfm.parallel.plan.param_shards import split_axis
 from nemo_vfm.perf.emulated import Kernels, exchanging
 from nemo_vfm.perf.live import LiveBytes

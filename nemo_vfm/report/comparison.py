@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report.chart import Line, Point, grid, line_chart, smooth_both_ways, spreads
 from nemo_vfm.report.head import Head

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from markupsafe import Markup
 
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.report import sections
 from nemo_vfm.report.head import Head, head

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from nemo_vfm.config import read_values
 from nemo_vfm.config.tree import TARGET
-from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.sanitize import printable
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.report import comparison
 from nemo_vfm.report.comparison import Compared

@@ -15,10 +15,11 @@ from typing import Protocol
 
 from nemo_vfm.core import log, ranks
 from nemo_vfm.core.errors import LostRank, NemoVfmError, NextPhase, Preempted
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.preemption import EXIT_CODE as PREEMPTED
 from nemo_vfm.core.preemption import INTERRUPTED, PreemptedNow, idle, is_interrupt
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
+from nemo_vfm.core.types.announcements import heard_by
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.runtime.local_launch import PIPE
 from nemo_vfm.workflow import Workflow
@@ -68,7 +69,7 @@ def run_as_one_of_several(
     with joined(sha256_text(recipe), on_lost=end, timeout_s=timeout_s, silence_s=silence_s) as world:
         if ranks.is_first():
             try:
-                with ranks.heard_by(world):
+                with heard_by(world):
                     status = first()
             except (NemoVfmError, PreemptedNow, KeyboardInterrupt) as error:
                 meant = error if isinstance(error, NemoVfmError) else idle(error)

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from nemo_vfm.core.network.secret import conceal, conceal_keys
 from nemo_vfm.core.preemption import DEFAULT, EXIT_CODE, INTERRUPTED, PreemptedNow, is_interrupt
 from nemo_vfm.core.ranks import SILENCE_S, TIMEOUT_S
+from nemo_vfm.core.secret import conceal, conceal_keys
 from nemo_vfm.runtime.command import run_folder
 
 if TYPE_CHECKING:

@@ -1,8 +1,7 @@
 """Tells a scheduler what a recipe's job needs: its steps, the ranks of each, its phases."""
 
-import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from nemo_vfm.core.types.job import Job, needs_of
 from nemo_vfm.core.types.json_value import Json
@@ -10,8 +9,6 @@ from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
     from nemo_vfm.config import Composed
-    from nemo_vfm.synth.sample_videos import Sample
-    from nemo_vfm.train.job import Train
 
 
 def described(composed: "Composed", job: Job | None, missing: Sequence[str], on_gpu: Sequence[str]) -> Json:
@@ -51,15 +48,3 @@ def _step(name: str, job: Job, missing: Sequence[str], on_gpu: Sequence[str]) ->
         "phases": [{"name": one.name, "ranks": one.ranks, "degrees": dict(one.degrees)} for one in needs.phases],
         "whole_nodes": needs.whole_nodes, "ray": needs.ray, "rounds": needs.rounds, "missing": own,
     }  # fmt: skip
-
-
-def trains(job: Job) -> "TypeGuard[Train]":
-    """Whether it is a training; where nobody has imported that room yet, none is, and torch need not be waited for."""
-    room = sys.modules.get("nemo_vfm.train.job")
-    return room is not None and isinstance(job, room.Train)
-
-
-def samples(job: Job) -> "TypeGuard[Sample]":
-    """Whether it draws videos; see `trains`."""
-    room = sys.modules.get("nemo_vfm.synth.sample_videos")
-    return room is not None and isinstance(job, room.Sample)

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from nemo_vfm import __version__
-from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core import __version__
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nemo_vfm.config.overrides import alternatives
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import sha256_text
 
 MAX_POINTS = 1000

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nemo_vfm.core.errors import RunFolderError
 from nemo_vfm.core.metric_names import Mode, validation_loss
-from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.storage.files import read_json, write_json
 from nemo_vfm.core.types.job import SWEEP
 from nemo_vfm.core.types.json_value import Json

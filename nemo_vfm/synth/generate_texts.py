@@ -25,9 +25,9 @@ from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import generation_of, stop_tokens
 from nemo_vfm.models.convert.gpt_source import GptFolder, is_language_model
 from nemo_vfm.parallel.apply.apply_parallelism import allocate
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled, load_weights_into
 from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.engine import build_model, build_unfilled, load_weights_into
 from nemo_vfm.synth.prompts import Prompts
 
 

@@ -20,14 +20,14 @@ from nemo_vfm.models.adapters.load_adapters import AdapterFile, AttachedAdapter,
 from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
 from nemo_vfm.models.convert.video.transformer_folder import transformer_in
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.adapter_split import set_apart
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.parallel.apply.local_shard import copy_own, whole
 from nemo_vfm.parallel.checkpoint.checkpoint import weights_of
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import ALONE, joined
 from nemo_vfm.parallel.checkpoint.checkpoint_store import opened
-from nemo_vfm.parallel.engine.engine import load_weights_into
 from nemo_vfm.parallel.engine.inference_model import build_for_inference, require_divisible
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
+from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.plan.static_memory import on_meta, weight_bytes

@@ -40,7 +40,8 @@ from nemo_vfm.models.recommenders.table_choice import SizedModel
 from nemo_vfm.parallel.checkpoint import checkpoint, checkpoint_manifest
 from nemo_vfm.parallel.checkpoint.checkpoint_folder import existing
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined, together
-from nemo_vfm.parallel.engine.engine import Engine, EngineInputs, Params
+from nemo_vfm.parallel.engine.engine import Engine, Params
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.mesh import same_slice
 from nemo_vfm.parallel.plan.plan import ParallelPlan

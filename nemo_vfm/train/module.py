@@ -16,8 +16,8 @@ from torch import Tensor
 from nemo_vfm.core import preemption, progress
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.predict import predictions
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.core.types.predict import predictions
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.parallel.ranks.process_group import now, take_pulse
 from nemo_vfm.train.lr_scheduler import ShownRates

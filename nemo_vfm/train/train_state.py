@@ -19,7 +19,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.core.types.training_data import ResumableData, TrainingData
 from nemo_vfm.parallel.checkpoint.checkpoint import Checkpoint
-from nemo_vfm.parallel.engine.engine import StepResult
+from nemo_vfm.parallel.engine.engine_inputs import StepResult
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.ranks.consensus import greatest

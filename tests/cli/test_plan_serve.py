@@ -37,7 +37,7 @@ def test_a_plan_in_fp8_says_so_and_from_which_width_that_is_quicker(kitchen, cap
     assert found["precision"] == "fp8" and found["fp8"]["pays_from_width"] == 992
     assert found["gpu"]["fp8_tflops"] == 1978.9
     assert kitchen.main(*words, "--gpu", "a100") == 2
-    assert "a100 has no FP8 matmuls" in capsys.readouterr().err
+    assert "a100 has no products in FP8" in capsys.readouterr().err
 
 
 def test_check_says_of_fp8_what_plan_says(kitchen, capsys, monkeypatch):

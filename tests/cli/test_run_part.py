@@ -9,7 +9,7 @@ import pytest
 
 from nemo_vfm.cli.main import main
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.types.job import JobShard, ShardedJob
+from nemo_vfm.core.types.job import JobShard, Needs, ShardedJob
 from nemo_vfm.curate.job import Curate
 from nemo_vfm.runtime.run_part import Share, part_of
 from nemo_vfm.synth.generate_texts import Generate
@@ -54,8 +54,8 @@ class _Rounds:
     def run_part(self, run, part):
         raise AssertionError
 
-    def rounds(self):
-        return 2
+    def needs(self, **_):
+        return Needs(rounds=2)
 
 
 def test_a_part_of_another_round_or_of_so_many_others_tells_elsewhere_how_it_went(tmp_path):

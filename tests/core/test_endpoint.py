@@ -20,8 +20,8 @@ from nemo_vfm.core.network.endpoint import (
 )
 from nemo_vfm.core.network.permission import Allowed, Permissions
 from nemo_vfm.core.network.retry import retry_after
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.network.ssrf_guard import service_url
+from nemo_vfm.core.secret import conceal
 from tests.support.chat_server import allowed, answer, chat_server, drip, drip_headers, flood, half, hang, status
 
 KEY = "canary-key-5531-x"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from nemo_vfm.core.predict import predictions
+from nemo_vfm.core.types.predict import predictions
 from nemo_vfm.core.types.task import ModelInputs
 
 

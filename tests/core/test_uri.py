@@ -13,7 +13,7 @@ import pytest
 
 from nemo_vfm.config.recipe_errors import RecipeError
 from nemo_vfm.core.errors import DataError, MissingPackage, StoreDenied, StoreError, StoreUnreachable, UserError
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.uri import Address, local, place
 from nemo_vfm.data.shards.shard_files import ShardSet

@@ -9,17 +9,17 @@ import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.curate.examine import codec_preflight
 from nemo_vfm.curate.examine.examine_pipeline import GPU_REST, GPU_SLICE
 from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.output import codec_preflight
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.stage import MediaInfo, SourceFile
 from nemo_vfm.curate.score.codec_motion import CodecMotion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
-from nemo_vfm.curate.stage import MediaInfo, SourceFile
 from nemo_vfm.data.video import codecs, pyav_reader
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.data.video.pyav_reader import PyAVReader

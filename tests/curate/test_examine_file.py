@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.examine.examine_file import thumbnail
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 
 
 @pytest.mark.parametrize(("height", "width"), [(4, 1024), (1024, 4), (1, 1)])

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.encode_kept import _segments
-from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.stage import ClipRecord, MediaInfo, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 
 
 @pytest.mark.parametrize("num_frames", [1, 2, 3, 7, 100])

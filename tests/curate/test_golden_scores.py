@@ -19,8 +19,9 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.examine_pipeline import PROBED
 from nemo_vfm.curate.examine.findings import FRAMES
-from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.execute.inline_executor import Inline
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import Comparison, FileScore, Splitter, Stage
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 from nemo_vfm.curate.score.codec_motion import CodecMotion
@@ -41,7 +42,6 @@ from nemo_vfm.curate.split.content import ContentSplit
 from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.stride import FixedStride
 from nemo_vfm.curate.split.union import UnionSplit
-from nemo_vfm.curate.stage import Comparison, FileScore, Splitter, Stage
 from tests.curate.score.test_logo import drawn, marked
 from tests.curate.score.test_text_overlay import overlaid, panned, scene
 from tests.curate.score.test_ticker import TICKERS, with_ticker

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.ledger import FileRecord, LedgerColumn, count, kind_of
-from nemo_vfm.curate.stage import ClipRecord, SourceFile
+from nemo_vfm.curate.record.ledger import FileRecord, LedgerColumn, count, kind_of
+from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nemo_vfm.curate.examine.footage import ClipFrames
-from nemo_vfm.curate.stage import Score
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import Score
 from nemo_vfm.diffusion.sampler import Sampler
 from tests.support.repository import ROOT
 

@@ -28,7 +28,13 @@ BLOCK = re.compile(r"^( *)```yaml\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 PART = re.compile(r"# in recipes/([\w/]+)\.yaml(?:, ([\w.]+))?(?:$|[;:] )", re.MULTILINE)
 FILE = re.compile(r"# (?:in )?(?:~/\.config/nemo_vfm/)?((?:conf/\w+/)?[\w/]+)\.yaml\b")
 #: What a recipe is refused for that a user has prepared, or that the page is about.
-PREPARED = ("the endpoints file has no endpoint", "--allow-host", "--allow-write", "is not installed")
+PREPARED = (
+    "the endpoints file has no endpoint",
+    "--allow-host",
+    "--allow-write",
+    "is not installed",
+    "there is no module mine",
+)
 
 
 def shown() -> Iterator[tuple[str, str]]:

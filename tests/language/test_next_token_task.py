@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.sample_batches import TokenBatch, VideoBatch
 from nemo_vfm.language.next_token_task import IGNORED, NextToken
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.engine import vocab_parallel_loss
+from nemo_vfm.parallel.layers import vocab_parallel_loss
 
 WORDS, LENGTH = 64, 12
 

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.blocks.noise_levels import noise_levels
 from nemo_vfm.models.blocks.packed_row import Row, row
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.layers.token_layout import Layout, under
 from tests.support.packs import COSMOS, PLAIN, UNSURE, tiny
 
 SIZES = [(1, 4, 8), (3, 4, 4), (1, 2, 2), (2, 6, 4)]  # 8, 12, 1 and 12 tokens

@@ -10,8 +10,8 @@ from torch import nn
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.parallel.test_gpt_layouts import WORDS, Following
 from tests.support.combinations import cases

@@ -11,10 +11,11 @@ from nemo_vfm.core.precision import Precision
 from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarget, LowRankAdapter, begin
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.parallel.engine import torch_engine
-from nemo_vfm.parallel.engine.engine import EngineInputs, load_weights_into
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.perf.measured import MadeUp, made_up
 

@@ -14,13 +14,13 @@ from nemo_vfm.core.seed import generator
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply import shared_heads
 from nemo_vfm.parallel.apply.apply_parallelism import require_divisible
 from nemo_vfm.parallel.checkpoint import checkpoint
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
-from nemo_vfm.parallel.engine import vocab_parallel_loss
-from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.context import shared_heads
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
+from nemo_vfm.parallel.layers import vocab_parallel_loss
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases
 from tests.support.layouts import own, whole

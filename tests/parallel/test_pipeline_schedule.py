@@ -13,11 +13,11 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.task import ModelInputs
-from nemo_vfm.parallel.apply.pipeline_stage import cut, shares, stages_of
+from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from tests.parallel.test_resume import part
 from tests.support.layouts import SAMPLES, Awake, Doubling, batch, own, started, tiny, whole
 from tests.support.ranks import on_ranks

@@ -9,7 +9,7 @@ import torch
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.precision import Precision
 from nemo_vfm.parallel.engine import gradients
-from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from tests.support.combinations import cases

@@ -12,7 +12,7 @@ from safetensors.torch import save
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.data.shards.shard_files import ShardWriter
-from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.plan.plan import AXES, ParallelPlan
 from nemo_vfm.train.job import Train
 from tests.support.combinations import cases
@@ -99,10 +99,10 @@ def trained(rank: int, name: str, degrees: dict[str, Any], shards: Path) -> list
     words = [f"parallel.{key}={str(value).lower()}" for key, value in degrees.items()]
     built = job(name, f"data.shards={shards}", *words)
     plan = built.parallel
-    built.engine.start(EngineInputs(built.model, built.task, built.optimizer, built.precision, 1, plan))
+    runner = built.engine.start(EngineInputs(built.model, built.task, built.optimizer, built.precision, 1, plan))
     built.data.start(seed=1, first_batch=0, rank=plan.data_rank(rank), num_ranks=plan.data)
     batches = iter(built.data.train_dataloader())
-    results = [built.engine.step([next(batches)]) for _ in range(2)]
+    results = [runner.step([next(batches)]) for _ in range(2)]
     assert all(result.num_samples == 8 for result in results)
     return [number for result in results for number in (result.loss, result.grad_norm)]
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from nemo_vfm.config import build, compose
 from nemo_vfm.core.errors import UserError
+from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.log_import.frequent_ids import read_vocabulary
 from nemo_vfm.train.job import Train

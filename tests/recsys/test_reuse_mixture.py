@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import DataError
-from nemo_vfm.recsys import reuse_mixture
-from nemo_vfm.recsys.locality_stats import ReuseHistogram, first_histogram
-from nemo_vfm.recsys.reuse_mixture import ReuseMixture, draw_counts, fit, nonnegative_least_squares
+from nemo_vfm.recsys.profiling import reuse_mixture
+from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram, first_histogram
+from nemo_vfm.recsys.profiling.reuse_mixture import ReuseMixture, draw_counts, fit, nonnegative_least_squares
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "recsys"
 

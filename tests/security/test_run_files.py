@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nemo_vfm.core.network.secret import concealing_streams
+from nemo_vfm.core.secret import concealing_streams
 
 RUN = "_target_: nemo_vfm.workflow.Workflow\nsteps:\n  one: {_target_: '@.Count', duration: 2 steps}\n"
 NAMES = ("status.json", "manifest.json", "recipe.yaml", ".lock", "report.html", "metrics.jsonl", "one/metrics.jsonl",

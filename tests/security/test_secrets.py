@@ -11,7 +11,7 @@ import sys
 
 import pytest
 
-from nemo_vfm.core.network import secret
+from nemo_vfm.core import secret
 from nemo_vfm.core.optional import available
 from tests.support import preloaded
 from tests.support.repository import ROOT

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.examine.frame_stream import Walk
+from nemo_vfm.curate.record.footage import ClipFrames
 
 _BLOCK = np.dtype([
     ("source", "<i4"), ("w", "u1"), ("h", "u1"), ("src_x", "<i2"), ("src_y", "<i2"), ("dst_x", "<i2"),

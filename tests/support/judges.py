@@ -1,6 +1,6 @@
 """Defines a learned stage small enough for tests, which returns the brightest pixel of each frame."""
 
-from nemo_vfm.curate.stage import Finding
+from nemo_vfm.curate.record.stage import Finding
 
 _LOADED: set[int] = set()
 

@@ -9,6 +9,7 @@ from nemo_vfm.core.optional import GIVEN, needs_packages
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.job import Needs as JobNeeds
 
 
 class Needs:
@@ -69,9 +70,9 @@ class PartsNeed:
         notes = len(list((run.folder / "notes").iterdir()))
         return Outcome(f"{notes} notes", {"notes": notes})
 
-    def rounds(self) -> int:
-        """See `ShardedJob`."""
-        return 1
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> JobNeeds:
+        """See `HasNeeds`."""
+        return JobNeeds(rounds=1)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """Note it."""

@@ -23,7 +23,7 @@ from nemo_vfm.core.network.permission import SentText, UserOnly
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.factory import Factory
-from nemo_vfm.core.types.job import JobShard, Outcome, Run
+from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 
 
 class Stage(Protocol):
@@ -396,9 +396,9 @@ class Shared:
         missing = self._missing(run, range(self.num))
         return Outcome(f"made {self._make(run, missing)} of {self.num}", {"made": len(missing)})
 
-    def rounds(self) -> int:
-        """See `ShardedJob`."""
-        return 1
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        """See `HasNeeds`."""
+        return Needs(rounds=1)
 
     def run_part(self, run: Run, part: JobShard) -> Outcome:
         """See `ShardedJob`."""

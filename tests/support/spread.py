@@ -11,7 +11,7 @@ from typing import Literal
 
 from nemo_vfm.core import preemption, ranks
 from nemo_vfm.core.errors import Preempted, UserError
-from nemo_vfm.core.types.job import Outcome, Run
+from nemo_vfm.core.types.job import Needs, Outcome, Run
 
 How = Literal[
     "nothing", "raises", "raises_for_the_user", "exits", "crashes", "is_killed", "is_stopped", "sleeps_in_c",
@@ -39,8 +39,8 @@ class Together:
         self.num, self.steps, self.how, self.who, self.at = num, steps, how, who, at
         self.tries, self.pause_s = tries, pause_s
 
-    def num_ranks(self) -> int:
-        return self.num
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        return Needs(ranks=self.num)
 
     def require(self, num_ranks: int) -> None:
         if num_ranks != self.num:
@@ -99,8 +99,8 @@ def happen(how: How) -> None:
 class Child:
     """A job that starts a process of its own and waits: it must not outlive the run."""
 
-    def num_ranks(self) -> int:
-        return 2
+    def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
+        return Needs(ranks=2)
 
     def require(self, num_ranks: int) -> None:
         return None

@@ -299,7 +299,7 @@ def compared(name: str, folder: Path) -> Compared:
     """Latents of the same folder, prompt, frames and noise; two prompts at once where diffusers takes two."""
     from nemo_vfm.config import build, compose
     from nemo_vfm.models.convert.video.pretrained_video import load_pretrained
-    from nemo_vfm.parallel.engine.engine import build_model
+    from nemo_vfm.parallel.apply.build_model import build_model
 
     one = PIPELINES[name]
     job = build(compose(RECIPE, words(name, saved(name, folder))))

@@ -14,8 +14,8 @@ from nemo_vfm.language.token_choice import Choice
 from nemo_vfm.models.convert.gpt_folder import gpt_of_folder, save_gpt
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.engine.engine import build_model
 from nemo_vfm.synth import generate_texts as module
 from nemo_vfm.synth.generate_texts import Generate
 from nemo_vfm.synth.prompts import PromptList

@@ -23,7 +23,7 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.core.types.sample_batches import VideoBatch
 from nemo_vfm.data.batching.held_out import warn_that_none_is_held_out
-from nemo_vfm.parallel.engine.engine import build_model
+from nemo_vfm.parallel.apply.build_model import build_model
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.runtime.run_folder import Status
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
@@ -345,7 +345,7 @@ def test_a_training_is_the_loop_that_torch_would_write(tmp_path: Path) -> None:
 def test_weights_of_zero_take_a_sample_out_of_the_gradient() -> None:
     def step(weight: float, bad: float) -> torch.Tensor:
         from nemo_vfm.core.precision import Precision
-        from nemo_vfm.parallel.engine.engine import EngineInputs
+        from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 
         engine, data = TorchEngine(clip_norm=None), ToyData()
         runner = engine.start(EngineInputs(ToyModel, ToyTask(), partial(torch.optim.SGD, lr=0.1), Precision("fp32"), 0))  # type: ignore[arg-type]

@@ -18,8 +18,8 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.models.gpt import GPT
+from nemo_vfm.parallel.apply.build_model import build_unfilled
 from nemo_vfm.parallel.checkpoint import checkpoint
-from nemo_vfm.parallel.engine.engine import build_unfilled
 from nemo_vfm.train.callbacks.checkpointing import SaveCheckpoints
 from nemo_vfm.train.callbacks.validation import Validate
 from nemo_vfm.train.ema import EMA

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.language_model import run_of
+from nemo_vfm.cli.conversion.run_source import run_of
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +99,7 @@ def merged(model: "nn.Module") -> "dict[str, Tensor]":
     """Return a model's weights by name, with its adapters merged."""
     from nemo_vfm.models.adapters.low_rank import LowRank
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
-    from nemo_vfm.parallel.apply.adapter_split import is_adapter
+    from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
     found: dict[str, Tensor] = {
         name: parameter.detach() for name, parameter in model.named_parameters() if not is_adapter(name)

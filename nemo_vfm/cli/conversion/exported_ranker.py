@@ -4,7 +4,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from nemo_vfm.cli.conversion.language_model import run_of
+from nemo_vfm.cli.conversion.run_source import run_of
 
 
 def convert_out(

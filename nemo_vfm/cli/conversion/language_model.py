@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+from nemo_vfm.cli.conversion.run_source import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.core.types.json_value import Json
@@ -75,8 +76,8 @@ def convert_out(
     from nemo_vfm.core.errors import UserError
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.gpt_folder import write_gpt
-    from nemo_vfm.parallel.apply.adapter_split import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
+    from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
     known = _known(source, trust, allow_host)
     length, folder = most_tokens or known.most_tokens, tokenizer or known.tokenizer
@@ -135,12 +136,6 @@ def _known(source: Path, trust: Sequence[str], allow_host: Sequence[str]) -> Kno
     tokenizer = getattr(job.data, "tokenizer", None)
     return KnownModel(model, getattr(job.data, "sequence_length", None),
                   tokenizer.folder if isinstance(tokenizer, FolderTokenizer) else None)  # fmt: skip
-
-
-def run_of(source: Path) -> Path:
-    """The run whose checkpoints these are."""
-    within = [folder for folder in (source, *source.resolve().parents) if folder.name == "checkpoints"]
-    return within[0].parent if within else source
 
 
 def converted_model(source: Path) -> KnownModel:

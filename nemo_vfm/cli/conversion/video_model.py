@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.language_model import run_of
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT, write_in
+from nemo_vfm.cli.conversion.run_source import run_of
 
 if TYPE_CHECKING:
     from nemo_vfm.models.convert.video.wan_native import WanWeights
@@ -74,8 +74,8 @@ def convert_out(
     from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
     from nemo_vfm.models.convert.video.native_weights import write_native
     from nemo_vfm.models.convert.video.transformer_folder import copy_pipeline, replaced_part, write_transformer
-    from nemo_vfm.parallel.apply.adapter_split import is_adapter
     from nemo_vfm.parallel.checkpoint import checkpoint
+    from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
     model = _model(source, trust, allow_host)
     saved = checkpoint.found(source)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.types.json_value import Json
 
 #: ok; low: works, but too little of it; missing: not there; broken: there, and does not work.

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nemo_vfm.cli.conversion.language_model import converted_model, run_of
+from nemo_vfm.cli.conversion.language_model import converted_model
 from nemo_vfm.cli.conversion.model_folder import INGREDIENT
+from nemo_vfm.cli.conversion.run_source import run_of
 
 if TYPE_CHECKING:
     import torch
@@ -67,8 +68,8 @@ def load_served(source: ServedSource) -> "ServedModel":
     from nemo_vfm.core.precision import Precision
     from nemo_vfm.data.tokenizers.folder_tokenizer import FolderTokenizer
     from nemo_vfm.models.convert.gpt_source import is_language_model
-    from nemo_vfm.models.convert.other_library import require_read
     from nemo_vfm.models.convert.reward_folder import is_reward_model
+    from nemo_vfm.models.convert.video.other_library import require_read
     from nemo_vfm.serve.generation_settings import generation_settings
     from nemo_vfm.serve.rewards.served_reward import served_reward
     from nemo_vfm.serve.served_folder import served_folder, served_model
@@ -169,7 +170,7 @@ def _without_adapters(adapted: "GPT") -> "GPT":
 def _filled(model: "GPT", weights: "dict[str, torch.Tensor]", dtype: "torch.dtype") -> "GPT":
     import torch
 
-    from nemo_vfm.parallel.engine.engine import require_same_weights
+    from nemo_vfm.parallel.apply.build_model import require_same_weights
 
     model = model.to_empty(device="cpu").to(dtype)
     if model.tied:

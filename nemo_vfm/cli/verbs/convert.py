@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{arguments.out} already exists and is never overwritten; choose another name")
     _require_meant(arguments)
     if arguments.file.is_dir() and arguments.adapter is None and arguments.base is None:
-        from nemo_vfm.models.convert.other_library import require_read
+        from nemo_vfm.models.convert.video.other_library import require_read
 
         require_read(arguments.file)
     summary = _made(arguments.out.absolute(), lambda folder: _converted(arguments, folder))

@@ -153,7 +153,7 @@ def _require_packages() -> None:
 
 def _listen(arguments: argparse.Namespace) -> "Listen":
     from nemo_vfm.core.errors import UserError
-    from nemo_vfm.core.network.secret import key_of
+    from nemo_vfm.core.secret import key_of
     from nemo_vfm.serve.openai_api.http_server import Listen
 
     try:

@@ -17,9 +17,9 @@ from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.http_connection import Deadline, connection, one_line
 from nemo_vfm.core.network.permission import NOTHING, Allowed, Permissions, Recipient, SentText
 from nemo_vfm.core.network.retry import RETRIED, retry_after
-from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.secret_leak import leaked
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses, service_url
+from nemo_vfm.core.secret import key_of
 from nemo_vfm.core.types.json_value import Json
 
 #: Every request's own name begins so; it is how an answer to somebody else's question is recognised.

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nemo_vfm.core.network.https_proxy import Proxy
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, addresses
+from nemo_vfm.core.secret import conceal
 
 
 class Deadline:

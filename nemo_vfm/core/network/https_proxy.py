@@ -7,8 +7,8 @@ from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.secret import register
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, why_not
+from nemo_vfm.core.secret import register
 
 _MOST_HEADER_BYTES = 16 << 10
 

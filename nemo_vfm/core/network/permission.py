@@ -11,8 +11,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Protocol, runtime_checkable
 
-from nemo_vfm.core.network.secret import register
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, is_private, service_url
+from nemo_vfm.core.secret import register
 from nemo_vfm.core.storage.files import real
 from nemo_vfm.core.storage.uri import SCHEMES, Address
 from nemo_vfm.core.types.json_value import Json

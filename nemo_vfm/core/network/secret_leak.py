@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterator, Sequence
 
-from nemo_vfm.core.network.secret import forms, is_key
+from nemo_vfm.core.secret import forms, is_key
 from nemo_vfm.core.types.json_value import Json
 
 MIN_LENGTH = 4  # a request that may hold no `1` and no `en` cannot be asked

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Self
 
-from nemo_vfm.core.network.secret import is_key, register
+from nemo_vfm.core.secret import is_key, register
 
 #: Closed on purpose: the library below knows schemes that open archives, start shells and follow redirections.
 SCHEMES = ("s3", "gs", "abfs")

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.curate.record.stage import ClipRecord
 
 Status = Literal["success", "truncated", "blocked", "error", "skipped"]
 #: A text of these is a caption; the others say why there is none.

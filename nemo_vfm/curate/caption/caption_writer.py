@@ -10,14 +10,14 @@ from typing import TypeVar
 from nemo_vfm.asking.journal import OpenJournal
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.sanitize import MAX_CHARS, clean
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.caption.description import DESCRIPTION
 from nemo_vfm.curate.caption.kept_captions import KeptCaptions, caption_journal
-from nemo_vfm.curate.stage import Captioner, ClipRecord
+from nemo_vfm.curate.record.stage import Captioner, ClipRecord
 
 MAX_FAILURES_IN_A_ROW = 20
 #: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads.

@@ -1,6 +1,6 @@
 """Describes a clip in one sentence made from its numbers."""
 
-from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.curate.record.stage import ClipRecord
 
 DESCRIPTION = "description"
 

@@ -22,7 +22,7 @@ from nemo_vfm.curate.caption.caption_types import Caption, Draft
 from nemo_vfm.curate.caption.endpoint_answer import answered
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
 from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
-from nemo_vfm.curate.stage import Ready
+from nemo_vfm.curate.record.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
 
 

@@ -8,7 +8,7 @@ from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.grammar import Column, Compared, Use
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.stage import FACTS, Compares, FileScore, Labelling, Learned, Score, Stage
+from nemo_vfm.curate.record.stage import FACTS, Compares, FileScore, Labelling, Learned, Score, Stage
 
 Known = Mapping[str, Collection[str] | None]  # column -> the words that may stand in it; None where it holds numbers
 

@@ -6,7 +6,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.decide.check_rules import comparisons, reads_captions
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Table, table_of
-from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
+from nemo_vfm.curate.record.stage import ClipRecord, Compares, Stage
 
 
 def add_likeness(records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:

@@ -9,7 +9,7 @@ from nemo_vfm.curate.decide.check_rules import comparisons
 from nemo_vfm.curate.decide.fate import above, by_kind
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import Table
-from nemo_vfm.curate.stage import ClipRecord, Compares, Stage
+from nemo_vfm.curate.record.stage import ClipRecord, Compares, Stage
 
 NEAREST_PAIRS = "nearest_pairs.json"
 _SHOWN = 12

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.stage import FACTS, ClipRecord
+from nemo_vfm.curate.record.stage import FACTS, ClipRecord
 
 Numbers = NDArray[np.float64]  # NaN where a clip has no such score
 Flags = NDArray[np.bool_]

@@ -7,7 +7,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.curate.decide.check_rules import comparisons
-from nemo_vfm.curate.stage import ClipRecord, Stage
+from nemo_vfm.curate.record.stage import ClipRecord, Stage
 
 _AT_ONCE = 32
 _NAMES = ("clip_id", "stage", "column", "vector")

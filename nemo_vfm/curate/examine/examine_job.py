@@ -14,9 +14,9 @@ from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.findings import Missing
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, megapixels
-from nemo_vfm.curate.ledger import FileRecord
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.stage import MediaInfo
 from nemo_vfm.curate.split.split_segments import SplitsByGlances, spans_of
-from nemo_vfm.curate.stage import MediaInfo
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
 Replies = list[Reply] | Lost

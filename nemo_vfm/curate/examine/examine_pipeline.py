@@ -18,9 +18,9 @@ from nemo_vfm.curate.examine.model_worker import JudgeWork
 from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed
 from nemo_vfm.curate.examine.sandbox import Limits, Reply
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch
-from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.sources.source_guard import state_of
-from nemo_vfm.curate.stage import Learned, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.source_guard import state_of
+from nemo_vfm.curate.record.stage import Learned, Ready, SourceFile, Stage
 from nemo_vfm.data.video.image_file import said_of_deep
 
 PROBED = 2  #: changed when a probe finds out something else about the same file

@@ -15,8 +15,8 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.ledger import FileRecord
-from nemo_vfm.curate.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.restore.file_pictures import agreed_boxes

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.examine.footage import ClipFrames, DecoderReport, MotionVectors
+from nemo_vfm.curate.record.footage import ClipFrames, DecoderReport, MotionVectors
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
 from nemo_vfm.data.video.decode import VideoInfo

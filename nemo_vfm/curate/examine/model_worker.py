@@ -8,7 +8,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.examine_file import finite
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Worker
-from nemo_vfm.curate.stage import Finding, Learned
+from nemo_vfm.curate.record.stage import Finding, Learned
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.ledger import EXACT_DUPLICATE, FileRecord
-from nemo_vfm.curate.stage import MediaInfo
+from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
+from nemo_vfm.curate.record.stage import MediaInfo
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.video.decode import VideoInfo
 

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.frame_choice import per_second
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
-from nemo_vfm.curate.stage import Finding
+from nemo_vfm.curate.record.stage import Finding
 
 # Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,
 # but for a value that happens to lie on the border between two.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 
 
 def per_second(num_frames: int, fps: float, rate: float, at_most: int) -> list[int]:

@@ -12,8 +12,8 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.frame_choice import evenly
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
+from nemo_vfm.curate.record.stage import ClipRecord, Finding
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
-from nemo_vfm.curate.stage import ClipRecord, Finding
 from nemo_vfm.dedup.vector_text import as_text
 
 

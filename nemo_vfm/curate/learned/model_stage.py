@@ -74,8 +74,8 @@ class ModelStage:
             UserError: part of it is drawn at random and no training is given: every score would be noise.
         """
         from nemo_vfm.core.device import device
+        from nemo_vfm.parallel.apply.build_model import build_model, load_weights_into
         from nemo_vfm.parallel.checkpoint.checkpoint import load_weights
-        from nemo_vfm.parallel.engine.engine import build_model, load_weights_into
 
         if self.fingerprint() in _LOADED:
             return
@@ -103,7 +103,7 @@ class ModelStage:
         return [outputs[number] for number in range(len(clips))]
 
     def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
-        from nemo_vfm.core.predict import predictions
+        from nemo_vfm.core.types.predict import predictions
 
         self.load()
         parts = []

@@ -15,7 +15,7 @@ from nemo_vfm.curate.learned.aesthetic import DIGITS
 from nemo_vfm.curate.learned.classes import classes_in
 from nemo_vfm.curate.learned.frame_choice import evenly
 from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
-from nemo_vfm.curate.stage import Finding
+from nemo_vfm.curate.record.stage import Finding
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from nemo_vfm.core.storage.files import read_json, write_bytes, write_json
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
-from nemo_vfm.curate.stage import ClipRecord, Restorer
+from nemo_vfm.curate.record.stage import ClipRecord, Restorer
 from nemo_vfm.data.shards.shard_files import ShardSet, verify
 from nemo_vfm.data.shards.shard_index import Entry
 from nemo_vfm.data.video.codecs import Decoding

@@ -8,10 +8,10 @@ from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, WorkContext
 from nemo_vfm.curate.examine.media_worker import MediaWork
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
-from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.transcode import Encode, Transcode, set_fact
-from nemo_vfm.curate.stage import ClipRecord, Restorer
+from nemo_vfm.curate.record.ledger import FileRecord
+from nemo_vfm.curate.record.stage import ClipRecord, Restorer
 from nemo_vfm.data.video.codecs import Decoding
 
 _SEGMENT_S, _MOST_SEGMENTS = 30.0, 32

@@ -23,8 +23,8 @@ from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.examine.probe import reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.sources.source_guard import Unchanged
-from nemo_vfm.curate.stage import ClipRecord, Crops, Restoration, Restorer
+from nemo_vfm.curate.record.source_guard import Unchanged
+from nemo_vfm.curate.record.stage import ClipRecord, Crops, Restoration, Restorer
 from nemo_vfm.data.video.clip_audio import clip_audio
 from nemo_vfm.data.video.codecs import ENCODERS, PRESETS, Decoding, EncoderName
 from nemo_vfm.data.video.constant_rate import times_shown

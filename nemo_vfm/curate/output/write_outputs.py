@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from nemo_vfm.core.storage.files import atomic_path
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
-from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
 from nemo_vfm.data.shards.shard_files import ShardWriter

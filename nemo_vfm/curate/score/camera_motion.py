@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Luma
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 
 _NUMBERS = ("pan_x", "pan_y", "zoom", "roll", "residual", "shake")
 _WORDS = (

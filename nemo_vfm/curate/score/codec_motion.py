@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.log import warn_once
-from nemo_vfm.curate.examine.footage import ClipFrames, MotionVectors
+from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
 from nemo_vfm.curate.score.flow import flow_lengths, flow_size
 from nemo_vfm.curate.score.vector_field import cell_areas, cell_lengths, cosmos_lengths
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.restore.letterbox import picture_box
 
 _NUM_PAIRS = 16  # whose first frames are looked at, as other stages do

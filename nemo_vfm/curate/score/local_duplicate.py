@@ -4,9 +4,9 @@ import base64
 from collections.abc import Sequence
 from functools import lru_cache
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
-from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.clip_overlap import same, shown
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.frame_candidates import candidates

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.shared_edges import EdgeField, Mark, different_scenes, edge_field, find_marks
 from nemo_vfm.curate.score.text_overlay import corner_share
 

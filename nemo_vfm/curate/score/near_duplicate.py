@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.examine.footage import ClipFrames
-from nemo_vfm.curate.stage import ClipRecord
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.dedup.cosine import Pair
 from nemo_vfm.dedup.groups import kept_by_likeness
 from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature

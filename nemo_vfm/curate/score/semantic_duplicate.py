@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import number
-from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.dedup.color_layout import Look
 from nemo_vfm.dedup.semantic import Matches, match
 from nemo_vfm.dedup.vector_text import as_text, as_vectors

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.blockiness import blockiness
 
 _SPREAD = ("laplacian", "tenengrad", "contrast", "noise", "colourfulness", "entropy")

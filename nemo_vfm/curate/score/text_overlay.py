@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.strokes import Line, moving, steady_lines, upright_edges
 from nemo_vfm.curate.score.text_detector import detect_lines
 

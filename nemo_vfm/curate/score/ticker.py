@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 
 _PAIRS, _GAP_S = 8, 0.2  # a ticker crosses an eighth to a third of the picture in a second
 _BAND, _MARGIN = 1 / 16, 1 / 4  # height of a band, and where bands lie at top and bottom: parts of the height

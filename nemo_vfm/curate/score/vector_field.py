@@ -6,7 +6,7 @@ Shape letters: B blocks, H height and W width in pixels, R rows and C columns of
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.examine.footage import MotionVectors
+from nemo_vfm.curate.record.footage import MotionVectors
 
 CELL_PX = 8  # every block of H.264, MPEG-4 and MPEG-2 that FFmpeg exports is made of these
 _COSMOS_SIZES = ((8, 8), (16, 16), (16, 8), (8, 16))  # in this order: where blocks overlap, the later one stays

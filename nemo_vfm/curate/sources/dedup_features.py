@@ -14,10 +14,10 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
-from nemo_vfm.curate.examine.footage import ClipFrames
 from nemo_vfm.curate.execute.ordered import ordered
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of
-from nemo_vfm.curate.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.data.shards.clip_id import source_id
 from nemo_vfm.data.shards.sample_members import is_image
 

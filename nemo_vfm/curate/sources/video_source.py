@@ -10,9 +10,9 @@ from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, text_na
 from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
+from nemo_vfm.curate.record.stage import SourceFile
 from nemo_vfm.curate.sources.remote_source import FetchedFile
 from nemo_vfm.curate.sources.subset import Subset
-from nemo_vfm.curate.stage import SourceFile
 
 Take = Literal["videos", "images", "both"]
 _SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}

@@ -19,9 +19,9 @@ from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import info
 from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.batch import Batch
+from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import GlobalBatches, within
-from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.loader.fetch_exchange import Exchange, FetchedBytes, Traffic
 from nemo_vfm.data.loader.fetch_plan import Spanned
 from nemo_vfm.data.shards.read_in_place import Buffers, Spread

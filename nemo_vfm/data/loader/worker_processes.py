@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import warn
-from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
+from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.loader.worker_memory import own_bytes
 from nemo_vfm.data.loader.worker_watch import WorkerWatch
 

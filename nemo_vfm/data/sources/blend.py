@@ -19,9 +19,9 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.training_data import HasBatchSizes, ReadPosition, ResumableData, TrainingData
+from nemo_vfm.data.batching.batch_source import ByNumber, Loaded
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.loader.batch_source import ByNumber, Loaded
 from nemo_vfm.data.sources.blend_schedule import BlendSchedule, shares
 from nemo_vfm.parallel.ranks.gather import GatherGroup
 

@@ -24,12 +24,12 @@ from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import PackedBatch
 from nemo_vfm.core.types.training_data import ReadPosition
+from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.faults import Fault, Faults
 from nemo_vfm.data.batching.pack_collate import side_by_side
 from nemo_vfm.data.batching.packing import LOOKAHEAD, Pack, Packing, pack, packing
 from nemo_vfm.data.batching.sample_order import Group
 from nemo_vfm.data.loader.batch_loader import Batches, BatchReader
-from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.loader.global_batches import Feed
 
 

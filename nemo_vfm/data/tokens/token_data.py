@@ -23,9 +23,9 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.sample_batches import TokenBatch
 from nemo_vfm.core.types.training_data import ReadPosition, TrainingData
+from nemo_vfm.data.batching.batch_source import Loaded
 from nemo_vfm.data.batching.faults import Faults
 from nemo_vfm.data.loader.batch_loader import Batches
-from nemo_vfm.data.loader.batch_source import Loaded
 from nemo_vfm.data.tokens.mixture import Mixture
 from nemo_vfm.data.tokens.token_folder import TokenFolder
 from nemo_vfm.data.tokens.token_rows import DocumentRows, HeldOutRows, Rows, StreamRows

@@ -5,8 +5,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from nemo_vfm.models.adapters.low_rank import LowRank
-from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, TensorSplit
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, TensorSplit
 
 
 class Adapters(nn.ModuleDict):

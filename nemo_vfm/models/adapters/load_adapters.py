@@ -20,8 +20,8 @@ from nemo_vfm.models.adapters.low_rank import LowRank
 from nemo_vfm.models.adapters.low_rank_adapter import adapted_linears
 from nemo_vfm.models.adapters.matrices import PlacedMatrices, insert_adapter, insert_changes
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.local_shard import add_own, whole
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 Network = Literal["transformer", "transformer_2"]
 _PROBED, _ROWS, _PIECE = 64, 8, 1 << 24

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.adapter_split import TensorSplit
 from nemo_vfm.parallel.apply.local_shard import local, whole
-from nemo_vfm.parallel.engine.matmul_support import product
+from nemo_vfm.parallel.layers.linear import product
+from nemo_vfm.parallel.plan.adapter_split import TensorSplit
 
 Method = Literal["lora", "dora"]
 #: Name of the only part of a linear that is not fused.

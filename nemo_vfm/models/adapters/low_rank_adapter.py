@@ -14,8 +14,8 @@ from nemo_vfm.models.adapters.adapted_linear import AdaptedLinear, adapters_of
 from nemo_vfm.models.adapters.low_rank import FusedProjections, LowRank, Method, Rank
 from nemo_vfm.models.blocks.attention import CrossAttention, SelfProjections
 from nemo_vfm.models.blocks.decoder import CausalAttention
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.frozen_weights import freeze
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 from nemo_vfm.parallel.plan.sharding_spec import matching
 
 #: Name of the adapter that a training creates.

@@ -14,7 +14,7 @@ from nemo_vfm.models.blocks.norm import RMSNorm, RMSNormAcrossHeads
 from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import rotate
 from nemo_vfm.parallel.context.distributed_attention import attention, packed_attention, self_attention
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 Across = Literal["head", "heads"]
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.causal_conv import Past, behind
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 class FrameAttention(nn.Module):

@@ -9,7 +9,7 @@ Shape letters: B batch, S tokens, D width, C chunks.
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 class Modulation(nn.Module):

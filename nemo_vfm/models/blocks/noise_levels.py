@@ -14,7 +14,7 @@ from torch import Tensor
 from nemo_vfm.core.device import has_fast_bf16
 from nemo_vfm.models.blocks.packed_row import Row
 from nemo_vfm.models.blocks.rope import Grid
-from nemo_vfm.parallel.context.token_layout import split_tokens
+from nemo_vfm.parallel.layers.token_layout import split_tokens
 
 
 @dataclass(frozen=True, slots=True)

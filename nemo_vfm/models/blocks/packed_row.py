@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from nemo_vfm.core.latent_rows import Size, rows_of, videos_of
 from nemo_vfm.models.blocks.patch import Patch, grid_of, patches, unpatch
 from nemo_vfm.models.blocks.rope import Grid, Rope
-from nemo_vfm.parallel.context.token_layout import divisor, span_of_context, split_tokens
+from nemo_vfm.parallel.layers.token_layout import divisor, span_of_context, split_tokens
 
 Span = tuple[int, int]
 

@@ -6,7 +6,7 @@ of a patch, D width of a token.
 
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 Patch = tuple[int, int, int]
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.models.blocks.rope import Grid
-from nemo_vfm.parallel.context.token_layout import split_tokens
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.layers.token_layout import split_tokens
 
 
 class AbsolutePositions(nn.Module):

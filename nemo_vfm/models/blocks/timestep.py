@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nemo_vfm.models.blocks.norm import RMSNorm
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 def sinusoids(noise_B: Tensor, dim: int, scale: float = 1000.0, max_period: float = 10_000.0) -> Tensor:

@@ -12,7 +12,7 @@ from nemo_vfm.models.blocks.dit_block import BlockContext
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.blocks.modulation import TableModulation, gated, modulate
 from nemo_vfm.models.blocks.norm import LayerNorm
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 #: Slices of the conditioning: the output's vector, then shift, scale and gate of attention and of the MLP.
 LAST, INSIDE = (0, 1), (1, 7)

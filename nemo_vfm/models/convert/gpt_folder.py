@@ -22,7 +22,7 @@ from nemo_vfm.models.convert.language.gpt_keys import shown
 from nemo_vfm.models.convert.weight_files import read_mapping, write_files
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.pretrained import checked_folder
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 #: Of transformers: the tokens that end a text, and how the next one is chosen.
 GENERATION = "generation_config.json"

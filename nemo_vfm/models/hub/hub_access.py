@@ -8,8 +8,8 @@ from urllib.parse import urljoin, urlsplit
 
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.network.permission import Allowed, Permissions
-from nemo_vfm.core.network.secret import key_of
 from nemo_vfm.core.network.ssrf_guard import ServiceUrl, service_url
+from nemo_vfm.core.secret import key_of
 
 #: The usual environment variables: the hub's URL, the token, and offline mode.
 ENDPOINT, TOKEN, OFFLINE = "HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"

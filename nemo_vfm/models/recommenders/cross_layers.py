@@ -6,7 +6,7 @@ Wang et al., 2008.13535. Shape letters: B samples, X numbers of a sample.
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_WIDTH, require_between
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 class CrossLayers(nn.Module):

@@ -12,7 +12,7 @@ from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.blocks.mlp import MLP
 from nemo_vfm.models.recommenders.padded_rows import row_layout
 from nemo_vfm.models.recommenders.sample_dropout import DropoutPlaces, SampleDropout
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged
 
 

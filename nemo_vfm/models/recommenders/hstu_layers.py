@@ -11,7 +11,7 @@ from nemo_vfm.core.bounds import MOST_BLOCKS, MOST_FRAMES, MOST_HEADS, require_b
 from nemo_vfm.core.types.model_cost import Op
 from nemo_vfm.models.recommenders.padded_rows import row_layout
 from nemo_vfm.models.recommenders.sample_dropout import DropoutPlaces, SampleDropout
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged
 
 #: Times apart fall into buckets whose bounds grow by e^0.301, about 1.35: 64 buckets reach 7 years in seconds.

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from nemo_vfm.core import ranks
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.models.recommenders.feature_vectors import sum_rows
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 from nemo_vfm.sparse.jagged import Jagged
 
 Rectifier = Literal["prelu", "dice"]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from nemo_vfm.core.bounds import MOST_WIDTH, require_between
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
 
 
 class Perceptron(nn.Module):

@@ -15,9 +15,9 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.engine.matmul_support import mark_constants
+from nemo_vfm.parallel.layers.linear import mark_constants
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, ShardableAdapter, TensorSplit, set_apart
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching

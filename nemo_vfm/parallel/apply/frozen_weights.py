@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 _MARK = "only_adapters_learn"
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.deferred_weight_grad import Later
-from nemo_vfm.parallel.plan.plan import Coordinate, ParallelPlan
+from nemo_vfm.parallel.plan.plan import Coordinate, ParallelPlan, shares
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
 
@@ -84,16 +84,6 @@ def _named(part: Callable[..., Tensor]) -> tuple[str, ...]:
 
 def _chosen(inputs: Mapping[str, Tensor], names: Sequence[str]) -> dict[str, Tensor]:
     return {name: inputs[name] for name in names if name in inputs}
-
-
-def shares(num_blocks: int, num_stages: int) -> list[range]:
-    """Which blocks each stage has. Those left over go to the middle first: the ends also embed and give the output."""
-    each, over = divmod(num_blocks, num_stages)
-    last = num_stages - 1
-    order = sorted(range(num_stages), key=lambda stage: (stage == last, stage == 0, stage))
-    sizes = [each + (stage in order[:over]) for stage in range(num_stages)]
-    ends = [sum(sizes[: stage + 1]) for stage in range(num_stages)]
-    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
 
 def cut(model: nn.Module, plan: ParallelPlan, at: Coordinate) -> list[range]:

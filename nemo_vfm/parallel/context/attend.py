@@ -18,9 +18,9 @@ from nemo_vfm.parallel.context.collectives import Team, everyone
 from nemo_vfm.parallel.context.kernel import Kernel
 from nemo_vfm.parallel.context.kernel_choice import chosen
 from nemo_vfm.parallel.context.ring import ring
-from nemo_vfm.parallel.context.scheme import Scheme
 from nemo_vfm.parallel.context.tiles import checked_segments, held
 from nemo_vfm.parallel.context.ulysses import to_heads, to_tokens
+from nemo_vfm.parallel.layers.scheme import Scheme
 
 
 @uncompiled  # messages between ranks, and kernels that are tried first

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nemo_vfm.parallel.context.token_layout import active
-from nemo_vfm.parallel.engine.matmul_support import emulated_dtype
 from nemo_vfm.parallel.fp8 import fp8_attention
+from nemo_vfm.parallel.layers.linear import emulated_dtype
+from nemo_vfm.parallel.layers.token_layout import active
 
 
 def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, segments: Sequence[int] | None = None) -> Tensor:
@@ -25,7 +25,7 @@ def self_attention(q_BHSD: Tensor, k_BHSD: Tensor, v_BHSD: Tensor, segments: Seq
     if layout.context is None and segments is None:
         return attention(q_BHSD, k_BHSD, v_BHSD)
     from nemo_vfm.parallel.context.attend import attend
-    from nemo_vfm.parallel.context.scheme import Scheme
+    from nemo_vfm.parallel.layers.scheme import Scheme
 
     scheme = layout.scheme or Scheme()
     o_BHSD: Tensor = attend(q_BHSD, k_BHSD, v_BHSD, group=layout.context, scheme=scheme, segments=segments)

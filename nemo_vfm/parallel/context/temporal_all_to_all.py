@@ -12,7 +12,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.parallel.apply.uncompiled import uncompiled
 from nemo_vfm.parallel.context.frame_all_to_all import to_sequence, to_temporal
-from nemo_vfm.parallel.context.token_layout import active
+from nemo_vfm.parallel.layers.token_layout import active
 
 
 def to_lines(x_BSD: Tensor, *, frames: int) -> Tensor:

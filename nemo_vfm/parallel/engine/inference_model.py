@@ -13,12 +13,12 @@ from nemo_vfm.core.fp8 import Fp8
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.adapter_split import set_apart
-from nemo_vfm.parallel.engine.engine import build_model, build_unfilled
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.engine.model_layout import call_under, call_within, layout_of
 from nemo_vfm.parallel.engine.sampling_ranks import SamplingRanks
 from nemo_vfm.parallel.fp8.fp8_attention import attention_in_fp8
 from nemo_vfm.parallel.fp8.use_fp8 import require_hardware, use_fp8
+from nemo_vfm.parallel.plan.adapter_split import set_apart
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.sharding_spec import networks_of
 

@@ -5,8 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 from torch import nn
 
-from nemo_vfm.parallel.apply.shared_heads import SharedHead
-from nemo_vfm.parallel.context.token_layout import Layout, under
+from nemo_vfm.parallel.layers.token_layout import Layout, SharedHead, under
 from nemo_vfm.parallel.plan.mesh import Mesh, neighbours
 from nemo_vfm.parallel.plan.sharding_spec import Divisible
 
@@ -18,7 +17,7 @@ def layout_of(mesh: Mesh | None, model: nn.Module) -> Layout:
     shared = _shared_head(mesh, model)
     if mesh.tokens is None and mesh.context is None:
         return Layout(tensor=mesh.tensor, shared_head=shared)
-    from nemo_vfm.parallel.context.scheme import Scheme
+    from nemo_vfm.parallel.layers.scheme import Scheme
 
     scheme = Scheme(kind=mesh.plan.attention, ulysses=mesh.plan.ulysses)
     return Layout(mesh.tokens, mesh.context, scheme, mesh.tensor, shared)

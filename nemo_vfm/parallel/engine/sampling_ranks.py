@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from nemo_vfm.core.device import device
-from nemo_vfm.parallel.context.token_layout import all_parts
+from nemo_vfm.parallel.layers.token_layout import all_parts
 from nemo_vfm.parallel.plan.mesh import Mesh, group_among, join
 from nemo_vfm.parallel.plan.sampling_plan import SamplingPlan
 from nemo_vfm.parallel.ranks.consensus import everyone_says

@@ -16,7 +16,7 @@ from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.parallel.apply import apply_parallelism
 from nemo_vfm.parallel.apply.local_shard import spread
-from nemo_vfm.parallel.context.token_layout import all_parts
+from nemo_vfm.parallel.layers.token_layout import all_parts
 from nemo_vfm.parallel.plan.mesh import Mesh, join
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 

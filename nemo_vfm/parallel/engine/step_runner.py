@@ -19,10 +19,10 @@ from nemo_vfm.parallel.apply.frozen_weights import learned_state
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline, require_even
 from nemo_vfm.parallel.checkpoint.checkpoint_ranks import joined
 from nemo_vfm.parallel.checkpoint.checkpoint_reader import fill
-from nemo_vfm.parallel.context.token_layout import Layout, under
-from nemo_vfm.parallel.engine.engine import EngineInputs, Shapes, StepResult
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs, Shapes, StepResult
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.updater import DenseUpdater, Updater
+from nemo_vfm.parallel.layers.token_layout import Layout, under
 
 #: Of each microbatch, the sum of its losses by their weights, which is yet to be sent backward, and of the weights.
 Forwards = Iterator[tuple[Tensor, float]]

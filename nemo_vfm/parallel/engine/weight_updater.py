@@ -45,6 +45,8 @@ class WeightUpdater:
             _require_elementwise(factory)
         self._whole = learning
         self._own = {name: _own(parameter, offload) for name, parameter in learning.items()}
+        #: What is updated beside the model's own parameters: local parts of them, or copies in host memory.
+        self._parts = [(own, learning[name]) for name, own in self._own.items() if own is not learning[name]]
         self.optimizer = factory(list(self._own.items()))
         keep_initial_lrs(self.optimizer)
         #: FSDP gives means where sums are wanted: over so many ranks.
@@ -81,23 +83,18 @@ class WeightUpdater:
         """See `Updater`."""
         gradients.scale(self._holding, clip_factor * self._averaged / divisor)
         self._catch_up()
-        for name, whole in self._whole.items():
-            own = self._own[name]
-            if own is not whole:
-                own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
+        for own, whole in self._parts:
+            own.grad = None if whole.grad is None else local(whole.grad).to(own.device, own.dtype)
         self.optimizer.step()
-        for name, whole in self._whole.items():
-            own = self._own[name]
-            if own is not whole:
-                own.grad = None  # else it would outlive the model's, into the next step
-            if own.device != whole.device or not _same_memory(own, whole):
+        for own, whole in self._parts:
+            own.grad = None  # else it would outlive the model's, into the next step
+            if own.device != whole.device or own.data_ptr() != local(whole).data_ptr():
                 local(whole).copy_(own)
 
     def _catch_up(self) -> None:
         """Begin with what the model holds now: a checkpoint or a warm start may have filled it since it was copied."""
-        for name, whole in self._whole.items() if self._stale else ():
-            if self._own[name] is not whole:
-                self._own[name].copy_(local(whole))
+        for own, whole in self._parts if self._stale else ():
+            own.copy_(local(whole))
         self._stale = False
 
     def state(self) -> dict[str, Tensor]:
@@ -136,10 +133,6 @@ def _own(parameter: nn.Parameter, offload: bool) -> nn.Parameter:
         host = local(parameter.detach()).to("cpu", copy=True)
         return nn.Parameter(host.pin_memory() if parameter.device.type == "cuda" else host)
     return parameter if spread(parameter) is None else nn.Parameter(local(parameter.detach()))
-
-
-def _same_memory(own: Tensor, whole: Tensor) -> bool:
-    return own.data_ptr() == local(whole).data_ptr()
 
 
 def _require_elementwise(factory: OptimizerFactory) -> None:

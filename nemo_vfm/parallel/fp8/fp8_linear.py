@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from nemo_vfm.core.fp8 import DIVISOR, Fp8
 from nemo_vfm.parallel.apply.local_shard import spread
-from nemo_vfm.parallel.context.token_layout import active
 from nemo_vfm.parallel.fp8.amax_history import AmaxHistory
 from nemo_vfm.parallel.fp8.linear_products import Operands, products
 from nemo_vfm.parallel.fp8.operand_split import OperandSplit
 from nemo_vfm.parallel.fp8.operand_stats import OperandStats
+from nemo_vfm.parallel.layers.token_layout import active
 
 
 class Fp8Products(nn.Module):

@@ -20,10 +20,11 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
+from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
-from nemo_vfm.parallel.engine.engine import EngineInputs, build_model, build_unfilled
 from nemo_vfm.parallel.engine.engine_checks import Recompute, plan_notes, require_settings
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.model_layout import call_under, layout_of
 from nemo_vfm.parallel.engine.nonfinite_guard import NonFinite
 from nemo_vfm.parallel.engine.step_runner import StepRunner

@@ -27,9 +27,9 @@ from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.parallel.apply.adapter_split import ADAPTERS
 from nemo_vfm.parallel.apply.apply_parallelism import declared
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear, Fp8Products
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS
 from nemo_vfm.parallel.plan.mesh import Mesh
 from nemo_vfm.parallel.plan.sharding_spec import matching
 

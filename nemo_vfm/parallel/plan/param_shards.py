@@ -5,9 +5,8 @@ from math import prod
 
 from torch import nn
 
-from nemo_vfm.parallel.apply.adapter_split import ADAPTERS, is_adapter
-from nemo_vfm.parallel.apply.pipeline_stage import shares
-from nemo_vfm.parallel.plan.plan import ParallelPlan
+from nemo_vfm.parallel.plan.adapter_split import ADAPTERS, is_adapter
+from nemo_vfm.parallel.plan.plan import ParallelPlan, shares
 from nemo_vfm.parallel.plan.sharding_spec import Declared, Divisible, matching
 
 

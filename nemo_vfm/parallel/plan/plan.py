@@ -179,3 +179,13 @@ def require_world(num_devices: int, world: int, replicate: int, plan: str) -> No
     rest, left = divmod(num_devices * replicate, world)
     fits = f"; parallel.replicate={rest} would use all {num_devices}" if not left and rest else ""
     raise ValueError(f"the plan is for {world} devices ({plan}), but there are {num_devices}{fits}")
+
+
+def shares(num_blocks: int, num_stages: int) -> list[range]:
+    """Which blocks each stage has. Those left over go to the middle first: the ends also embed and give the output."""
+    each, over = divmod(num_blocks, num_stages)
+    last = num_stages - 1
+    order = sorted(range(num_stages), key=lambda stage: (stage == last, stage == 0, stage))
+    sizes = [each + (stage in order[:over]) for stage in range(num_stages)]
+    ends = [sum(sizes[: stage + 1]) for stage in range(num_stages)]
+    return [range(end - size, end) for end, size in zip(ends, sizes, strict=True)]

@@ -24,12 +24,13 @@ from nemo_vfm.core.types.model_cost import HasDummyInputs
 from nemo_vfm.core.types.sample_batches import IGNORED, LAID, PackedBatch, TokenBatch, VideoBatch
 from nemo_vfm.core.types.task import Task
 from nemo_vfm.parallel.apply.local_shard import copy_own
-from nemo_vfm.parallel.engine.engine import Engine, EngineInputs
+from nemo_vfm.parallel.engine.engine import Engine
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.plan.plan import ParallelPlan
 from nemo_vfm.parallel.plan.static_memory import OptimizerFactory
-from nemo_vfm.sparse.made_up_batch import FeatureSizes, made_up_batch
+from nemo_vfm.sparse.tables.made_up_batch import FeatureSizes, made_up_batch
 
 SAMPLES = 8  #: of a global batch: two for each of four ranks
 _WEIGHTS = (1.0, 2.0, 0.5, 1.0, 1.5, 0.0, 3.0, 1.0)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.locality_stats import ReuseHistogram
 from nemo_vfm.recsys.profiling.jackknife import Floats, Jackknife, ratio
+from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram
 from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.row_deduplication import row_changes
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.recsys.locality_stats import EDGES
 from nemo_vfm.recsys.profiling.batch_statistics import measured_factor, num_batches, reuse
 from nemo_vfm.recsys.profiling.icdf_interval import icdf_interval
 from nemo_vfm.recsys.profiling.jackknife import Jackknife, ratio
+from nemo_vfm.recsys.profiling.locality_stats import EDGES
 from nemo_vfm.recsys.profiling.log_measurements import LogMeasurements
 from nemo_vfm.recsys.profiling.log_outline import windows_of
 from nemo_vfm.recsys.profiling.session_sample import session_uniform

@@ -60,7 +60,7 @@ class ZipfMandelbrot:
 
 
 class FittedReuse:
-    """Probabilities whose draws repeat a published histogram of reuse, see `nemo_vfm.recsys.reuse_mixture`.
+    """Probabilities whose draws repeat a published histogram of reuse, see `nemo_vfm.recsys.profiling.reuse_mixture`.
 
     They do where as many ids are drawn at once as the rates add up to; the share of ids is right for any number.
 
@@ -77,8 +77,8 @@ class FittedReuse:
         Raises:
             DataError: the file has no two histograms.
         """
-        from nemo_vfm.recsys.locality_stats import first_histogram
-        from nemo_vfm.recsys.reuse_mixture import fit
+        from nemo_vfm.recsys.profiling.locality_stats import first_histogram
+        from nemo_vfm.recsys.profiling.reuse_mixture import fit
 
         mixture = fit(first_histogram(self.histogram))
         rates = torch.from_numpy(mixture.rates_of_rows(rows)).flip(0)

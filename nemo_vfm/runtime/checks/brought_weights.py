@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from nemo_vfm.runtime.checks.built_networks import Address, is_of_folder
-from nemo_vfm.runtime.recipe_work import samples, trains
+from nemo_vfm.runtime.checks.job_kinds import samples, trains
 
 
 def without_weights(job: Any) -> Iterator[tuple[Address, str]]:

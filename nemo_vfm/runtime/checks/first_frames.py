@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from nemo_vfm.runtime.checks.built_networks import Address
-from nemo_vfm.runtime.recipe_work import samples
+from nemo_vfm.runtime.checks.job_kinds import samples
 
 if TYPE_CHECKING:
     from nemo_vfm.train.job import Train

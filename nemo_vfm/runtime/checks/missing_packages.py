@@ -6,8 +6,8 @@ from pathlib import Path
 from nemo_vfm.config import Composed, needs, read_values
 from nemo_vfm.core.errors import MissingPackage
 from nemo_vfm.core.network.permission import Permissions
-from nemo_vfm.core.network.secret import conceal_keys
 from nemo_vfm.core.optional import available, install_line
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types.job import Job, Run
 from nemo_vfm.workflow import unfinished
 

@@ -11,10 +11,10 @@ from nemo_vfm.core.types.training_data import ResumablePhases
 from nemo_vfm.runtime.checks.brought_weights import without_weights
 from nemo_vfm.runtime.checks.built_networks import Address, BuiltNetwork, built_networks
 from nemo_vfm.runtime.checks.first_frames import without_image, without_pixels
+from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.runtime.checks.pipeline_folders import are_known, of_another_family
 from nemo_vfm.runtime.checks.table_sizes import wrong_tables
 from nemo_vfm.runtime.checks.vocabularies import Vocabulary, of_tokenizer, whole
-from nemo_vfm.runtime.recipe_work import trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:

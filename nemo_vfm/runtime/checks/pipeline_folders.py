@@ -10,7 +10,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.types.job import Job
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.runtime.checks.built_networks import Address
-from nemo_vfm.runtime.recipe_work import trains
+from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nemo_vfm.config import Composed, Problem
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types.job import Job
-from nemo_vfm.runtime.recipe_work import trains
+from nemo_vfm.runtime.checks.job_kinds import trains
 from nemo_vfm.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _of_training(job: "Train") -> Iterator[tuple[Address, str]]:
 
 
 def _of(job: "Train", plan: "ParallelPlan") -> Iterator[str]:
-    from nemo_vfm.parallel.context.token_layout import require_divided
+    from nemo_vfm.parallel.layers.token_layout import require_divided
     from nemo_vfm.parallel.plan.static_memory import on_meta
 
     if plan.tokens == 1:

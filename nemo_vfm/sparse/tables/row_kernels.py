@@ -14,7 +14,6 @@ from nemo_vfm.core.log import info
 from nemo_vfm.core.optional import available
 from nemo_vfm.sparse.tables import numba_kernels
 
-MOST_TRITON_COLUMNS = 1024  # that one program holds
 _VALUES_AT_ONCE = 1 << 14  # rows of bf16 and fp16 that become fp32 at a time: 4 MB at width 64
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from nemo_vfm.sparse.tables import counter_hash, numba_kernels
 from nemo_vfm.sparse.tables.packed_gradients import PackedGradients, pack, unpack
-from nemo_vfm.sparse.tables.row_kernels import MOST_TRITON_COLUMNS, triton_usable
+from nemo_vfm.sparse.tables.row_kernels import triton_usable
 from nemo_vfm.sparse.tables.row_optimizer import RowOptimizer, RowWiseAdaGrad
 from nemo_vfm.sparse.tables.stochastic_rounding import round_stochastically
-from nemo_vfm.sparse.tables.table_spec import DTYPES, TableSpec
+from nemo_vfm.sparse.tables.table_spec import DTYPES, MOST_TRITON_COLUMNS, TableSpec
 from nemo_vfm.sparse.tables.touched_rows import PendingGradient, RowSums, TouchedRows, touched_rows
 
 _INITIAL_ROWS_AT_ONCE = 1 << 14

@@ -7,6 +7,7 @@ import torch
 
 from nemo_vfm.core.bounds import MOST_ROWS, MOST_WIDTH, require_between
 
+MOST_TRITON_COLUMNS = 1024  #: that one Triton program holds
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nemo_vfm.sparse.tables.row_kernels import MOST_TRITON_COLUMNS
+from nemo_vfm.sparse.tables.table_spec import MOST_TRITON_COLUMNS
 
 _NUMBERS_AT_ONCE, _VALUES_AT_ONCE = 1024, 16  # a program holds them in 8 registers of each thread of four warps
 

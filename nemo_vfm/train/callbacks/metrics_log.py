@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nemo_vfm.core import ranks
-from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.storage.files import write_text
 from nemo_vfm.train.loggers.guard import Guarded
 from nemo_vfm.train.train_state import TrainState

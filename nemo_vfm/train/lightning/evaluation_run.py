@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import ProgressBar
 
 from nemo_vfm.core import log, preemption, progress, ranks
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.seed import derive
 from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.types.job import Outcome, Run

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nemo_vfm.core import preemption, progress, ranks
 from nemo_vfm.core.metric_names import NOT_FINITE
-from nemo_vfm.core.network.secret import conceal_names
+from nemo_vfm.core.secret import conceal_names
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.train.callbacks.metrics_log import truncate

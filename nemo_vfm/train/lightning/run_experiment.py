@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from nemo_vfm.core import log, progress
-from nemo_vfm.core.network.secret import conceal
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
 

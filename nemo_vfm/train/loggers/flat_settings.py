@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 
-from nemo_vfm.core.network.secret import conceal_keys
+from nemo_vfm.core.secret import conceal_keys
 from nemo_vfm.core.types.json_value import Json
 
 

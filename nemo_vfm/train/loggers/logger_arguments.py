@@ -3,7 +3,7 @@
 import re
 
 from nemo_vfm.core.network.key_shapes import looks_like_a_key
-from nemo_vfm.core.network.secret import is_key, register
+from nemo_vfm.core.secret import is_key, register
 
 _USER = re.compile(r"://[^/\s?#]*@")
 _QUERY = re.compile(r"[?&#;][\w-]*(?:key|token|secret|password|passwd|credential|signature)[\w-]*=", re.IGNORECASE)

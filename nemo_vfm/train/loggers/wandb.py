@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.network.permission import Recipient, SentText
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.optional import needs_packages, require
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.train.loggers import identity
 from nemo_vfm.train.loggers.logger_arguments import refuse_keys
 

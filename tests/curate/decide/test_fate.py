@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from nemo_vfm.curate.decide.check_rules import check_rules
 from nemo_vfm.curate.decide.fate import add_likeness, decide, rules_json
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
-from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from tests.support.films import pan
 

@@ -11,8 +11,8 @@ from nemo_vfm.curate.decide.fate import add_likeness, decide
 from nemo_vfm.curate.decide.nearest_pairs import nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.decide.score_table import table_of
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept
-from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 
 

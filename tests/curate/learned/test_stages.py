@@ -18,7 +18,7 @@ from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
 from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
 from nemo_vfm.curate.learned.video_type import VideoType
-from nemo_vfm.curate.stage import Compares, Labelling, Learned
+from nemo_vfm.curate.record.stage import Compares, Labelling, Learned
 from nemo_vfm.dedup.vector_text import as_text, as_vectors
 from nemo_vfm.models.scorer import Scorer
 from tests.curate.score.test_semantic_duplicate import record
@@ -67,7 +67,7 @@ def test_they_are_what_they_say(aesthetic: Aesthetic, clip: Path, scorer: Made):
 def test_the_scores_are_those_of_transformers_and_a_few_products(aesthetic: Aesthetic, clip: Path):
     from transformers import CLIPImageProcessorPil, CLIPModel
 
-    from nemo_vfm.parallel.engine.engine import build_model
+    from nemo_vfm.parallel.apply.build_model import build_model
 
     (film,) = films(6)
     head = build_model(aesthetic.bearer.model, seed=0).head

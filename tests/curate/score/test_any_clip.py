@@ -5,7 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames, MotionVectors
+from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
+from nemo_vfm.curate.record.stage import Labelling, Score
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 from nemo_vfm.curate.score.codec_motion import CodecMotion
@@ -16,7 +17,6 @@ from nemo_vfm.curate.score.sharpness import Sharpness
 from nemo_vfm.curate.score.technical_quality import TechnicalQuality
 from nemo_vfm.curate.score.text_overlay import TextOverlay
 from nemo_vfm.curate.score.ticker import Ticker
-from nemo_vfm.curate.stage import Labelling, Score
 from tests.support.filmed import blocks
 from tests.support.films import black, pan, texture
 

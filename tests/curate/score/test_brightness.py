@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.brightness import Brightness
 from tests.support.films import black
 

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.camera_motion import CameraMotion
 
 HEIGHT, WIDTH, FPS = 180, 320, 24.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.letterbox_share import Letterbox
 from tests.support.films import HEIGHT, black, pan
 

@@ -6,9 +6,9 @@ import pytest
 from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import FileScore
 from nemo_vfm.curate.score.logo import Logo
-from nemo_vfm.curate.stage import FileScore
 from tests.curate.test_job import rows
 from tests.support.films import job, pan, write_film
 from tests.support.logo_films import DATA, film, logos, shot, still_camera

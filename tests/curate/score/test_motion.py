@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.motion import Motion
 from tests.support.films import HEIGHT, WIDTH, disc_that_moves, pan, texture
 

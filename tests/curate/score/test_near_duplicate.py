@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
+from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
-from nemo_vfm.curate.stage import ClipRecord
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.decode import open_video
 from tests.support.films import FPS, blurred, pan

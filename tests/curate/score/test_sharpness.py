@@ -1,6 +1,6 @@
 """Tests that blur lowers the sharpness of a video."""
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.sharpness import Sharpness
 from tests.support.films import blurred, pan
 

@@ -4,7 +4,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.blockiness import blockiness
 from nemo_vfm.curate.score.technical_quality import TechnicalQuality
 

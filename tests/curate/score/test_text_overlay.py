@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.text_detector import overlap
 from nemo_vfm.curate.score.text_overlay import TextOverlay
 from tests.support.filmed import filmed

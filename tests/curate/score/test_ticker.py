@@ -7,7 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.score.ticker import Ticker
 from tests.curate.score.test_text_overlay import WIDTH, panned, scene, write
 from tests.support.filmed import filmed

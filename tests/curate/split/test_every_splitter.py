@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nemo_vfm.curate.record.stage import Splitter
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
 from nemo_vfm.curate.split.glance import Eye
@@ -17,7 +18,6 @@ from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.stride import FixedStride
 from nemo_vfm.curate.split.trim import REACH_S
 from nemo_vfm.curate.split.union import UnionSplit
-from nemo_vfm.curate.stage import Splitter
 
 FPS = 8
 TRIM = round(1.5 * FPS)  # frames that a transition may reach from its middle

@@ -19,9 +19,9 @@ from nemo_vfm.models.adapters.low_rank_adapter import (
 )
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
 from nemo_vfm.parallel.apply.frozen_weights import learned_state
-from nemo_vfm.parallel.engine.matmul_support import Linear
+from nemo_vfm.parallel.layers.linear import Linear
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 ALL = {"all": AdapterTarget(modules="blocks.*.self_attention.*", rank=4, alpha=8.0)}
 SIZES = {"in_channels": 4, "text_dim": 16, "width": 48, "depth": 2, "heads": 2}

@@ -15,7 +15,7 @@ from nemo_vfm.models.convert.tensor_source import TensorHeader
 from nemo_vfm.models.convert.video.native_weights import NativeWeights, is_cosmos, native_maps, write_native
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.engine.engine import load_weights_into
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.native_cosmos import native_state
 from tests.support.recipe_folder import ROOT

@@ -19,7 +19,7 @@ from nemo_vfm.models.convert.tensor_source import TensorHeader
 from nemo_vfm.models.convert.video.native_weights import NativeWeights, is_cosmos
 from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.engine.engine import load_weights_into
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 from tests.support.dcp_files import made as checkpoint
 from tests.support.nemo_cosmos import nemo_state
 from tests.support.recipe_folder import ROOT

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.models.convert.other_library import is_other_librarys, opened_folder
 from nemo_vfm.models.convert.video import cosmos_family, wan_family
+from nemo_vfm.models.convert.video.other_library import is_other_librarys, opened_folder
 from nemo_vfm.models.convert.video.transformer_folder import (
     TransformerFolder,
     copy_pipeline,

@@ -20,7 +20,7 @@ from nemo_vfm.models.convert.video.transformer_folder import load_video_model
 from nemo_vfm.models.convert.video.wan_native import COMFYUI, WanWeights, is_wan
 from nemo_vfm.models.diffusers_codec import DiffusersCodec
 from nemo_vfm.models.wan import Wan
-from nemo_vfm.parallel.engine.engine import load_weights_into
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 from nemo_vfm.train.warm_start import WarmStart
 from tests.support.video_peers import PEERS, Peer, called, inputs, made
 

@@ -12,8 +12,8 @@ import pytest
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.network.https_proxy import proxy_for
 from nemo_vfm.core.network.permission import Allowed, Permissions
-from nemo_vfm.core.network.secret import conceal
 from nemo_vfm.core.network.ssrf_guard import service_url
+from nemo_vfm.core.secret import conceal
 from nemo_vfm.models.hub.hub_access import hub_access
 from nemo_vfm.models.hub.hub_client import HubClient, HubError
 from tests.support.model_hub import MODEL, files, status

@@ -12,7 +12,7 @@ from nemo_vfm.models.recommenders.dlrm import DLRM
 from nemo_vfm.models.recommenders.history_transformer import HistoryTransformer
 from nemo_vfm.models.recommenders.hstu import HSTU
 from nemo_vfm.sparse.feature_batch import FeatureBatch
-from nemo_vfm.sparse.made_up_batch import FeatureSizes, made_up_batch
+from nemo_vfm.sparse.tables.made_up_batch import FeatureSizes, made_up_batch
 from nemo_vfm.sparse.tables.table_spec import TableSpec
 from tests.support.session_batches import ROWS, session_batch
 from tests.support.small_recommenders import maker

@@ -14,7 +14,7 @@ from nemo_vfm.models.adapters.low_rank_adapter import AdaptedModel, AdapterTarge
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.gpt import GPT
 from nemo_vfm.models.st_dit import STDiT
-from nemo_vfm.parallel.engine.engine import EngineInputs
+from nemo_vfm.parallel.engine.engine_inputs import EngineInputs
 from nemo_vfm.parallel.engine.step_runner import StepRunner
 from nemo_vfm.parallel.engine.torch_engine import TorchEngine
 from nemo_vfm.parallel.fp8.fp8_linear import Fp8Linear

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from nemo_vfm.core.types.job import Run
-from nemo_vfm.recsys.locality_stats import EDGES
 from nemo_vfm.recsys.profile import Profile
+from nemo_vfm.recsys.profiling.locality_stats import EDGES
 from nemo_vfm.recsys.profiling.profile_file import load_profile
 from nemo_vfm.recsys.profiling.table_rows import TableRows
 from tests.support.jagged_rows import lists

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from nemo_vfm.recsys.locality_stats import ReuseHistogram, first_histogram
-from nemo_vfm.recsys.reuse_mixture import fit
+from nemo_vfm.recsys.profiling.locality_stats import ReuseHistogram, first_histogram
+from nemo_vfm.recsys.profiling.reuse_mixture import fit
 from nemo_vfm.recsys.sessions.id_feature import IdFeature
 from nemo_vfm.recsys.sessions.id_popularity import FittedReuse, ZipfMandelbrot
 from nemo_vfm.recsys.sessions.session_log import SessionLog

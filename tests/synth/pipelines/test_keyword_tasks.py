@@ -84,7 +84,7 @@ def test_a_bank_is_read_from_a_file_a_text_a_line_and_each_counts_once(tmp_path:
     assert KeywordTasks(bank=made).most_rows() is None and KeywordTasks(bank=made, most_keywords=3).most_rows() == 6
     file.write_text("\n")
     for wrong in (file, tmp_path / "missing.txt", tmp_path):
-        with pytest.raises(UserError, match="one (text )?per line"):
+        with pytest.raises(UserError, match=r"one (text )?per line"):
             TextBank(file=wrong).all()
 
 

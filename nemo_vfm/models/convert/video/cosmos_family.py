@@ -9,7 +9,7 @@ from nemo_vfm.models.convert.language.gpt_keys import flag, positive, whole, wro
 from nemo_vfm.models.convert.tensor_map import TensorMap, by_head, patch_rows, same
 from nemo_vfm.models.convert.video.config_keys import numbers, require_fixed, require_known
 from nemo_vfm.models.dit import DiT
-from nemo_vfm.parallel.apply.adapter_split import is_adapter
+from nemo_vfm.parallel.plan.adapter_split import is_adapter
 
 CLASS = "CosmosTransformer3DModel"
 _MOST = 1 << 20

@@ -7,7 +7,7 @@ from torch import nn
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.component import component
-from nemo_vfm.models.convert.other_library import require_read
+from nemo_vfm.models.convert.video.other_library import require_read
 from nemo_vfm.models.convert.video.transformer_folder import (
     FAMILIES,
     PIPELINE,
@@ -19,7 +19,7 @@ from nemo_vfm.models.convert.video.transformer_folder import (
 from nemo_vfm.models.convert.weight_files import read_mapping
 from nemo_vfm.models.dit import DiT
 from nemo_vfm.models.noise_experts import NoiseExperts
-from nemo_vfm.parallel.engine.engine import load_weights_into
+from nemo_vfm.parallel.apply.build_model import load_weights_into
 
 _WORDS = "a pretrained video model"
 

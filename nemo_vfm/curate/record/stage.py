@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, Frame, Span
-from nemo_vfm.curate.examine.footage import ClipFrames
+from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.data.shards.clip_id import Clip
 
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from nemo_vfm.core.device import gpus
 from nemo_vfm.core.log import info, warn_once
-from nemo_vfm.curate.ledger import FileRecord
 from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 
 

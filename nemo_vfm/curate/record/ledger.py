@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
 from nemo_vfm.core.storage.files import sha256_text
-from nemo_vfm.curate.stage import ClipRecord, MediaInfo, SourceFile
+from nemo_vfm.curate.record.stage import ClipRecord, MediaInfo, SourceFile
 
 EXACT_DUPLICATE = "exact_duplicate"
 NO_CLIP_KEPT = "no_clip_kept"

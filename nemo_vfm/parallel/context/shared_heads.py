@@ -7,30 +7,13 @@ Shape letters: B batch, S tokens, F features of a group (queries, key, value), G
 E head dimension.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from nemo_vfm.parallel.apply.uncompiled import uncompiled
-from nemo_vfm.parallel.context.token_layout import active
-
-
-@dataclass(frozen=True, slots=True)
-class SharedHead:
-    """The ranks that use one head of keys and values.
-
-    Args:
-        ranks: how many there are.
-        rank: which of them this is.
-        group: what they exchange over; None where only sizes matter and nothing is exchanged.
-    """
-
-    ranks: int
-    rank: int = 0
-    group: ProcessGroup | None = None
+from nemo_vfm.parallel.layers.token_layout import SharedHead, active
 
 
 def whole_groups(qkv_BSF: Tensor) -> Tensor:

@@ -16,8 +16,22 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 if TYPE_CHECKING:
-    from nemo_vfm.parallel.apply.shared_heads import SharedHead
-    from nemo_vfm.parallel.context.scheme import Scheme
+    from nemo_vfm.parallel.layers.scheme import Scheme
+
+
+@dataclass(frozen=True, slots=True)
+class SharedHead:
+    """The ranks that use one head of keys and values.
+
+    Args:
+        ranks: how many there are.
+        rank: which of them this is.
+        group: what they exchange over; None where only sizes matter and nothing is exchanged.
+    """
+
+    ranks: int
+    rank: int = 0
+    group: ProcessGroup | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,7 @@ class Layout:
     context: ProcessGroup | None = None
     scheme: "Scheme | None" = None
     tensor: ProcessGroup | None = None
-    shared_head: "SharedHead | None" = None
+    shared_head: SharedHead | None = None
     lockstep: ProcessGroup | None = None
 
 

@@ -20,8 +20,8 @@ from nemo_vfm.curate.decide.fate import above, drop_duplicates
 from nemo_vfm.curate.decide.nearest_pairs import nearest_pairs
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
-from nemo_vfm.curate.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, LedgerColumn, kind_of
-from nemo_vfm.curate.stage import ClipRecord, Compares
+from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, LedgerColumn, kind_of
+from nemo_vfm.curate.record.stage import ClipRecord, Compares
 from nemo_vfm.data.shards.clip_id import Clip
 
 Fate = tuple[str, str]  # kept, dropped or failed; and the rule or the message

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 
 from nemo_vfm.core.types.sample_batches import IGNORED
-from nemo_vfm.parallel.context.token_layout import active
+from nemo_vfm.parallel.layers.token_layout import active
 
 
 def token_losses(scores_NV: Tensor, targets_N: Tensor) -> Tensor:

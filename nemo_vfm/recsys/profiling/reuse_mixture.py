@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nemo_vfm.recsys.locality_stats import EDGES, ReuseHistogram
+from nemo_vfm.recsys.profiling.locality_stats import EDGES, ReuseHistogram
 
 _CHUNK = 1_000_000  # ids drawn at once: bounds the memory
 _LARGEST_RATE = 1e5  # higher ones need so few rows that a finite table cannot hold their share
