@@ -106,10 +106,10 @@ class StepRunner:
 
     def _backward(self, batch: Batch, shapes: list[Shapes]) -> tuple[float, float]:
         """(sum of losses by their weights, sum of the weights); gradients are added to those that are there."""
-        pieces, count = batch.cut(self.parts.plan.microbatches), self.parts.plan.microbatches
+        pieces = batch.cut(self.parts.plan.microbatches)
         if self.pipeline is None:
             return self.backward(self._forwards(pieces, shapes), len(pieces))
-        require_even(batch, count)
+        require_even(batch, self.parts.plan.microbatches)
         prepared = [self._prepared(piece, training=True) for piece in pieces]
         shapes.extend(one.shapes() for one in prepared)
         loss = self.pipeline.backward(prepared, self.parts.task.losses, self.parts.precision.autocast)

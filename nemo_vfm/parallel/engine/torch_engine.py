@@ -14,7 +14,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
+from nemo_vfm.parallel.apply.build_model import build_for_ranks
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_schedule import Pipeline
 from nemo_vfm.parallel.apply.pipeline_stage import Stage, cut, repeated, stages_of
@@ -94,7 +94,7 @@ class TorchEngine:
         if why := self.objection(parts.plan, parts.precision):
             raise UserError(why)
         plan, mesh = parts.plan, join(parts.plan, device()) if parts.plan.world > 1 else None
-        model, meta = build_unfilled(parts.model, parts.seed) if mesh else (build_model(parts.model, parts.seed), False)
+        model, meta = build_for_ranks(parts.model, parts.seed, plan.world)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
             require_hardware(parts.precision.fp8)

@@ -20,7 +20,7 @@ from nemo_vfm.core.seed import derive
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.job import DevicePlan
 from nemo_vfm.parallel.apply import apply_parallelism
-from nemo_vfm.parallel.apply.build_model import build_model, build_unfilled
+from nemo_vfm.parallel.apply.build_model import build_for_ranks
 from nemo_vfm.parallel.apply.frozen_weights import narrow
 from nemo_vfm.parallel.apply.pipeline_stage import cut, stages_of
 from nemo_vfm.parallel.engine.engine_checks import Recompute, plan_notes, require_settings
@@ -98,9 +98,7 @@ class MegatronEngine:
         plan = parts.plan
         _meet_alone(plan)
         mesh, groups, config = join(plan, device()), groups_of(plan), config_of(plan)
-        model, meta = (
-            build_unfilled(parts.model, parts.seed) if plan.world > 1 else (build_model(parts.model, parts.seed), False)
-        )
+        model, meta = build_for_ranks(parts.model, parts.seed, plan.world)
         _require_no_tables(model)
         narrowed = narrow(model, parts.precision.resolved()[0])
         if parts.precision.fp8 is not None:
