@@ -2,6 +2,7 @@
 
 import io
 import os
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -253,8 +254,8 @@ class PyAVReader:
         return self._places[max((key for key in self._places if info.pts[key] * info.time_base <= time_s), default=0)]
 
     def _key_before(self, index: int) -> int:
-        place = int(np.searchsorted(self._keyframes, index, side="right")) - 1
-        return self._keyframes[place] if place >= 0 else 0
+        place = bisect_right(self._keyframes, index)  # per frame: numpy would copy the list each time
+        return self._keyframes[place - 1] if place else 0
 
     def _decode_from(self, index: int) -> Iterator[tuple[int, av.VideoFrame]]:
         """Frames with their index, the first one at or before `index`."""
