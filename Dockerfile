@@ -28,7 +28,7 @@ COPY launcher launcher
 COPY conf conf
 COPY recipes recipes
 # What the components of all recipes need, but of those for nemo-toolkit, which needs an environment of its own.
-ARG EXTRAS=diffusers,functions,microscopy,text,transformers
+ARG EXTRAS=diffusers,functions,megatron,microscopy,text,transformers
 RUN python -m pip install -c image-constraints.txt ".[${EXTRAS}]"
 
 # Transformer Engine is compiled against the torch that is there, by a base with CUDA's compiler: --build-arg TE=1 and

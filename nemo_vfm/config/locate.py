@@ -57,8 +57,8 @@ DEFAULT_TRUST: tuple[str, ...] = (
 
 #: What is ours and yet starts code that a recipe only points at: prefix -> the word that `--trust` must give besides.
 GUARDED: dict[str, str] = {
-    "nemo_vfm.nemo.": "nemo", "nemo_vfm.data.sources.piped.": "piped",
-    "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
+    "nemo_vfm.nemo.experiment.": "nemo", "nemo_vfm.nemo.transcribe.NeMoSpeech": "nemo",
+    "nemo_vfm.data.sources.piped.": "piped", "nemo_vfm.curate.learned.cosmos_embed.": "model_code",
 }  # fmt: skip
 
 #: Packages whose functions and class methods may run code that an argument names, as torch.hub.load and numpy.load do:

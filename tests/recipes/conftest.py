@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,17 @@ class Numbers(LightningDataModule):
         return DataLoader(torch.arange(32.0).reshape(8, 4) / 32, batch_size=2)
 
     test_dataloader = predict_dataloader = val_dataloader
+
+
+class Ear:
+    def hear(self, samples):
+        return "a hum"
+
+    def rate(self):
+        return 16_000
+
+    def fingerprint(self):
+        return "ear"
 """
 CAPTIONS = ("a red circle moving left", "a blue square moving up", "a green triangle", "a yellow cross")
 
@@ -104,6 +116,15 @@ def clips(videos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     recipe = str(ROOT / "recipes/curation/clips.yaml")
     assert main(["run", recipe, "--overlay", "smoke", f"run_dir={folder}", f"source.path={videos}"]) == 0
     return folder / "shards"
+
+
+def one_tar(folder: Path, path: Path) -> Path:
+    """A folder's videos and captions as WebDataset has them."""
+    with tarfile.open(path, "w") as tar:
+        for file in sorted(folder.glob("*.mp4")):
+            tar.add(file, file.name)
+            tar.add(file.with_suffix(".txt"), f"{file.stem}.txt")
+    return path
 
 
 def random_clip(folder: Path) -> Path:
@@ -255,6 +276,11 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
             if "scorer" in recipe.name
             else latents_for(recipe, tmp_path / "latents")
         ),
+        ("nemo_vfm.data.sources.streamed.StreamedTars", "tars"): lambda _: one_tar(
+            request.getfixturevalue("media"), tmp_path / "videos.tar"
+        ),
+        ("nemo_vfm.nemo.transcribe.Transcribe", "shards"): lambda _: request.getfixturevalue("clips"),
+        ("nemo_vfm.nemo.transcribe.Transcribe", "videos"): lambda _: request.getfixturevalue("videos"),
         ("nemo_vfm.data.sources.video_folder.VideoFolder", "path"): lambda _: request.getfixturevalue("media"),
         **dict.fromkeys(
             [
@@ -305,10 +331,14 @@ def given(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         if own := [path for path in missing if path.endswith("._target_")]:
             (tmp_path / "own_classes.py").write_text(OWN_CLASSES)
             monkeypatch.chdir(tmp_path)
-            kinds = {"module": "Net", "data": "Numbers"}
-            return ["--trust=own_classes", *(f"{path}=own_classes.{kinds[path.split('.')[-2]]}" for path in own)]
-        owners = [(find(composed.root, path.rpartition(".")[0]), path) for path in missing]
-        whole = ["duration=null"] if find(composed.root, "phases") else []  # the overlay's length would cut them short
+        kinds = {"module": "Net", "data": "Numbers", "speech": "Ear"}
+        own_words = [f"{path}=own_classes.{kinds[path.split('.')[-2]]}" for path in own]
+        missing = [path for path in missing if path not in own]
+        owners = [
+            (find(composed.root, path.rpartition(".")[0]) if "." in path else composed.root, path) for path in missing
+        ]
+        whole = ["--trust=own_classes", *own_words] if own else []
+        whole += ["duration=null"] if find(composed.root, "phases") else []  # the overlay's length would cut them short
         if recipe.parent.name == "world_model" and "data.path" in missing:
             whole += ["data.buckets=quickstart"]  # the sizes of pretrained models are no small ones
         return whole + [f"{path}={makers[owner.target(), path.rpartition('.')[2]](recipe)}" for owner, path in owners]
