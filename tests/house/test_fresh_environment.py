@@ -8,11 +8,13 @@ import re
 import shlex
 import shutil
 import venv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.house.test_commands import instructions
+from tests.support import preloaded
 from tests.support.fresh_environment import Environment, blocks, shorter
 from tests.support.repository import ROOT
 
@@ -60,7 +62,7 @@ def image(fresh, tmp_path_factory) -> Environment:
             print(f"not tried, since it is for the image's distribution: {rest}")  # noqa: T201
         elif word == "RUN":
             made.run(rest, **settings)
-    return made
+    return replace(made, shell=preloaded.Shell(made.bin / "python", made.folder))
 
 
 def _copy(*names: str, to: Path) -> None:
