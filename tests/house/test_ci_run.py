@@ -11,6 +11,7 @@ import pytest
 from tests.support.repository import ROOT
 
 MAKEFILE = """JOBS ?= 2
+torch setup-dev:
 test-all:
 \t@{python} -m pytest -p xdist -p tests.support.flaky -p no:cacheprovider -q -n $(JOBS) --dist loadfile \\
 \t  --max-worker-restart=0 $(PYTEST_ARGS)
