@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import Known
+from nemo_vfm.curate.decide.rule import Known
 from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.batching.bucket import Buckets

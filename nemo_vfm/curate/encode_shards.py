@@ -29,12 +29,34 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.training_window import training_windows
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.transform import image_to_bucket, resize_and_crop, window_indices
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
 from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.video.decode import open_video
+
+
+def training_windows(
+    media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int
+) -> Iterator[tuple[Frames, float]]:
+    """Each window's frames (T, H, W, C) and its frames per second.
+
+    Raises:
+        DataError: the clip is damaged or too short.
+    """
+    if is_image:
+        yield image_to_bucket(media, bucket)
+        return
+    with open_video(media) as reader:
+        info = reader.info()
+        first, stop = info.longest_part()
+        for indices in window_indices(stop - first, info.fps, bucket, max_windows):
+            frames_THWC = reader.read([first + index for index in indices])
+            frames_THWC = resize_and_crop(frames_THWC, bucket.width, bucket.height)
+            yield frames_THWC, info.fps / bucket.stride(info.fps)
+
 
 DtypeName = Literal["fp32", "fp16", "bf16"]
 # What is stored, not what is computed in: that is core/precision.py's.

@@ -13,16 +13,19 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
-from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS, check_captions
-from nemo_vfm.curate.caption.caption_types import Editor, Viewer
+from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.check_rules import Known, check_rules, comparisons, label_columns
-from nemo_vfm.curate.decide.fate import add_likeness, decide, decide_by_captions, rules_json
-from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.fate import (
+    NEAREST_PAIRS,
+    add_likeness,
+    decide,
+    decide_by_captions,
+    nearest_pairs,
+    rules_json,
+    survival,
+)
+from nemo_vfm.curate.decide.rule import Known, Rule, check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.score_table import table_of
-from nemo_vfm.curate.decide.survival import survival
-from nemo_vfm.curate.decide.vectors import write_vectors
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings
@@ -30,10 +33,8 @@ from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
-from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing, say_what_codecs_lack, say_what_nvdec_leaves
+from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     remove_unfinished,
@@ -41,6 +42,7 @@ from nemo_vfm.curate.output.write_outputs import (
     shape_of,
     write_scores,
     write_shards,
+    write_vectors,
 )
 from nemo_vfm.curate.record.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.record.stage import (

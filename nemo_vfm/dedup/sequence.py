@@ -10,8 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.cluster import clusters, num_clusters
-from nemo_vfm.dedup.cosine import Pair
+from nemo_vfm.dedup.cluster import Pair, clusters, num_clusters
 
 Signatures = NDArray[np.float32]  # (T, D)
 Kept = NDArray[np.float16] | Signatures  # as they are remembered: half the bytes, made float32 where they are compared

@@ -11,8 +11,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
 from nemo_vfm.data.tokens.token_writer import ShardFiles
-from nemo_vfm.text.document_lines import Line, lines
-from nemo_vfm.text.text_splits import Portion
+from nemo_vfm.text.document_lines import Line, Portion, lines
 
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 256, 1 << 20
 _FAULTS_KEPT = 1000  # of a portion; all are counted

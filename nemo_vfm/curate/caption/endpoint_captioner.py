@@ -22,9 +22,24 @@ from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
-from nemo_vfm.curate.caption.endpoint_answer import answered
-from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
+from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windows, prompt_hash
+
+
+def answered(blank: Caption, end: Reply | Failure) -> Caption:
+    """The caption.
+
+    Args:
+        blank: what is known before: key, author, model.
+        end: how the question ended.
+    """
+    if isinstance(end, Failure):
+        return replace(blank, status="blocked" if end.blocked else "error", failure=end.reason)
+    said = end.said
+    return replace(
+        blank, text=said.text, status=said.ending, model=said.model or blank.model, revision=said.revision,
+        tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+    )  # fmt: skip
+
 
 MAX_VIDEO_BYTES = 48_000_000
 

@@ -18,10 +18,9 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_types import Caption, Draft
-from nemo_vfm.curate.caption.endpoint_answer import answered
+from nemo_vfm.curate.caption.caption_types import REWRITE, Caption, Draft, prompt_hash
+from nemo_vfm.curate.caption.endpoint_captioner import answered
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
-from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
 from nemo_vfm.curate.record.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
 

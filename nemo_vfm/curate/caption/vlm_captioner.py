@@ -13,9 +13,8 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
+from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windows, prompt_hash
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
-from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
 from nemo_vfm.models.pretrained import fingerprint_of
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast, get_args
 
-from nemo_vfm.curate.decide.grammar import (
+from nemo_vfm.curate.decide.expression import (
     Arithmetic,
     Column,
     Comparator,

@@ -16,16 +16,13 @@ from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.examine.frame_stream import Walk
-from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
+from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
+from nemo_vfm.curate.examine.probe import Unchanged, elapsed_us, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.examine.span_frames import frames_of
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.source_guard import Unchanged
 from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
-from nemo_vfm.curate.split.glance import Eye, Glance
-from nemo_vfm.curate.split.shot_lengths import cut_glances
-from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, packed
+from nemo_vfm.curate.split.finder import Eye, Glance
+from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.decode import VideoInfo

@@ -19,8 +19,7 @@ from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
-from nemo_vfm.restore.file_pictures import agreed_boxes
-from nemo_vfm.restore.letterbox import Box, Picture
+from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
 
 #: Changed when frames that stages see are others, or are kept in another form: findings under another number are not
 #: read. What one stage or splitter alone computes has a number of its own, its class's `results_revision`.

@@ -15,10 +15,10 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.learned.frame_choice import evenly
+from nemo_vfm.curate.learned.model_stage import evenly
 from nemo_vfm.curate.record.stage import ClipRecord, Finding
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
-from nemo_vfm.dedup.vector_text import as_text
+from nemo_vfm.dedup.semantic import as_text
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import read_config
 

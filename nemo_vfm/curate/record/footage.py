@@ -14,6 +14,11 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types.media_types import Frames, Transfer
 
 
+def luma(frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(T, H, W)."""
+    return np.stack([np.asarray(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), dtype=np.uint8) for frame in frames_THWC])
+
+
 @dataclass(frozen=True, slots=True)
 class MotionVectors:
     """What the encoder said of one frame's motion, as FFmpeg exports it.

@@ -31,7 +31,7 @@ class FileRecord:
     Args:
         found: the file.
         source_id: sha256 of its bytes; empty where it cannot be read.
-        state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
+        state: what tells that its bytes are still those (`state_of`); empty where it is fetched.
         info: what its container says; None where it cannot be opened.
         duration_us: microseconds it lasts, 0 if unknown.
         trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.

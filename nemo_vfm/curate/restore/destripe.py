@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.restore.luma import luma
+from nemo_vfm.curate.record.footage import luma
 from nemo_vfm.restore.scratches import find_scratches
-from nemo_vfm.restore.stripe_direction import refine_deg
 from nemo_vfm.restore.stripe_excess import StripeExcess, require_wedge
+from nemo_vfm.restore.stripes import refine_deg
 
 Channels = Literal["luma", "rgb"]
 Mode = Literal["auto", "per_frame", "static"]

@@ -13,8 +13,7 @@ import numpy as np
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.dedup.cosine import Pair
-from nemo_vfm.dedup.groups import kept_by_likeness
+from nemo_vfm.dedup.cluster import Pair, kept_by_likeness
 from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
 
 _MAX_SECONDS = 600  # longer clips are looked at less often, and only copies of the same length are found

@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.finder import Gradual
-from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.finder import Glance, Gradual
 from nemo_vfm.curate.split.wipe import WipeLimits, sweep_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees

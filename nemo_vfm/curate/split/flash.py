@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import cv2
 
-from nemo_vfm.curate.split.finder import Finder
-from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.finder import Finder, Glance
 
 _BEFORE = 3  # a flash may take a frame or two to light up, so the picture before it is sought this far back
 _STEADY = 0.1  # of a flash: where it is over, the light changes no more than this from frame to frame

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.glance import CELLS, Glance
+from nemo_vfm.curate.split.finder import CELLS, Glance
 
 Array = NDArray[np.float32]
 Times = NDArray[np.float64]
