@@ -24,14 +24,11 @@ REST = "*"
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """What a balance says.
+    """What a balance says."""
 
-    Args:
-        weights: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped.
-        plan: of each group its number of clips, of those kept, and of repeats; for balance.json.
-    """
-
+    #: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped
     weights: Mapping[str, int] = field(default_factory=dict)
+    #: of each group its number of clips, of those kept, and of repeats; for balance.json
     plan: Json = field(default_factory=dict)
 
 

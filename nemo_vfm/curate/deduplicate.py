@@ -43,19 +43,12 @@ def _known(index: Mapping[str, Json]) -> dict[str, Json]:
 
 @dataclass(frozen=True, slots=True)
 class Remembering:
-    """What is done to every clip.
+    """What is done to every clip."""
 
-    Args:
-        stages: compare clips, by name.
-        work: folder of what was remembered before.
-        thumbnails: folder for `<key>.jpg`.
-        workers: clips at once; None takes one a core.
-    """
-
-    stages: Mapping[str, Compares]
-    work: Path
-    thumbnails: Path
-    workers: int | None
+    stages: Mapping[str, Compares]  #: compare clips, by name
+    work: Path  #: folder of what was remembered before
+    thumbnails: Path  #: folder for `<key>.jpg`
+    workers: int | None  #: clips at once; None takes one a core
 
     def records(self, clips: Sequence[ShardClip]) -> tuple[list[ClipRecord], list[str]]:
         """A record a clip and its media's sha256, in order. One that cannot be decoded has failed, with the reason."""

@@ -32,19 +32,13 @@ Fate = tuple[str, str]  # kept, dropped or failed; and the rule or the message
 
 @dataclass(frozen=True, slots=True)
 class FinishedCuration:
-    """A finished curation.
+    """A finished curation."""
 
-    Args:
-        table: what was measured.
-        others: the columns of scores.parquet that are no scores, such as `clip_id`, as lists.
-        files: files.json.
-        vectors: of every compared column, clip id -> what is remembered of it.
-    """
-
-    table: Table
+    table: Table  #: what was measured
+    #: the columns of scores.parquet that are no scores, such as `clip_id`, as lists
     others: Mapping[str, list[object]]
-    files: Sequence[Json]
-    vectors: Mapping[str, Mapping[str, str]]
+    files: Sequence[Json]  #: files.json
+    vectors: Mapping[str, Mapping[str, str]]  #: of every compared column, clip id -> what is remembered of it
 
     def text_column(self, name: str) -> list[str]:
         """A column that no clip lacks."""
@@ -53,17 +47,11 @@ class FinishedCuration:
 
 @dataclass(slots=True)
 class Fates:
-    """What becomes of clips.
+    """What becomes of clips."""
 
-    Args:
-        rules: the rule that drops each clip; None where it is kept or failed.
-        duplicate_of: the kept clip that says the same.
-        balanced: what the balance says; None where there is none.
-    """
-
-    rules: list[str | None]
-    duplicate_of: list[str | None]
-    balanced: Balanced | None = field(default=None)
+    rules: list[str | None]  #: the rule that drops each clip; None where it is kept or failed
+    duplicate_of: list[str | None]  #: the kept clip that says the same
+    balanced: Balanced | None = field(default=None)  #: what the balance says; None where there is none
 
 
 def decide_again(

@@ -1,6 +1,7 @@
 """Scores how much of one clip another one shows, by frames whose descriptors fall into the same buckets (LSH).
 
-The clip may be cropped, scaled, recoded, cut or at another speed. Shape letters: N descriptors, B bytes of one, P pairs.
+The clip may be cropped, scaled, recoded, cut or at another speed.
+Shape letters: N descriptors, B bytes of one, P pairs.
 """
 
 from collections.abc import Sequence

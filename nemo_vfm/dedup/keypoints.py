@@ -31,19 +31,13 @@ _NOISE = 40.0  # variance (8-bit levels) below which a picture says little
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is kept of a frame.
+    """What is kept of a frame."""
 
-    Args:
-        points_N2: x and y of keypoints, in shares of the width and the height.
-        bits_NB: their descriptors, a bit for each of `NUM_BITS` pairs of SIFT's numbers: which of the two is larger.
-        thumb_HWC: the frame, `THUMB_PX` a side, RGB.
-        aspect: width over height.
-    """
-
-    points_N2: Points
+    points_N2: Points  #: x and y of keypoints, in shares of the width and the height
+    #: their descriptors, a bit for each of `NUM_BITS` pairs of SIFT's numbers: which of the two is larger
     bits_NB: Bytes
-    thumb_HWC: Bytes
-    aspect: float
+    thumb_HWC: Bytes  #: the frame, `THUMB_PX` a side, RGB
+    aspect: float  #: width over height
 
 
 @dataclass(frozen=True, slots=True)

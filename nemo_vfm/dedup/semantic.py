@@ -39,17 +39,11 @@ _ABSENT = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Who is like whom.
+    """Who is like whom."""
 
-    Args:
-        cosine_N: to the most similar item of higher preference; -1 where there is none.
-        place_N: the position of that item; meaningless where there is none.
-        nearest_N: cosine to the most similar item of all; 0 where there is no other.
-    """
-
-    cosine_N: NDArray[np.float32]
-    place_N: NDArray[np.int64]
-    nearest_N: NDArray[np.float32]
+    cosine_N: NDArray[np.float32]  #: to the most similar item of higher preference; -1 where there is none
+    place_N: NDArray[np.int64]  #: the position of that item; meaningless where there is none
+    nearest_N: NDArray[np.float32]  #: cosine to the most similar item of all; 0 where there is no other
 
     def removed(self, above: float) -> float:
         """The share of items that would go."""

@@ -116,15 +116,11 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What some frames say of where the picture is.
+    """What some frames say of where the picture is."""
 
-    Args:
-        box: the picture, the whole frame where there are no bars; None where nobody can tell: all is black, or a title.
-        lit: all that is brighter than black; None where nothing is.
-    """
-
+    #: the picture, the whole frame where there are no bars; None where nobody can tell: all is black, or a title
     box: Box | None
-    lit: Box | None
+    lit: Box | None  #: all that is brighter than black; None where nothing is
 
 
 def picture_box(luma_THW: NDArray[np.uint8]) -> Box | None:

@@ -29,15 +29,10 @@ _BESIDE = (-9, -7, -5, 5, 7, 9)
 
 @dataclass(frozen=True, slots=True)
 class Scratches:
-    """Where scratches are, and what they add.
+    """Where scratches are, and what they add."""
 
-    Args:
-        count: how many.
-        added_HW: grey levels; 0 but for a few columns.
-    """
-
-    count: int
-    added_HW: Plane
+    count: int  #: how many
+    added_HW: Plane  #: grey levels; 0 but for a few columns
 
 
 def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:

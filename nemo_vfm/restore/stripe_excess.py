@@ -39,16 +39,11 @@ class StripeExcess:
     """The excess of each direction from 0 to 179 degrees, counter-clockwise from vertical stripes, in dB.
 
     All 0 where a side is shorter than 64 pixels: nothing can be told from so little.
-
-    Args:
-        tiles_NA: of each tile.
-        places: of each tile, the row and the column it begins in.
-        size: height and width.
     """
 
-    tiles_NA: Plane
-    places: tuple[tuple[int, int], ...]
-    size: tuple[int, int]
+    tiles_NA: Plane  #: of each tile
+    places: tuple[tuple[int, int], ...]  #: of each tile, the row and the column it begins in
+    size: tuple[int, int]  #: height and width
 
     @classmethod
     def of(cls, luma_THW: Plane | NDArray[np.uint8]) -> "StripeExcess":

@@ -181,17 +181,11 @@ def stripes(
 
 @dataclass(frozen=True, slots=True)
 class _Shear:
-    """Moves rows until stripes are vertical: by whole columns, and what is left in each row's Fourier transform.
+    """Moves rows until stripes are vertical: by whole columns, and what is left in each row's Fourier transform."""
 
-    Args:
-        starts: of each row, the column of the sheared picture that it begins in.
-        rest_H1: how much further each row moves, -0.5 to 0.5; None where rows stay.
-        size: height, width, and columns of the sheared picture.
-    """
-
-    starts: tuple[int, ...]
-    rest_H1: Tensor | None
-    size: tuple[int, int, int]
+    starts: tuple[int, ...]  #: of each row, the column of the sheared picture that it begins in
+    rest_H1: Tensor | None  #: how much further each row moves, -0.5 to 0.5; None where rows stay
+    size: tuple[int, int, int]  #: height, width, and columns of the sheared picture
 
     @classmethod
     def of(cls, height: int, width: int, slope: float) -> "_Shear":

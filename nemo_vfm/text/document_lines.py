@@ -24,7 +24,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.tar import index_tar
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE
 
-#: Ending -> how a file is read.
+#: Ending -> how a file is read
 KINDS = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
     ".jsonl.gz": "packed jsonl", ".json.gz": "packed jsonl", ".jsonl.zst": "packed jsonl", ".jsonl.bz2": "packed jsonl",
@@ -35,32 +35,22 @@ KINDS = {
 @dataclass(frozen=True, slots=True)
 class Span:
     """A part of a file.
-
-    Args:
-        file: below the folder.
-        kind: how it is read.
-        size: of the whole file, in bytes.
-        begin, end: bytes of a JSONL file, row groups of a Parquet file; elsewhere 0 and 1.
+    begin, end: bytes of a JSONL file, row groups of a Parquet file; elsewhere 0 and 1.
     """
 
-    file: str
-    kind: str
-    size: int
+    file: str  #: below the folder
+    kind: str  #: how it is read
+    size: int  #: of the whole file, in bytes
     begin: int
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """Spans that are tokenised one after another.
+    """Spans that are tokenised one after another."""
 
-    Args:
-        number: among all, from 0.
-        spans: in the files' order.
-    """
-
-    number: int
-    spans: tuple[Span, ...]
+    number: int  #: among all, from 0
+    spans: tuple[Span, ...]  #: in the files' order
 
     @property
     def name(self) -> str:
@@ -155,25 +145,18 @@ def row_group_bytes(path: Path) -> list[int]:
 
 _ROWS_AT_ONCE = 64
 _BROKEN = "damaged from here on: {}"
-#: Why members of a tar are left out that would be no documents anyway.
+#: Why members of a tar are left out that would be no documents anyway
 _NO_DOCUMENTS = {A_FOLDER, NOT_A_FILE, NO_NAME, CAN_HOLD_CODE}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One document.
+    """One document."""
 
-    Args:
-        where: how many lines or rows of the span there were up to it, or its key in a tar.
-        text: of the document; None where it has none.
-        fault: why it could not be read; None where it could.
-        columns: of an object that lacks the column of the text, those that it has.
-    """
-
-    where: int | str
-    text: str | None = None
-    fault: str | None = None
-    columns: tuple[str, ...] = ()
+    where: int | str  #: how many lines or rows of the span there were up to it, or its key in a tar
+    text: str | None = None  #: of the document; None where it has none
+    fault: str | None = None  #: why it could not be read; None where it could
+    columns: tuple[str, ...] = ()  #: of an object that lacks the column of the text, those that it has
 
     def told(self) -> str:
         """The fault, and the columns that there are instead."""

@@ -19,7 +19,7 @@ from nemo_vfm.curate.caption.description import DESCRIPTION
 from nemo_vfm.curate.record.stage import Captioner, ClipRecord
 
 MAX_FAILURES_IN_A_ROW = 20
-#: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads.
+#: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads
 MAX_GIVEN_CHARS = 100_000
 _Question = TypeVar("_Question", View, Draft)
 Voice = Captioner | Viewer | Editor
@@ -27,23 +27,14 @@ Voice = Captioner | Viewer | Editor
 
 @dataclass(slots=True)
 class CaptionReport:
-    """How captioning went.
+    """How captioning went."""
 
-    Args:
-        by: clips by who wrote their caption; `nobody` for those without.
-        truncated: clips whose caption was cut, by a model's limit of tokens or by ours of characters.
-        failures: `{captioner: {reason: windows}}`.
-        asked: windows and texts that models were given; what was kept from an earlier run is not among them.
-        tokens_in: tokens of all questions of the captions in use, also of those kept from earlier runs.
-        tokens_out: tokens of their answers.
-    """
-
-    by: Counter[str] = field(default_factory=Counter)
-    truncated: int = 0
-    failures: dict[str, Counter[str]] = field(default_factory=dict)
-    asked: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
+    by: Counter[str] = field(default_factory=Counter)  #: clips by who wrote their caption; `nobody` for those without
+    truncated: int = 0  #: clips whose caption was cut, by a model's limit of tokens or by ours of characters
+    failures: dict[str, Counter[str]] = field(default_factory=dict)  #: `{captioner: {reason: windows}}`
+    asked: int = 0  #: windows and texts that models were given; what was kept from an earlier run is not among them
+    tokens_in: int = 0  #: tokens of all questions of the captions in use, also of those kept from earlier runs
+    tokens_out: int = 0  #: tokens of their answers
 
     def to_json(self) -> Json:
         """As the run folder has it."""

@@ -25,36 +25,23 @@ _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a model said.
+    """What a model said."""
 
-    Args:
-        text: without special tokens, and without what a reasoning model thinks.
-        status: success where it ended by itself, truncated where the limit of tokens cut it.
-        tokens_in: of the conversation, pictures included.
-        tokens_out: of the text.
-    """
-
-    text: str
+    text: str  #: without special tokens, and without what a reasoning model thinks
+    #: success where it ended by itself, truncated where the limit of tokens cut it
     status: Literal["success", "truncated"]
-    tokens_in: int
-    tokens_out: int
+    tokens_in: int  #: of the conversation, pictures included
+    tokens_out: int  #: of the text
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model from a local folder, as transformers writes it. Its weights are read at the first `speak`.
+    """A model from a local folder, as transformers writes it. Its weights are read at the first `speak`."""
 
-    Args:
-        folder: with config.json and safetensors.
-        kind: `sees` takes pictures in its conversations, `reads` takes text alone.
-        precision: of weights and arithmetic.
-        max_tokens: longest text.
-    """
-
-    folder: Path
-    kind: Kind
-    precision: Precision
-    max_tokens: int
+    folder: Path  #: with config.json and safetensors
+    kind: Kind  #: `sees` takes pictures in its conversations, `reads` takes text alone
+    precision: Precision  #: of weights and arithmetic
+    max_tokens: int  #: longest text
 
     def identity(self) -> Json:
         """All that its words depend on."""

@@ -134,19 +134,12 @@ Truth = Compared | OneOf | Missing | Not | Every | Some
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A column as an expression uses it.
-
-    Args:
-        at: where.
-        name: the column.
-        kind: as what; None where either will do (`is missing`).
-        words: what it is compared with, where it is a label.
-    """
+    """A column as an expression uses it."""
 
     at: int
     name: str
-    kind: Literal["number", "label"] | None
-    words: tuple[Word, ...] = ()
+    kind: Literal["number", "label"] | None  #: as what; None where either will do (`is missing`)
+    words: tuple[Word, ...] = ()  #: what it is compared with, where it is a label
 
 
 def uses(part: Truth | Numeric) -> Iterator[Use]:
@@ -271,23 +264,14 @@ _MIRROR = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One threshold.
-
-    Args:
-        score: the column.
-        op: "<" where it drops what is below the threshold, ">" where it drops what is above.
-        threshold: as a number, percentiles computed.
-        inclusive: whether the threshold itself is dropped as well.
-        drops_missing: whether a clip without the score is dropped.
-        at: where in the text the comparison begins.
-    """
+    """One threshold."""
 
     score: str
-    op: Literal["<", ">"]
-    threshold: float
-    inclusive: bool
-    drops_missing: bool
-    at: int
+    op: Literal["<", ">"]  #: "<" where it drops what is below the threshold, ">" where it drops what is above
+    threshold: float  #: as a number, percentiles computed
+    inclusive: bool  #: whether the threshold itself is dropped as well
+    drops_missing: bool  #: whether a clip without the score is dropped
+    at: int  #: where in the text the comparison begins
 
     def to_json(self) -> Json:
         """As rules.json has it."""

@@ -42,20 +42,13 @@ class Examine:
     from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
     With `"spans_s"`, seconds that a table asks for, and no spans it looks at those, and its last reply has `rows`, a
     fact of each. With `"image": true` the file is a still image, which is one shot.
-
-    Args:
-        splitter: cuts it into shots, where these are not known.
-        stages: measure each shot, by name; of a learned one the frames it wants are sent back.
-        side_px: stages see frames whose short side is at most this.
-        thumbnails: folder for `<clip id>.jpg`.
-        decode: where frames are decoded, cpu or nvdec.
     """
 
-    splitter: Splitter
-    stages: Mapping[str, Stage]
-    side_px: int
-    thumbnails: WritePath
-    decode: Decoding = "cpu"
+    splitter: Splitter  #: cuts it into shots, where these are not known
+    stages: Mapping[str, Stage]  #: measure each shot, by name; of a learned one the frames it wants are sent back
+    side_px: int  #: stages see frames whose short side is at most this
+    thumbnails: WritePath  #: folder for `<clip id>.jpg`
+    decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a shot, and a last one that says how far the file could be read; see `findings.py` for their form."""

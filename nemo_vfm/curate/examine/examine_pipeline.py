@@ -31,13 +31,9 @@ from nemo_vfm.data.video.image_file import said_of_deep
 
 @dataclass(frozen=True, slots=True)
 class JudgeWork:
-    """Settings of the second step of examination.
+    """Settings of the second step of examination."""
 
-    Args:
-        stages: the learned ones, by name.
-    """
-
-    stages: Mapping[str, Learned]
+    stages: Mapping[str, Learned]  #: the learned ones, by name
 
     def start(self, *, isolated: bool = True) -> Worker:
         """Load every model; nothing here may crash, so nothing is isolated."""
@@ -81,29 +77,17 @@ Replies = list[Reply] | Lost
 
 @dataclass(slots=True)
 class Film:
-    """One file under examination.
+    """One file under examination."""
 
-    Args:
-        file: of the ledger.
-        missing: what is to be found out.
-        splitter: of the recipe.
-        open_jobs: pieces that are not done.
-        glances: of each stretch, by its first frame.
-        holes: see `VideoInfo.holes`.
-        looks: of each span that was looked at.
-        end: how far it could be read.
-        broken: a stretch could not be read.
-    """
-
-    file: FileRecord
-    missing: Missing
-    splitter: object
-    open_jobs: int = 0
-    glances: dict[int, str] = field(default_factory=dict)
-    holes: Sequence[int] = ()
-    looks: dict[Span, Reply] = field(default_factory=dict)
-    end: Json = None
-    broken: bool = False
+    file: FileRecord  #: of the ledger
+    missing: Missing  #: what is to be found out
+    splitter: object  #: of the recipe
+    open_jobs: int = 0  #: pieces that are not done
+    glances: dict[int, str] = field(default_factory=dict)  #: of each stretch, by its first frame
+    holes: Sequence[int] = ()  #: see `VideoInfo.holes`
+    looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
+    end: Json = None  #: how far it could be read
+    broken: bool = False  #: a stretch could not be read
 
     @property
     def info(self) -> MediaInfo:
@@ -114,17 +98,11 @@ class Film:
 
 @dataclass(frozen=True, slots=True)
 class ExamineJob:
-    """A piece of work on a film.
+    """A piece of work on a film."""
 
-    Args:
-        film: all of it.
-        stretch: its frames; None for the whole film in one piece.
-        spans: shots that are known.
-    """
-
-    film: Film
-    stretch: Span | None
-    spans: Sequence[Sequence[int]] | None
+    film: Film  #: all of it
+    stretch: Span | None  #: its frames; None for the whole film in one piece
+    spans: Sequence[Sequence[int]] | None  #: shots that are known
 
     @property
     def num_frames(self) -> int:
@@ -222,17 +200,11 @@ GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """Who works, within which limits, and what is written about it.
+    """Who works, within which limits, and what is written about it."""
 
-    Args:
-        executor: does the steps.
-        limits: of children that touch media.
-        throughput: what each step did, in order; the report shows it.
-    """
-
-    executor: Executor
-    limits: Limits
-    throughput: list[Throughput]
+    executor: Executor  #: does the steps
+    limits: Limits  #: of children that touch media
+    throughput: list[Throughput]  #: what each step did, in order; the report shows it
 
     def work(
         self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False

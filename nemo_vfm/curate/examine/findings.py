@@ -28,17 +28,11 @@ FRAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is still to be found out about a file.
+    """What is still to be found out about a file."""
 
-    Args:
-        spans: its shots, where they are known.
-        stages: names of the stages that have not seen it.
-        nothing: whether there is nothing to do.
-    """
-
-    spans: list[list[int]] | None
-    stages: list[str]
-    nothing: bool
+    spans: list[list[int]] | None  #: its shots, where they are known
+    stages: list[str]  #: names of the stages that have not seen it
+    nothing: bool  #: whether there is nothing to do
 
 
 class Findings:

@@ -23,13 +23,9 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`.
+    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`."""
 
-    Args:
-        max_frames: a longer file is refused.
-    """
-
-    max_frames: int
+    max_frames: int  #: a longer file is refused
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""

@@ -47,22 +47,16 @@ class ChildDied(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold.
+    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold."""
 
-    Args:
-        memory_gb: of its own memory, in 10^9 bytes.
-        silence_s: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor
-            time. Each frame is said. One that waits for a busy core, or works long on a frame, does not hang.
-        cpu_s: processor seconds for one file, beside those for its frames.
-        cpu_s_per_megapixel: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6.
-        file_gb: the largest file it may write, in 10^9 bytes.
-    """
-
-    memory_gb: float = 6.0
+    memory_gb: float = 6.0  #: of its own memory, in 10^9 bytes
+    #: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor time. Each
+    #: frame is said. One that waits for a busy core, or works long on a frame, does not hang.
     silence_s: float = 300.0
-    cpu_s: float = 120.0
+    cpu_s: float = 120.0  #: processor seconds for one file, beside those for its frames
+    #: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6
     cpu_s_per_megapixel: float = 2.0
-    file_gb: float = 32.0
+    file_gb: float = 32.0  #: the largest file it may write, in 10^9 bytes
 
     def __post_init__(self) -> None:
         for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_megapixel", "file_gb"):
@@ -72,15 +66,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer.
+    """One answer."""
 
-    Args:
-        fact: plain JSON.
-        arrays: what is too large for JSON, by name.
-    """
-
-    fact: Json
-    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+    fact: Json  #: plain JSON
+    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: what is too large for JSON, by name
 
 
 class Operation(Protocol):
@@ -364,17 +353,11 @@ def _at_most(kind: int, value: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MediaWork:
-    """Settings of work on media.
+    """Settings of work on media."""
 
-    Args:
-        operation: what is done with each item's request.
-        limits: what the child may take.
-        task: see `Child`.
-    """
-
-    operation: Operation
-    limits: Limits = field(default_factory=Limits)
-    task: str = "the work on it"
+    operation: Operation  #: what is done with each item's request
+    limits: Limits = field(default_factory=Limits)  #: what the child may take
+    task: str = "the work on it"  #: see `Child`
 
     def start(self, *, isolated: bool = True) -> Worker:
         """See `Work.start`; the child itself starts with the first item."""

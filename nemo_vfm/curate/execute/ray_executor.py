@@ -300,17 +300,11 @@ class _Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a step takes.
+    """What a step takes."""
 
-    Args:
-        busy_s: seconds that one worker works for one item of the pipeline; 0 where it is not known yet.
-        cpus: cores a worker.
-        gpus: GPUs a worker.
-    """
-
-    busy_s: float
-    cpus: float
-    gpus: float
+    busy_s: float  #: seconds that one worker works for one item of the pipeline; 0 where it is not known yet
+    cpus: float  #: cores a worker
+    gpus: float  #: GPUs a worker
 
 
 def shares(needs: Sequence[Need], *, cpus: float, gpus: float, most: int) -> list[int]:

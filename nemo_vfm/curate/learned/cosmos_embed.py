@@ -22,7 +22,7 @@ from nemo_vfm.dedup.semantic import as_text
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import read_config
 
-#: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
+#: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings
 _LOADED: dict[str, tuple[Any, Any]] = {}
 
 

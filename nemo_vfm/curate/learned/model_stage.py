@@ -47,7 +47,7 @@ class FingerprintedModule(Protocol):
         ...
 
 
-#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only.
+#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only
 _LOADED: "dict[str, nn.Module]" = {}
 
 

@@ -44,17 +44,11 @@ _IN_SHARDS = "in_shards"
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """Where encoded clips lie: under a name that changes with what they were encoded with.
+    """Where encoded clips lie: under a name that changes with what they were encoded with."""
 
-    Args:
-        folder: of all encoded clips.
-        stamp: the fingerprint of encoder and restorers.
-        shards: the finished clip shards, which may be the only place of a clip's media.
-    """
-
-    folder: WritePath
-    stamp: str
-    shards: Path
+    folder: WritePath  #: of all encoded clips
+    stamp: str  #: the fingerprint of encoder and restorers
+    shards: Path  #: the finished clip shards, which may be the only place of a clip's media
 
     @classmethod
     def of(
@@ -212,19 +206,12 @@ class Transcode:
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What a child does with `{"path", "name", "source_id", "state", "image", "clips": [{"id", "span", ...}]}`.
+    """What a child does with `{"path", "name", "source_id", "state", "image", "clips": [{"id", "span", ...}]}`."""
 
-    Args:
-        transcode: the encoder's settings.
-        restore: looks at clips and mends them, in this order.
-        media: where clips go.
-        decode: where frames are decoded, cpu or nvdec.
-    """
-
-    transcode: Transcode
-    restore: Mapping[str, Restorer]
-    media: Media
-    decode: Decoding = "cpu"
+    transcode: Transcode  #: the encoder's settings
+    restore: Mapping[str, Restorer]  #: looks at clips and mends them, in this order
+    media: Media  #: where clips go
+    decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a clip: `{"id", "message"}`; message is None where it is encoded."""

@@ -31,19 +31,12 @@ End = float | Literal["auto"] | None
 
 @dataclass(frozen=True, slots=True)
 class PageStripes:
-    """Stripes of one picture.
+    """Stripes of one picture."""
 
-    Args:
-        added_HW: what they add to it.
-        theta_deg: their direction.
-        bands: in how many they were looked for; 1 where they cross the whole picture.
-        excess_db: of the picture with them.
-    """
-
-    added_HW: Plane
-    theta_deg: float
-    bands: int
-    excess_db: float
+    added_HW: Plane  #: what they add to it
+    theta_deg: float  #: their direction
+    bands: int  #: in how many they were looked for; 1 where they cross the whole picture
+    excess_db: float  #: of the picture with them
 
 
 class StripeFinder:

@@ -43,20 +43,14 @@ _LARGEST = 0.25  # of the picture: more is a scene that stays
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Something that stays at its pixels over different scenes.
+    """Something that stays at its pixels over different scenes."""
 
-    Args:
-        left: of its box, in pixels, as are the following; `right` and `bottom` are exclusive.
-        edges_HW: its edges' pixels, over the whole picture.
-        direction_DHW: which way its edges go, of length 1; 0 elsewhere.
-    """
-
-    left: int
+    left: int  #: of its box, in pixels, as are the following; `right` and `bottom` are exclusive
     top: int
     right: int
     bottom: int
-    edges_HW: NDArray[np.bool_]
-    direction_DHW: EdgeField
+    edges_HW: NDArray[np.bool_]  #: its edges' pixels, over the whole picture
+    direction_DHW: EdgeField  #: which way its edges go, of length 1; 0 elsewhere
 
     def likeness(self, field_DHW: EdgeField) -> float:
         """How much of it a shot has, about 0 where there is nothing of it and at most 1."""

@@ -17,7 +17,7 @@ from nemo_vfm.curate.record.stage import FACTS, SourceFile, TableSpan
 from nemo_vfm.curate.sources.video_source import Subset
 from nemo_vfm.data.sources.table_file import Row, check_suffix, rows_of
 
-#: What the table of a curation has anyway, and the nameless column that pandas writes its row numbers to.
+#: What the table of a curation has anyway, and the nameless column that pandas writes its row numbers to
 _TAKEN = frozenset({*FACTS, *NOT_SCORES, *CAPTION_COLUMNS, ""})
 Kind = type[float] | type[str]
 

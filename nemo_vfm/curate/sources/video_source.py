@@ -31,15 +31,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """A share of some things, and the first of that share; a larger share contains every smaller one.
+    """A share of some things, and the first of that share; a larger share contains every smaller one."""
 
-    Args:
-        first: how many at most; None takes all.
-        share: part of 1, rounded up to whole things; None takes all.
-    """
-
-    first: int | None
-    share: float | None
+    first: int | None  #: how many at most; None takes all
+    share: float | None  #: part of 1, rounded up to whole things; None takes all
 
     def __post_init__(self) -> None:
         if self.first is not None and self.first < 1:

@@ -22,29 +22,23 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md).
+    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md)."""
 
-    Args:
-        jump: mean difference of the pictures before and after, 0 to 255, at least.
-        strangeness: the middle's distance from their mean as a part of the jump, plus `drift`, at most.
-        drift: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that
-            turns goes on turning, a dissolve is over.
-        still: the strangeness where neither moves, at most, since there is no cause for more; a quarter of the drift
-            is added. A short turn of the camera between two still views has more.
-        quarter: the part of the way gone after a quarter of the time, and to go in the last quarter, at most: a shot
-            between two others may be their mean, too, but it rests.
-        likeness: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself.
-        contrast: of each, 0 to 128, at least: fades to and from a plain colour are another finder's.
-        step: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut.
-    """
-
-    jump: float = 15.0
-    strangeness: float = 0.3
+    jump: float = 15.0  #: mean difference of the pictures before and after, 0 to 255, at least
+    strangeness: float = 0.3  #: the middle's distance from their mean as a part of the jump, plus `drift`, at most
+    #: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that turns
+    #: goes on turning, a dissolve is over
     drift: float = 0.1
+    #: the strangeness where neither moves, at most, since there is no cause for more; a quarter of the drift is added.
+    #: A short turn of the camera between two still views has more.
     still: float = 0.17
+    #: the part of the way gone after a quarter of the time, and to go in the last quarter, at most: a shot between two
+    #: others may be their mean, too, but it rests
     quarter: float = 0.4
+    #: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself
     likeness: float = 0.9
-    contrast: float = 8.0
+    contrast: float = 8.0  #: of each, 0 to 128, at least: fades to and from a plain colour are another finder's
+    #: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut
     step: float = 0.5
 
 

@@ -120,20 +120,14 @@ ShortTail = Literal["merge", "leave"]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long spans are, in frames.
+    """How long spans are, in frames."""
 
-    Args:
-        min_frames: two cuts are never nearer.
-        longest: longer shots are cut into pieces of this length.
-        tail: a last piece shorter than this joins the one before it, which is then longer than `longest`.
-        margin: frames cut off on each side of a cut, besides the whole of a transition; None leaves every frame.
-        reach: frames on each side of its middle that a transition may have; 0 where the finder gives hard cuts alone.
-    """
-
-    min_frames: int
-    longest: int
-    tail: int
+    min_frames: int  #: two cuts are never nearer
+    longest: int  #: longer shots are cut into pieces of this length
+    tail: int  #: a last piece shorter than this joins the one before it, which is then longer than `longest`
+    #: frames cut off on each side of a cut, besides the whole of a transition; None leaves every frame
     margin: int | None = None
+    #: frames on each side of its middle that a transition may have; 0 where the finder gives hard cuts alone
     reach: int = 0
 
     @classmethod

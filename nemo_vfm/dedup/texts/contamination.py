@@ -19,15 +19,10 @@ _LONGEST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Where a text meets an evaluation.
+    """Where a text meets an evaluation."""
 
-    Args:
-        reference: the position of the evaluation's text.
-        ngram: the words in common, normalised.
-    """
-
-    reference: int
-    ngram: str
+    reference: int  #: the position of the evaluation's text
+    ngram: str  #: the words in common, normalised
 
 
 class Contamination:

@@ -25,17 +25,14 @@ _LONGEST = 1_000
 class Shingles:
     """Which n-grams of a text are compared.
 
-    Args:
-        unit: "characters" suits short texts and every script. In long documents most 5-grams of characters of a
-            language occur anyway, so there "words" tells texts apart better; punctuation is then ignored.
-        size: units of one n-gram. A text with fewer units is one shingle.
-
     Raises:
         ValueError: where size is below 1 or above 1,000.
     """
 
+    #: "characters" suits short texts and every script. In long documents most 5-grams of characters of a language occur
+    #: anyway, so there "words" tells texts apart better; punctuation is then ignored.
     unit: Literal["characters", "words"] = "characters"
-    size: int = 5
+    size: int = 5  #: units of one n-gram. A text with fewer units is one shingle.
 
     def __post_init__(self) -> None:
         if self.unit not in ("characters", "words"):
