@@ -21,7 +21,6 @@ from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
-from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
 from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all, stamp_of
@@ -52,7 +51,7 @@ class Remembering:
 
     def records(self, clips: Sequence[ShardClip]) -> tuple[list[ClipRecord], list[str]]:
         """A record a clip and its media's sha256, in order. One that cannot be decoded has failed, with the reason."""
-        caches = self._caches()
+        caches = {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
         records, hashes = [], []
         with bar("look", len(clips), unit="clips") as line:
             for clip, seen in zip(
@@ -62,9 +61,6 @@ class Remembering:
                 hashes.append(seen.key)
                 line.advance(note=clip.key)
         return records, hashes
-
-    def _caches(self) -> dict[str, Cache]:
-        return {name: Cache(self.work / fingerprint(stage)) for name, stage in self.stages.items()}
 
     def _record(self, clip: ShardClip, seen: "_Seen", caches: Mapping[str, Cache]) -> ClipRecord:
         """Models are asked here, in one thread."""
@@ -123,16 +119,13 @@ class _See:
             return
         with footage_of(data, is_image(clip.media())) as (footage, seen.facts):
             for name, stage in self.stages.items():
-                self._ask(name, stage, footage, seen)
+                if isinstance(stage, Comparison):
+                    seen.vectors[name] = stage.remember(footage)
+                    self.caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
+                elif isinstance(stage, Learned):
+                    wanted = stage.wanted(footage.num_frames, footage.fps)
+                    seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
             write_bytes(picture, thumbnail(footage))
-
-    def _ask(self, name: str, stage: Compares, footage: ClipFrames, seen: _Seen) -> None:
-        if isinstance(stage, Comparison):
-            seen.vectors[name] = stage.remember(footage)
-            self.caches[name].put(seen.key, {"vector": seen.vectors[name], "facts": seen.facts})
-        elif isinstance(stage, Learned):
-            wanted = stage.wanted(footage.num_frames, footage.fps)
-            seen.frames[name] = np.asarray(footage.frames(wanted), dtype=np.uint8)
 
 
 class Deduplicate:

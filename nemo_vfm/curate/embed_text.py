@@ -19,7 +19,6 @@ from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, wri
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
 from nemo_vfm.data.shards.sample_members import TEXT
@@ -73,9 +72,17 @@ class EmbedText:
         (run.folder / _DONE).unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         self._encode(samples, work)
-        self._write(samples, work, target)
+
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for entry in samples.entries:
+                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
+
+        replace_folder(target, fill)
         self._copy(target)
-        write_json(run.folder / _DONE, self._report(samples, state))
+        encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
+        facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
+        write_json(run.folder / _DONE, facts)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(len(samples)), {"samples": len(samples)})
 
@@ -111,24 +118,12 @@ class EmbedText:
         for text_LD, mask_L in zip(text_BLD, mask_BL, strict=True):
             yield save({"text": text_LD.clone(), "mask": mask_L.clone()}) if torch.isfinite(text_LD).all() else None
 
-    def _write(self, samples: ShardSet, work: Path, target: Path) -> None:
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for entry in samples.entries:
-                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
-
-        replace_folder(target, fill)
-
     def _members(self, samples: ShardSet, entry: Entry, work: Path) -> Mapping[str, bytes]:
         kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
         if "json" in kept:
             facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
             kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
         return {**kept, TEXT: (work / _name(caption_of(samples, entry))).read_bytes()}
-
-    def _report(self, samples: ShardSet, state: str) -> Json:
-        encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
-        return {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
 
 
 def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) -> int:

@@ -108,7 +108,13 @@ class EncodeShards:
                 f"windows_per_clip {windows_per_clip} and samples_per_shard {samples_per_shard} are below 1"
             )
         for name, bucket in buckets.buckets.items():
-            _check_fits(codec, name, bucket)
+            # Say at once that a bucket's shape does not fit the codec, not after hours of decoding.
+            try:
+                codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
+            except UserError:  # the codec itself cannot be built or found, whatever the bucket
+                raise
+            except ValueError as error:
+                raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
         self.shards, self.codec, self.text_encoder, self.buckets = (
             place(shards), codec, text_encoder, buckets,
         )  # fmt: skip
@@ -180,7 +186,8 @@ class EncodeShards:
                 tensors = [self._tensors(frames_THWC, fps, entry) for frames_THWC, fps in pixels]
             except (DataError, UserError) as error:
                 return _Encoded(entry, failed=str(error))
-            write_bytes(work / f"{entry.key}.safetensors", save(_joined(tensors)))
+            joined = {f"{name}.{w}": value.contiguous() for w, one in enumerate(tensors) for name, value in one.items()}
+            write_bytes(work / f"{entry.key}.safetensors", save(joined))
         return _Encoded(entry, assigned.bucket)
 
     def _pixels(self, clips: ShardSet, entry: Entry, bucket: Bucket) -> Iterator[tuple[Frames, float]]:
@@ -289,20 +296,6 @@ def _one_thread_an_operation() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _check_fits(codec: Codec, name: str, bucket: Bucket) -> None:
-    """Say at once that a bucket's shape does not fit the codec, not after hours of decoding."""
-    try:
-        codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
-    except UserError:  # the codec itself cannot be built or found, whatever the bucket
-        raise
-    except ValueError as error:
-        raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
-
-
-def _joined(tensors: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {f"{name}.{w}": value.contiguous() for w, sample in enumerate(tensors) for name, value in sample.items()}
 
 
 def _keys(work: Path, entry: Entry) -> list[str]:

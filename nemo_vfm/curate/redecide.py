@@ -22,7 +22,7 @@ from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import copy_files, read_vectors, replace_folder
-from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, LedgerColumn, kind_of
+from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.shards.shard_files import ShardSet, ShardWriter
@@ -78,7 +78,13 @@ def decide_again(
         column = rules[name].uses()[0].name
         _compare(curated, fates, name, rules[name], column, compared[column])
     if balance is not None:
-        _balance(curated, fates, balance)
+        kept = _alive(curated, fates)
+        ids, sources = curated.text_column("clip_id"), curated.text_column("source")
+        groups = balance.groups(curated.table.take(kept), [sources[place] for place in kept])
+        fates.balanced = balance.weigh(groups, [ids[place] for place in kept])
+        for place in kept:
+            if not fates.balanced.weights[ids[place]]:
+                fates.rules[place] = RULE
     fates.rules = [rule or other for rule, other in zip(fates.rules, _broken(curated.table, late), strict=True)]
     return fates
 
@@ -163,16 +169,6 @@ def _records(curated: FinishedCuration, places: Sequence[int], column: str) -> l
     return found
 
 
-def _balance(curated: FinishedCuration, fates: Fates, balance: Balance) -> None:
-    kept = _alive(curated, fates)
-    ids, sources = curated.text_column("clip_id"), curated.text_column("source")
-    groups = balance.groups(curated.table.take(kept), [sources[place] for place in kept])
-    fates.balanced = balance.weigh(groups, [ids[place] for place in kept])
-    for place in kept:
-        if not fates.balanced.weights[ids[place]]:
-            fates.rules[place] = RULE
-
-
 def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]:
     """The ledger, and files.json with what becomes of every file now."""
     ledger, (kinds, sources, codes) = Ledger(), _kinds(curated, fates)
@@ -197,7 +193,13 @@ def reckon(curated: FinishedCuration, fates: Fates) -> tuple[Ledger, list[Json]]
     assert all(account.adds_up() for account in (ledger.files, ledger.clips, ledger.images)), (
         "the ledger does not add up"
     )
-    _close(ledger.microseconds)
+    if not ledger.microseconds.adds_up():
+        us = ledger.microseconds
+        raise DataError(
+            f"the seconds of files.json and of scores.parquet differ: {us.total / 1e6} s came in, and "
+            f"{(us.kept + us.dropped.total() + us.failed.total()) / 1e6} s are accounted for; "
+            f"the two files are not from one curation, so run it again"
+        )
     return ledger, files
 
 
@@ -227,15 +229,6 @@ def _book_file(ledger: Ledger, file: Json, decision: str, reason: str) -> None:
     if not file["clips"]:
         ledger.microseconds.book(decision, reason, round(file["seconds"] * 1e6))
     ledger.microseconds.total += round(file["seconds"] * 1e6)
-
-
-def _close(account: LedgerColumn) -> None:
-    if not account.adds_up():
-        raise DataError(
-            f"the seconds of files.json and of scores.parquet differ: {account.total / 1e6} s came in, and "
-            f"{(account.kept + account.dropped.total() + account.failed.total()) / 1e6} s are accounted for; "
-            f"the two files are not from one curation, so run it again"
-        )
 
 
 def _fate(message: str | None, rule: str | None) -> Fate:
@@ -310,7 +303,17 @@ class Redecide:
         curated = self._read()
         fates = decide_again(curated, self.rules, self.comparisons, self.balance)
         ledger, files = reckon(curated, fates)
-        self._write_tables(run.folder, curated, fates, ledger, files)
+        self._write_scores(run.folder / "scores.parquet", curated, fates)
+        compared = [stage.columns()[0] for stage in self.comparisons.values()]
+        write_json(run.folder / "rules.json", {name: rule.to_json(curated.table) for name, rule in self.rules.items()})
+        write_json(run.folder / "survival.json", survival(curated.table, self.rules, compared=compared))
+        write_json(run.folder / NEAREST_PAIRS, nearest_again(curated, fates, self.rules, self.comparisons))
+        write_json(run.folder / "files.json", files)
+        write_json(run.folder / "ledger.json", ledger.to_json())
+        if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too
+            write_bytes(run.folder / "vectors.parquet", (self.curated / "vectors.parquet").read_bytes())
+        if fates.balanced is not None:
+            write_json(run.folder / "balance.json", fates.balanced.plan)
         without = self._write_shards(run.folder, curated, fates)
         if not ledger.kept:
             dropped = dict(ledger.clips.dropped + ledger.images.dropped)
@@ -337,21 +340,6 @@ class Redecide:
         if not isinstance(files, list) or not all(isinstance(f, dict) and f.keys() >= _FILE_KEYS for f in files):
             raise DataError(f"{self.curated / 'files.json'} is not a curation's list of files; run the curation again")
         return FinishedCuration(table, others, files, read_vectors(self.curated / "vectors.parquet"))
-
-    def _write_tables(
-        self, folder: Path, curated: FinishedCuration, fates: Fates, ledger: Ledger, files: Sequence[Json]
-    ) -> None:
-        self._write_scores(folder / "scores.parquet", curated, fates)
-        compared = [stage.columns()[0] for stage in self.comparisons.values()]
-        write_json(folder / "rules.json", {name: rule.to_json(curated.table) for name, rule in self.rules.items()})
-        write_json(folder / "survival.json", survival(curated.table, self.rules, compared=compared))
-        write_json(folder / NEAREST_PAIRS, nearest_again(curated, fates, self.rules, self.comparisons))
-        write_json(folder / "files.json", files)
-        write_json(folder / "ledger.json", ledger.to_json())
-        if (self.curated / "vectors.parquet").is_file():  # so that this decision can be decided again, too
-            write_bytes(folder / "vectors.parquet", (self.curated / "vectors.parquet").read_bytes())
-        if fates.balanced is not None:
-            write_json(folder / "balance.json", fates.balanced.plan)
 
     def _write_scores(self, path: Path, curated: FinishedCuration, fates: Fates) -> None:
         """The table as it was, with other decisions."""
@@ -389,15 +377,11 @@ class Redecide:
                     assert shards is not None
                     entry, names = entries[key], list(entries[key].members)
                     index = {name: value for name, value in entry.index.items() if name != "weight"}
-                    index |= _weight(fates, key)
+                    index |= {} if fates.balanced is None else {"weight": fates.balanced.weights[key]}
                     writer.write(key, dict(zip(names, shards.read_all(entry, names), strict=True)), index)
 
         replace_folder(folder / "shards", fill)
         return without
-
-
-def _weight(fates: Fates, clip: str) -> dict[str, Json]:
-    return {} if fates.balanced is None else {"weight": fates.balanced.weights[clip]}
 
 
 def _known(path: Path) -> dict[str, Json] | None:

@@ -77,7 +77,12 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     for group in clusters(vectors_ND, num_clusters(len(vectors)) if count is None else count, seed=seed):
         members = torch.from_numpy(group).to(vectors.device)
         for rows, columns, cosines in _blocks(vectors, members):
-            _take(best, place, nearest, rows, columns, cosines)
+            # Note the best of a block; no item stands twice in `rows` or in `columns`.
+            found = cosines.max(dim=1)  # one row a later item: along columns torch takes three times as long on a CPU
+            better = found.values > best[columns]
+            best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
+            nearest[columns] = nearest[columns].maximum(found.values)
+            nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))
     return Matches(best.cpu().numpy(), place.cpu().numpy(), nearest.cpu().numpy())
 
 
@@ -90,14 +95,3 @@ def _blocks(vectors_ND: "Tensor", members: "Tensor") -> Iterator[tuple["Tensor",
             if top == left:
                 cosines.masked_fill_(rows[None] >= columns[:, None], _ABSENT)
             yield rows, columns, cosines
-
-
-def _take(
-    best: "Tensor", place: "Tensor", nearest: "Tensor", rows: "Tensor", columns: "Tensor", cosines: "Tensor"
-) -> None:
-    """Note the best of a block; no item stands twice in `rows` or in `columns`."""
-    found = cosines.max(dim=1)  # one row a later item: along columns torch takes three times as long on a CPU
-    better = found.values > best[columns]
-    best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
-    nearest[columns] = nearest[columns].maximum(found.values)
-    nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))

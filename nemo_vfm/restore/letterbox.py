@@ -294,7 +294,8 @@ def agreed_boxes(pictures: Sequence[Picture], seconds: Sequence[float], width: i
             current = group.box
         seen = picture.lit if group is None else group.box
         own = whole if group is None else group.box
-        boxes.append(own if current is None or not _holds(current, seen) else current)
+        holds = current if current is not None and (seen is None or _around(current, seen) == current) else None
+        boxes.append(holds or own)
     return boxes
 
 
@@ -343,7 +344,3 @@ def _around(one: Box, other: Box) -> Box:
     return Box(
         min(one.left, other.left), min(one.top, other.top), max(one.right, other.right), max(one.bottom, other.bottom)
     )
-
-
-def _holds(outer: Box, inner: Box | None) -> bool:
-    return inner is None or _around(outer, inner) == outer

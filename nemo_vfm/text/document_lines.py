@@ -20,7 +20,6 @@ from typing import IO, Any, cast
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.storage.folder_walk import files_below
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.shards.tar import index_tar
 from nemo_vfm.data.shards.tar_members import A_FOLDER, CAN_HOLD_CODE, NO_NAME, NOT_A_FILE
 
@@ -252,10 +251,7 @@ def _of_json(where: int | str, data: bytes, column: str) -> Line:
         return Line(where, fault="not a JSON object")
     if column not in row:
         return Line(where, fault=f"without {column!r}", columns=tuple(row))
-    return _checked(where, row[column], column)
-
-
-def _checked(where: int | str, text: Json, column: str) -> Line:
+    text = row[column]
     if text is not None and not isinstance(text, str):
         return Line(where, fault=f"{column!r} is not text")
     try:

@@ -204,23 +204,24 @@ class TokenizeText:
         """
         folder, files = files_of(self.path)
         found = portions(folder, files, int(self.portion_mb * 1e6))
-        work = _Tokenizing(tuple(found), self.tokenizer, self._settings(folder), run.folder)
-        plan = self._plan(found)
+        most = int(self.max_document_mb * 1e6)
+        work = _Tokenizing(
+            tuple(found),
+            self.tokenizer,
+            Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row),
+            run.folder,
+        )
+        rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
+        made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
+        plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
         if _read(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
         self._begin(run.folder, plan, work)
-        self._tokenize(work)
+        missing = [number for number in range(len(work.portions)) if work.record(number) is None]
+        with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
+            for _ in done(work, missing, self.processes or num_cores()):
+                line.advance()
         return self._finish(work, run.folder)
-
-    def _settings(self, folder: Path) -> Settings:
-        most = int(self.max_document_mb * 1e6)
-        return Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row)
-
-    def _plan(self, found: list[Portion]) -> Json:
-        """All that the result follows from."""
-        rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
-        made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
-        return {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
 
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
         before = _read(folder / _PLAN)
@@ -236,13 +237,6 @@ class TokenizeText:
             place.mkdir(parents=True, exist_ok=True)
         work.sweep()
         write_json(folder / _PLAN, plan)
-
-    def _tokenize(self, work: "_Tokenizing") -> None:
-        """Every portion that has no record yet."""
-        missing = [number for number in range(len(work.portions)) if work.record(number) is None]
-        with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in done(work, missing, self.processes or num_cores()):
-                line.advance()
 
     def _finish(self, work: "_Tokenizing", folder: Path) -> Outcome:
         found = work.records_of()

@@ -11,7 +11,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
 from nemo_vfm.data.tokens.token_writer import ShardFiles
-from nemo_vfm.text.document_lines import Line, Portion, lines
+from nemo_vfm.text.document_lines import Portion, lines
 
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 256, 1 << 20
 _FAULTS_KEPT = 1000  # of a portion; all are counted
@@ -114,19 +114,15 @@ def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]
                     f"{line.told()}. Is column={settings.column} correct?"
                 )
             if line.fault:
-                _fail(record, number, line)
+                reason = str(line.fault)
+                record.failed[reason] += 1
+                if len(record.faults) < _FAULTS_KEPT:
+                    record.faults.append((number, line.where, reason))
             elif rule := _rule(line.text or "", settings):
                 record.dropped[rule] += 1
             else:
                 yield line.text or ""
         record.counted.append(count)
-
-
-def _fail(record: Record, span: int, line: Line) -> None:
-    reason = str(line.fault)
-    record.failed[reason] += 1
-    if len(record.faults) < _FAULTS_KEPT:
-        record.faults.append((span, line.where, reason))
 
 
 def _rule(text: str, settings: Settings) -> str | None:

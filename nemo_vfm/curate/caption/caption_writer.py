@@ -209,13 +209,11 @@ def _captions_or_failure(captioner: Captioner, record: ClipRecord) -> tuple[tupl
         raise
     except Exception as error:
         return None, _plain(f"{type(error).__name__} ({error})")
-    if captions is not None and not _is_text_and_writer(captions):
+    if captions is not None and not (
+        isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
+    ):
         return None, f"it returned {type(captions).__name__} instead of a text and its author"
     return captions, None
-
-
-def _is_text_and_writer(captions: object) -> bool:
-    return isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
 
 
 class _Seeing:
@@ -239,7 +237,7 @@ class _Seeing:
 
     def _views(self, record: ClipRecord, media: Path) -> list[View]:
         spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-        return [View(_key(record, s), media, s, len(spans) == 1, record.fps) for s in spans]
+        return [View(f"{record.clip.id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
 
     def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
         """All windows or none: half a caption would say less than the next captioner."""
@@ -305,7 +303,11 @@ def _answers(
             if caption.key not in open_keys:
                 for key in found:
                     kept.forget(key)
-                raise DataError(_not_asked(name, caption.key, caption.key in found))
+                what = "a second time" if caption.key in found else "without being asked"
+                raise DataError(
+                    f"{name} answered {clean(caption.key)[:80]!r} {what}. Its answers cannot be matched to "
+                    f"clips, so none of this run is used: check how it batches, or use another captioner"
+                )
             open_keys.remove(caption.key)
             found[caption.key] = caption
             kept.put(caption)
@@ -348,18 +350,6 @@ def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) ->
             f"{name} failed {in_a_row} times in a row; the last error: {caption.failure}. Earlier captions are "
             f"kept; run again once this is fixed"
         )
-
-
-def _not_asked(name: str, key: str, again: bool) -> str:
-    what = "a second time" if again else "without being asked"
-    return (
-        f"{name} answered {clean(key)[:80]!r} {what}. Its answers cannot be matched to clips, so none of this run "
-        f"is used: check how it batches, or use another captioner"
-    )
-
-
-def _key(record: ClipRecord, span: tuple[int, int]) -> str:
-    return f"{record.clip.id}-{span[0]}-{span[1]}"
 
 
 def _origin(caption: Caption) -> dict[str, Json]:

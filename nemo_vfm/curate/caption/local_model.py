@@ -69,7 +69,8 @@ class LocalModel:
                 f"{self.folder} needs more memory than is available: lower num_frames or batch_size"
             ) from None
         asked_BL, mask_BL = inputs["input_ids"], inputs["attention_mask"]
-        ends = _ends(model, tokenizer)
+        known = model.generation_config.eos_token_id
+        ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
         counts = mask_BL.sum(1).tolist()
         new_tokens = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
         is_open = opens_thought(tokenizer.decode(asked_BL[0, -_TAG_TOKENS:]))  # of all: they are filled up on the left
@@ -119,11 +120,6 @@ def _inputs(processor: Json, kind: Kind, conversations: list[Json]) -> Json:
         return processor.apply_chat_template(conversations, **usual, processor_kwargs={"padding": True})
     # What is read was written by others: tokens that end a message are no such tokens in it.
     return processor.apply_chat_template(conversations, **usual, padding=True, sanitize_control_tokens=True)
-
-
-def _ends(model: Json, tokenizer: Json) -> set[int]:
-    known = model.generation_config.eos_token_id
-    return {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
 
 
 def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int, is_open: bool) -> Spoken:

@@ -220,7 +220,9 @@ def number(part: Numeric, table: Table) -> Numbers:
         case Percentile(_, name, percent):
             return np.array(table.percentile(name, percent))
         case Arithmetic(_, op, left, right):
-            return _finite(op, number(left, table), number(right, table))
+            with np.errstate(all="ignore"):
+                result = _COMPUTE[op](number(left, table), number(right, table))
+            return np.where(np.isfinite(result), result, np.nan)
         case Function(_, "abs", (argument,)):
             return np.abs(number(argument, table))
         case Function(_, name, arguments):
@@ -228,12 +230,6 @@ def number(part: Numeric, table: Table) -> Numbers:
             for other in others:
                 first = _COMPUTE[name](first, other)
             return first
-
-
-def _finite(op: str, left: Numbers, right: Numbers) -> Numbers:
-    with np.errstate(all="ignore"):
-        result = _COMPUTE[op](left, right)
-    return np.where(np.isfinite(result), result, np.nan)
 
 
 def _compared(op: str, left: Numbers, right: Numbers, length: int) -> Verdict:
@@ -314,7 +310,7 @@ def _limit(part: Compared, table: Table, keeps: bool) -> Limit | None:
     op, left, right = part.op, part.left, part.right
     if not isinstance(left, Column):
         op, left, right = _MIRROR.get(op, op), right, left  # type: ignore[assignment]
-    if not isinstance(left, Column) or op not in _MIRROR or not _is_fixed(right):
+    if not isinstance(left, Column) or op not in _MIRROR or any(isinstance(each, Column) for each in _walk(right)):
         return None
     dropped = _OPPOSITE[op] if keeps else op
     threshold = float(number(right, table))
@@ -322,11 +318,6 @@ def _limit(part: Compared, table: Table, keeps: bool) -> Limit | None:
         return None
     side: Literal["<", ">"] = "<" if dropped[0] == "<" else ">"
     return Limit(left.name, side, threshold, dropped.endswith("="), keeps, part.at)
-
-
-def _is_fixed(part: Numeric) -> bool:
-    """Whether it is one number for all clips."""
-    return not any(isinstance(each, Column) for each in _walk(part))
 
 
 def _walk(part: Numeric) -> Iterator[Numeric]:

@@ -177,17 +177,13 @@ def check_columns(known: Known, rules: Mapping[str, Rule], *, is_all: bool = Tru
     """
     for name, rule in rules.items():
         try:
-            _check_rule(name, rule, known, is_all)
+            for use in rule.uses():
+                if use.name in known:
+                    _check_kind(name, rule, use, known[use.name])
+                elif is_all:
+                    raise rule.complaint(use.at, _unknown(name, use.name, known))
         except ValueError as error:
             raise PartRefused(str(error), "rules", name) from None
-
-
-def _check_rule(name: str, rule: Rule, known: Known, is_all: bool) -> None:
-    for use in rule.uses():
-        if use.name in known:
-            _check_kind(name, rule, use, known[use.name])
-        elif is_all:
-            raise rule.complaint(use.at, _unknown(name, use.name, known))
 
 
 def _unknown(rule: str, column: str, known: Known) -> str:

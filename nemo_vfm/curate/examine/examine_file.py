@@ -10,7 +10,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
@@ -58,7 +57,10 @@ class Examine:
         unchanged = Unchanged(request)
         unchanged.check()
         if request.get("image"):
-            yield self._see(path, request["source_id"], chosen, tick)
+            frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
+            footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+            tick(1)
+            yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0), chosen, tick)
             unchanged.check()
             yield Reply({"end": None})
             return
@@ -171,12 +173,6 @@ class Examine:
             ):
                 yield start + first, start + last
 
-    def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
-        frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
-        footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
-        tick(1)
-        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), (0, 0), stages, tick)
-
     def _look(
         self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
     ) -> Reply:
@@ -287,11 +283,7 @@ def thumbnail(footage: ClipFrames, num_frames: int = 4) -> bytes:
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]
     size = (min(_THUMBNAIL_WIDTH_PX, max(1, round(width * _THUMBNAIL_HEIGHT_PX / height))), _THUMBNAIL_HEIGHT_PX)
-    strip: NDArray[np.uint8] = np.hstack([_resized(frame, size) for frame in chosen])
+    strip = np.hstack([cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in chosen])
     done, data = cv2.imencode(".jpg", cv2.cvtColor(strip, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
     assert done
     return data.tobytes()
-
-
-def _resized(frame: Frame, size: tuple[int, int]) -> Frame:
-    return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)

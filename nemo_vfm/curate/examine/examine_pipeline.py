@@ -24,7 +24,7 @@ from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_pro
 from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
 from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker, megapixels
 from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.stage import Finding, Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.stage import Learned, MediaInfo, Ready, SourceFile, Stage
 from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.image_file import said_of_deep
 
@@ -55,7 +55,8 @@ class _Judge:
         for name, frames_THWC in item.arrays.items():
             try:
                 (finding,) = self._stages[name].judge([frames_THWC])
-                found[name] = _to_json(finding)
+                vector = {} if finding.vector is None else {"vector": finding.vector}
+                found[name] = {"scores": finite(finding.scores), **vector}
             except NemoVfmError:
                 raise  # weights or a package are missing: no other clip would fare better
             except ValueError as error:
@@ -64,11 +65,6 @@ class _Judge:
 
     def stop(self) -> None:
         """Models go with the process."""
-
-
-def _to_json(finding: Finding) -> Json:
-    vector = {} if finding.vector is None else {"vector": finding.vector}
-    return {"scores": finite(finding.scores), **vector}
 
 
 STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
@@ -116,10 +112,12 @@ class ExamineJob:
     def item(self) -> Item:
         """What a worker is asked."""
         file, info = self.film.file, self.film.info
+        # The spans that a table asks for; None as an end is that of the video, since JSON knows no infinity.
+        asked_s = [[start, None if end == inf else end] for start, end in file.found.spans_s or ()] or None
         request = {
             "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
             "state": file.state, "spans": self.spans, "stages": self.film.missing.stages,
-            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image, "spans_s": _of_table(file),
+            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image, "spans_s": asked_s,
         }  # fmt: skip
         # A stretch begins a little earlier, and ends with the shot that goes on behind it.
         frames = info.num_frames if self.stretch is None else 2 * self.num_frames
@@ -139,7 +137,18 @@ class ExamineJob:
             return None, []
         if film.broken:
             return None, [ExamineJob(film, None, None)]
-        return _together(film)
+        assert isinstance(film.splitter, SplitsByGlances)
+        glances = [film.glances[first] for first in sorted(film.glances)]
+        spans = spans_of(glances, film.splitter, film.info.fps, film.holes)
+        absent: dict[int, list[Span]] = {}
+        for span in spans:
+            if span not in film.looks:
+                absent.setdefault(int(span[0] / (STRETCH_S * film.info.fps)), []).append(span)
+        if absent:
+            jobs = [ExamineJob(film, (group[0][0], group[-1][1]), group) for group in absent.values()]
+            film.open_jobs = len(jobs)
+            return None, jobs
+        return [*(film.looks[span] for span in spans), Reply({"end": film.end})], []
 
     def _note(self, replies: list[Reply]) -> None:
         assert self.stretch is not None
@@ -168,28 +177,6 @@ def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[Examin
     jobs = [ExamineJob(film, stretch, None) for stretch in zip(starts, [*starts[1:], count], strict=True)]
     film.open_jobs = len(jobs)
     return jobs
-
-
-def _of_table(file: FileRecord) -> Json:
-    """The spans that a table asks for; None as an end is that of the video, since JSON knows no infinity."""
-    spans_s = file.found.spans_s
-    return spans_s and [[start, None if end == inf else end] for start, end in spans_s]
-
-
-def _together(film: Film) -> tuple[Replies | None, list[ExamineJob]]:
-    """All replies in order, or jobs for the shots that nobody looked at."""
-    assert isinstance(film.splitter, SplitsByGlances)
-    glances = [film.glances[first] for first in sorted(film.glances)]
-    spans = spans_of(glances, film.splitter, film.info.fps, film.holes)
-    absent: dict[int, list[Span]] = {}
-    for span in spans:
-        if span not in film.looks:
-            absent.setdefault(int(span[0] / (STRETCH_S * film.info.fps)), []).append(span)
-    if absent:
-        jobs = [ExamineJob(film, (group[0][0], group[-1][1]), group) for group in absent.values()]
-        film.open_jobs = len(jobs)
-        return None, jobs
-    return [*(film.looks[span] for span in spans), Reply({"end": film.end})], []
 
 
 PROBED = 2  #: changed when a probe finds out something else about the same file
@@ -256,7 +243,10 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     for file in files:
         file.rule = file.found.passed_over
     new = [file for file in files if file.rule is None and not _read(file, known.get(keys[file.found.name]))]
-    items = [Item(_probing(file), 0.0, file.found.here) for file in new]
+    requests = [
+        {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image} for file in new
+    ]
+    items = [Item(request, 0.0, file.found.here) for request, file in zip(requests, new, strict=True)]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
     for number, replies in hands.work("probe", 0, steps, items, note=True):
         file = new[number]
@@ -271,10 +261,6 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     if deep := sum(file.info is not None and file.info.is_deep for file in files):
         warn(said_of_deep(deep))
     return files
-
-
-def _probing(file: FileRecord) -> Json:
-    return {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image}
 
 
 def _probe_key(file: FileRecord, max_frames: int) -> str:

@@ -104,7 +104,12 @@ class Findings:
         for name, cache in self._stages.items():
             findings = cache.get(file.findings_key)
             for record, found in zip(records, findings, strict=True):
-                _add(record, name, found)
+                # The first stage that could not cope is the clip's failure.
+                if "message" in found:
+                    record.message = record.message or f"stage {name}: {found['message']}"
+                record.scores |= found.get("scores", {})
+                if "vector" in found:
+                    record.vectors[name] = found["vector"]
             if name in self._of_files:
                 for size in _sizes(records):
                     mine = [pair for pair in zip(records, findings, strict=True) if _size(pair[0]) == size]
@@ -204,12 +209,3 @@ def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore
         return
     for (record, _), scores in zip(seen, agreed, strict=True):
         record.scores |= scores
-
-
-def _add(record: ClipRecord, name: str, found: Json) -> None:
-    """One stage's finding; the first stage that could not cope is the clip's failure."""
-    if "message" in found:
-        record.message = record.message or f"stage {name}: {found['message']}"
-    record.scores |= found.get("scores", {})
-    if "vector" in found:
-        record.vectors[name] = found["vector"]

@@ -113,8 +113,14 @@ class Walk:
                     self._forget()
                 self._first = number
             held = self._remembered(frame)
-            self._hold(held)
-            self._look_at_borders(number, frame)
+            if self.held_bytes + held.num_bytes > self._max_held_bytes:
+                while self._held:
+                    self._forget()
+            self._held.append(held)
+            self.held_bytes += held.num_bytes
+            if number % max(1, round(_BORDERS_S * self.info.fps)) == 0:
+                luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
+                self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
             self.num_walked = number + 1
             self._tick(1)
             yield self._sizes[-1][0], held.small
@@ -148,34 +154,20 @@ class Walk:
         borders = [found for number, found in self._borders if number < span[1]]
         return find_picture(Borders.joined(borders)) if borders else Picture(None, None)
 
-    def _look_at_borders(self, number: int, frame: av.VideoFrame) -> None:
-        if number % max(1, round(_BORDERS_S * self.info.fps)) == 0:
-            luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
-            self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
-
     def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> ClipFrames:
+        numbers, info = range(*span), self.info
+        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
+        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
+        told = DecoderReport(
+            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
+        )
         return ClipFrames(
             span[1] - span[0],
             rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
-            self._told(span),
+            told,
         )
-
-    def _told(self, span: Span) -> DecoderReport:
-        numbers, info = range(*span), self.info
-        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
-        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
-        return DecoderReport(
-            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
-        )
-
-    def _hold(self, held: "_Held") -> None:
-        if self.held_bytes + held.num_bytes > self._max_held_bytes:
-            while self._held:
-                self._forget()
-        self._held.append(held)
-        self.held_bytes += held.num_bytes
 
     def _forget(self) -> None:
         self.held_bytes -= self._held.popleft().num_bytes
@@ -192,11 +184,9 @@ class Walk:
         return self._footage(span, pick)
 
     def _remembered(self, frame: av.VideoFrame) -> "_Held":
-        return _Held(self._small.of(frame), self._vectors_of(frame))
-
-    def _vectors_of(self, frame: av.VideoFrame) -> MotionVectors:
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
-        return MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+        vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+        return _Held(self._small.of(frame), vectors)
 
 
 def _covered(spans: Sequence[Span]) -> list[int]:

@@ -165,7 +165,9 @@ class Child:
         while not connection.poll(self._limits.silence_s):
             before_s, spent_s = spent_s, self._spent_s()
             if spent_s - before_s < _AT_WORK * self._limits.silence_s:
-                self._kill()
+                self._hangs = True
+                if self._process is not None:
+                    self._process.kill()
                 raise TimeoutError
         return connection.recv_bytes()
 
@@ -176,11 +178,6 @@ class Child:
         except psutil.Error:
             return 0.0
         return float(times.user + times.system)
-
-    def _kill(self) -> None:
-        self._hangs = True
-        if self._process is not None:
-            self._process.kill()
 
     def _why(self, cpu_s: float) -> str:
         """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
@@ -264,7 +261,13 @@ def _serve(connection: Connection, operation: Operation, limits: Limits) -> None
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             asked = json.loads(connection.recv_bytes())
-            _at_most_cpu(asked["cpu_s"])
+            # So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file.
+            cpu_s = asked["cpu_s"]
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            spent = math.ceil(used.ru_utime + used.ru_stime)
+            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
             _answer(connection, operation, asked["request"])
 
 
@@ -333,15 +336,6 @@ def confine(limits: Limits) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:  # the parent died before we said that
         os._exit(1)
-
-
-def _at_most_cpu(cpu_s: int) -> None:
-    """So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    spent = math.ceil(used.ru_utime + used.ru_stime)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
 
 
 def _at_most(kind: int, value: int) -> None:

@@ -230,22 +230,19 @@ class _Pipeline:
         message = ""
         for attempt in range(1, self._settings.attempts + 1):
             try:
-                return self._through(item)
+                # Each part is sent on to the next step while the one before goes on.
+                with ThreadPoolExecutor(QUEUED_PARTS, thread_name_prefix="parts") as onward:
+                    later: list[Future[object]] = []
+                    for part in self._stream(item):
+                        while sum(not future.done() for future in later) >= QUEUED_PARTS:
+                            time.sleep(0.005)
+                        later.append(onward.submit(self._onward, part))
+                    parts = [future.result() for future in later]
+                return [part for part in parts if not isinstance(part, Tick)]
             except self._ray.exceptions.RayActorError:
                 message = f"its worker died {attempt} times"
                 warn(f"{item.request.get('name', 'an item')}: a worker died; the item is retried")
         return Lost(message)
-
-    def _through(self, item: Item) -> list[object]:
-        """All parts of an item, each sent on to the next step while the one before goes on."""
-        with ThreadPoolExecutor(QUEUED_PARTS, thread_name_prefix="parts") as onward:
-            later: list[Future[object]] = []
-            for part in self._stream(item):
-                while sum(not future.done() for future in later) >= QUEUED_PARTS:
-                    time.sleep(0.005)
-                later.append(onward.submit(self._onward, part))
-            parts = [future.result() for future in later]
-        return [part for part in parts if not isinstance(part, Tick)]
 
     def _stream(self, item: Item) -> Iterator[Any]:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
@@ -269,7 +266,8 @@ class _Pipeline:
                 self._took(place, time.perf_counter() - start, parts=1)
         done = part if len(self._crews) > 1 else self._get(part)
         if isinstance(done, Tick):
-            self._tick(done)
+            with self._lock:
+                self._watch.tick(done.frames)
         return done
 
     @staticmethod
@@ -282,10 +280,6 @@ class _Pipeline:
             return self._ray.get(reference)
         except self._ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
-
-    def _tick(self, tick: Tick) -> None:
-        with self._lock:
-            self._watch.tick(tick.frames)
 
     def _took(self, place: int, seconds: float, *, parts: int = 0) -> None:
         with self._lock:

@@ -121,7 +121,14 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     from nemo_vfm.core.device import device
 
     transformers = require("transformers", purpose="Cosmos-Embed1 from a folder")
-    _require_own_code(folder)
+    # An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not.
+    for file in sorted(folder.glob("*.json")):
+        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
+        if "--" in (named := json.dumps(found)):
+            raise UserError(
+                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
+                f"everything up to the -- from their names in auto_map"
+            )
     ours = {"trust_remote_code": True, "local_files_only": True}
     try:
         processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
@@ -134,14 +141,3 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
             f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it supports"
         ) from error
     return processor, model
-
-
-def _require_own_code(folder: Path) -> None:
-    """An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not."""
-    for file in sorted(folder.glob("*.json")):
-        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
-        if "--" in (named := json.dumps(found)):
-            raise UserError(
-                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
-                f"everything up to the -- from their names in auto_map"
-            )

@@ -115,6 +115,9 @@ class ModelStage:
         return [outputs[number] for number in range(len(clips))]
 
     def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
+        import torch
+
+        from nemo_vfm.core.device import device
         from nemo_vfm.core.types.predict import predictions
 
         self.load()
@@ -122,7 +125,10 @@ class ModelStage:
         for first in range(0, len(frames_THWC), self.batch_size):
             part = frames_THWC[first : first + self.batch_size]
             padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
-            batch = _batch(np.concatenate([part, padding]))
+            pixels_BCHW = np.ascontiguousarray(np.concatenate([part, padding]).transpose(0, 3, 1, 2))
+            pixels = torch.from_numpy(pixels_BCHW)[:, :, None]  # each frame is a sample of its own
+            names, ones = ("",) * len(pixels), torch.ones(len(pixels))
+            batch = VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())
             outputs = predictions(_LOADED[self.fingerprint()], self.task, batch)
             parts.append(outputs[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
@@ -139,15 +145,3 @@ class ModelStage:
         from nemo_vfm.parallel.checkpoint.checkpoint import find
 
         return "" if self.trained is None else files_sha256(find(self.trained))
-
-
-def _batch(frames_THWC: Frames) -> VideoBatch:
-    """Each frame as a sample of its own."""
-    import torch
-
-    from nemo_vfm.core.device import device
-
-    pixels = torch.from_numpy(np.ascontiguousarray(frames_THWC.transpose(0, 3, 1, 2)))[:, :, None]
-    names = ("",) * len(pixels)
-    ones = torch.ones(len(pixels))
-    return VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())

@@ -48,7 +48,10 @@ def encode_kept(
 
 def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: WorkContext) -> None:
     """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
-    work = [(file, missing) for file in files for missing in _segments(file, _missing(file, media))]
+    work = []
+    for file in files:
+        absent = [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
+        work += [(file, missing) for missing in _segments(file, absent)]
     if work:
         job.ready()
     encode = Encode(job.transcode, job.restore, media, job.decode)
@@ -58,10 +61,6 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
     items = [_item(file, missing) for file, missing in work]
     for number, replies in hands.work("transcode", total, steps, items):
         _note(*work[number], replies, media)
-
-
-def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
-    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
 
 
 def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:

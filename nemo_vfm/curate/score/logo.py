@@ -67,7 +67,8 @@ def different_scenes(fields: Sequence[EdgeField], at_most: int) -> list[EdgeFiel
     """One shot of each scene: those that differ from all before them; a picture without edges differs from none."""
     scenes: list[EdgeField] = []
     for field in fields:
-        if len(scenes) < at_most and _has_edges(field) and all(_differ(field, other) for other in scenes):
+        has_edges = np.count_nonzero(_in_blocks(np.square(field).sum(axis=0)) >= _BLANK) >= _FEWEST_BLOCKS
+        if len(scenes) < at_most and has_edges and all(_differ(field, other) for other in scenes):
             scenes.append(field)
     return scenes
 
@@ -89,11 +90,8 @@ def find_marks(scenes: Sequence[EdgeField], fewest_px: float) -> list[Mark]:
     count, labels_HW = cv2.connectedComponents(near_HW)
     found = [_mark(edges_HW & (labels_HW == label), direction_DHW) for label in range(1, count)]
     marks = [mark for mark in found if _is_mark(mark, fewest_px)]
-    return marks if sum(_area(mark) for mark in marks) <= _LARGEST * edges_HW.size else []
-
-
-def _has_edges(field_DHW: EdgeField) -> bool:
-    return int((_in_blocks(np.square(field_DHW).sum(axis=0)) >= _BLANK).sum()) >= _FEWEST_BLOCKS
+    area = sum((mark.right - mark.left) * (mark.bottom - mark.top) for mark in marks)
+    return marks if area <= _LARGEST * edges_HW.size else []
 
 
 def _differ(one_DHW: EdgeField, other_DHW: EdgeField) -> bool:
@@ -132,10 +130,6 @@ def _is_mark(mark: Mark, fewest_px: float) -> bool:
     return is_inside and min(across + down, 3 * min(across, down)) >= fewest_px
 
 
-def _area(mark: Mark) -> int:
-    return (mark.right - mark.left) * (mark.bottom - mark.top)
-
-
 _FRAMES = 16
 _SIDE_PX = 256
 _FEWEST_SCENES, _MOST_SCENES, _MOST_SHOTS = 3, 16, 48
@@ -171,7 +165,11 @@ class Logo:
         numbers = footage.evenly(_FRAMES)
         for luma_HW in footage.luma(numbers):
             cv2.accumulate(luma_HW, mean_HW)
-        return _as_text(_small((mean_HW / len(numbers)).round().astype(np.uint8)))
+        # Height, width and base64; differences of neighbours take four fifths of the room.
+        picture_HW = _small((mean_HW / len(numbers)).round().astype(np.uint8))
+        differences_HW = np.diff(picture_HW, axis=0, prepend=np.zeros_like(picture_HW[:1]))
+        packed = base64.b64encode(zlib.compress(differences_HW.tobytes(), 3)).decode()
+        return f"{picture_HW.shape[0]} {picture_HW.shape[1]} {packed}"
 
     def agree(self, memories: Sequence[str]) -> list[Mapping[str, float]]:
         """The scores of each clip of a file; none where the file shows fewer than three scenes."""
@@ -212,15 +210,8 @@ def _small(picture_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.asarray(cv2.resize(picture_HW, size, interpolation=cv2.INTER_AREA), np.uint8)
 
 
-def _as_text(picture_HW: NDArray[np.uint8]) -> str:
-    """Height, width and base64; differences of neighbours take four fifths of the room."""
-    differences_HW = np.diff(picture_HW, axis=0, prepend=np.zeros_like(picture_HW[:1]))
-    packed = base64.b64encode(zlib.compress(differences_HW.tobytes(), 3)).decode()
-    return f"{picture_HW.shape[0]} {picture_HW.shape[1]} {packed}"
-
-
 def _as_picture(text: str) -> NDArray[np.uint8]:
-    """What `_as_text` was given.
+    """What `remember` gave as text.
 
     Raises:
         ValueError: it is damaged.

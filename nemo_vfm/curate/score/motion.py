@@ -28,7 +28,12 @@ def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> list[L
     """
     known = _known.setdefault(footage, {})
     if (num_pairs, side_px) not in known:
-        known[num_pairs, side_px] = _compute(footage, num_pairs, side_px)
+        size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
+        luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
+        flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        known[num_pairs, side_px] = [
+            _lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)
+        ]
     return known[num_pairs, side_px]
 
 
@@ -41,13 +46,6 @@ def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int
         )
     ratio = min(1.0, side_px / min(height, width))
     return round(width * ratio), round(height * ratio)
-
-
-def _compute(footage: ClipFrames, num_pairs: int, side_px: int) -> list[Lengths | None]:
-    size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
-    luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
-    flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
-    return [_lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)]
 
 
 def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> Lengths | None:
@@ -117,12 +115,7 @@ def _speed(lengths_HW: Lengths | None) -> tuple[float, float]:
     if lengths_HW is None:
         return 0.0, 0.0
     # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
-    return float(lengths_HW.mean(dtype=np.float64)), _percentile_99(lengths_HW)
-
-
-def _percentile_99(lengths_HW: Lengths) -> float:
-    """What np.percentile gives, in a fifth of its time."""
     below, part = divmod(0.99 * (lengths_HW.size - 1), 1)
     two = (int(below), min(int(below) + 1, lengths_HW.size - 1))
     low, high = np.partition(lengths_HW, two, axis=None)[list(two)]
-    return float(low + part * (high - low))
+    return float(lengths_HW.mean(dtype=np.float64)), float(low + part * (high - low))

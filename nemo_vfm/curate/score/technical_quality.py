@@ -114,11 +114,14 @@ class TechnicalQuality:
         height, width = luma_THW[0].shape
         if min(height, width) < _SMALLEST_PX:
             raise ValueError(f"the picture is {width}x{height}, too small to judge; at least {_SMALLEST_PX} are needed")
-        parts_T256 = np.stack([_histogram(luma_HW) for luma_HW in luma_THW])
+        counts = [cv2.calcHist([luma_HW], [0], None, [256], [0, 256]) for luma_HW in luma_THW]
+        # The part of pixels at each of the 256 levels.
+        parts_T256 = np.stack([np.asarray(count, np.float64).ravel() for count in counts]) / luma_THW[0].size
+        mean_T = parts_T256 @ _LEVELS
         levels_T: dict[str, Sequence[float] | NDArray[np.float64]] = {
             "laplacian": [_laplacian(luma_HW) for luma_HW in luma_THW],
             "tenengrad": [_tenengrad(luma_HW) for luma_HW in luma_THW],
-            "contrast": _deviation(parts_T256),
+            "contrast": np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2))),
             "noise": [_noise(luma_HW) for luma_HW in luma_THW],
             "colourfulness": [_colourfulness(rgb_HWC) for rgb_HWC in rgb_THWC],
             "entropy": _entropy(parts_T256),
@@ -135,16 +138,6 @@ class TechnicalQuality:
 def _spread(column: str, of_T: Sequence[float] | NDArray[np.float64]) -> dict[str, float]:
     mean, least, low = np.mean(of_T), np.min(of_T), np.percentile(of_T, 10)
     return {f"quality.{column}.{part}": float(value) for part, value in (("mean", mean), ("min", least), ("p10", low))}
-
-
-def _histogram(luma_HW: Frames) -> NDArray[np.float64]:
-    """The part of pixels at each of the 256 levels."""
-    return np.asarray(cv2.calcHist([luma_HW], [0], None, [256], [0, 256]), dtype=np.float64).ravel() / luma_HW.size
-
-
-def _deviation(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:
-    mean_T = parts_T256 @ _LEVELS
-    return np.asarray(np.sqrt(np.maximum(0, parts_T256 @ _LEVELS**2 - mean_T**2)))
 
 
 def _entropy(parts_T256: NDArray[np.float64]) -> NDArray[np.float64]:

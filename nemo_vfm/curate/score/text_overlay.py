@@ -132,7 +132,13 @@ class TextOverlay:
 
     def measure(self, footage: ClipFrames) -> Mapping[str, float]:
         """The scores of one clip; of an image, what writing covers."""
-        numbers = _moments(footage, self.most_moments)
+        last = footage.num_frames - 1
+        step = max(1, min(round(_STEP_S * footage.fps), last // _STEPS[-1]))
+        count = max(1, min(self.most_moments, round(footage.duration_s)))
+        room = max(0, last - step * _STEPS[-1])
+        starts = [(2 * k + 1) * room // (2 * count) for k in range(count)]
+        # Of the frames of each moment; a short clip repeats some.
+        numbers = [[min(last, start + step * k) for k in _STEPS] for start in starts]
         height, width = footage.luma(numbers[0][:1]).shape[1:]
         if min(height, width) < 16:
             raise ValueError(f"the picture is {width}x{height}, too small for text; at least 16 are needed")
@@ -153,16 +159,6 @@ class TextOverlay:
         else:
             lines = detect_lines(self.weights, footage.frames(numbers))
         return lines, moving(edges, lines)
-
-
-def _moments(footage: ClipFrames, at_most: int) -> list[list[int]]:
-    """Numbers of the frames of each moment; a short clip repeats some."""
-    last = footage.num_frames - 1
-    step = max(1, min(round(_STEP_S * footage.fps), last // _STEPS[-1]))
-    count = max(1, min(at_most, round(footage.duration_s)))
-    room = max(0, last - step * _STEPS[-1])
-    starts = [(2 * k + 1) * room // (2 * count) for k in range(count)]
-    return [[min(last, start + step * k) for k in _STEPS] for start in starts]
 
 
 def _covered(lines: Sequence[Line], width: int, height: int) -> tuple[float, float, float]:

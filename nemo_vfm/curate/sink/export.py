@@ -53,7 +53,12 @@ class Export:
             found.notes.append(
                 f"{repeated} clips have a weight (how often to train on them), which only our own loader uses"
             )
-        report = self._report(len(shards), found, state)
+        num_clips = len(shards)
+        assert num_clips == found.written + found.left_out.total(), "a clip is neither written nor left out"
+        report = {
+            "clips": num_clips, "written": found.written, "left_out": dict(sorted(found.left_out.items())),
+            "notes": found.notes, "made_of": state,
+        }  # fmt: skip
         for note in found.notes:
             info(note)
         for reason, number in found.left_out.items():
@@ -70,13 +75,6 @@ class Export:
             raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
         digest = sha256(index.read("shards.json", 1 << 30)).hexdigest()
         return fingerprint(self.sink, digest, str(run.folder.absolute()))
-
-    def _report(self, num_clips: int, found: Written, state: str) -> dict[str, Json]:
-        assert num_clips == found.written + found.left_out.total(), "a clip is neither written nor left out"
-        return {
-            "clips": num_clips, "written": found.written, "left_out": dict(sorted(found.left_out.items())),
-            "notes": found.notes, "made_of": state,
-        }  # fmt: skip
 
 
 def _known(path: Path) -> dict[str, Json] | None:

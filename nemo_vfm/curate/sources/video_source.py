@@ -19,7 +19,7 @@ from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.storage import object_store
 from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, text_name, walk
-from nemo_vfm.core.storage.object_store import Item, items
+from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
@@ -139,7 +139,10 @@ class Folder:
         if self._into is None:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
         suffixes = _SUFFIXES[self.take]
-        base, found = _base(root, suffixes)
+        # The folder that an address means and all that is in it; of one object, the folder it lies in.
+        below = items(root)
+        one = not below and root.suffix in suffixes
+        base, found = (root.parent, items(root.parent)) if one else (root, below)
         videos = [
             item
             for item in found
@@ -158,13 +161,6 @@ class Folder:
             )
             for video in videos
         ]
-
-
-def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]:
-    """The folder that an address means and all that is in it; of one object, the folder it lies in."""
-    below = items(root)
-    one = not below and root.suffix in suffixes
-    return (root.parent, items(root.parent)) if one else (root, below)
 
 
 def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Iterator[SourceFile]:
@@ -239,20 +235,6 @@ class FetchedFile:
             StoreError: the store does not answer, or refuses us.
         """
         path = self.path(item)
-        self._take(path, item)
-        try:
-            with self._fetching.setdefault(path, threading.Lock()):
-                self._ensure(path, item)
-            yield path
-        finally:
-            with self._changed:
-                self._held[path] -= 1
-                if not path.is_file():
-                    self._sizes.pop(path, None)
-                self._changed.notify_all()
-
-    def _take(self, path: Path, item: object_store.Item) -> None:
-        """Wait for room, make it, and count the file as held."""
         if item.size > self._max_bytes:
             raise DataError(f"{self._address / item.name} has {item.size:,} bytes; raise max_fetched_gb")
         with self._changed:
@@ -260,6 +242,19 @@ class FetchedFile:
                 self._changed.wait()
             self._sizes[path] = self._sizes.pop(path, item.size)
             self._held[path] += 1
+        try:
+            with self._fetching.setdefault(path, threading.Lock()):
+                if not path.is_file() or path.stat().st_size != item.size:
+                    object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
+                if path not in self._hashes:
+                    self._hashes[path] = sha256_file(path)
+            yield path
+        finally:
+            with self._changed:
+                self._held[path] -= 1
+                if not path.is_file():
+                    self._sizes.pop(path, None)
+                self._changed.notify_all()
 
     def _has_room(self, size: int) -> bool:
         for path in list(self._sizes):
@@ -269,12 +264,6 @@ class FetchedFile:
                 path.unlink(missing_ok=True)
                 del self._sizes[path]
         return sum(self._sizes.values()) + size <= self._max_bytes
-
-    def _ensure(self, path: Path, item: object_store.Item) -> None:
-        if not path.is_file() or path.stat().st_size != item.size:
-            object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
-        if path not in self._hashes:
-            self._hashes[path] = sha256_file(path)
 
 
 def _short(part: str) -> str:

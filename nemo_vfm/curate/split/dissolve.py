@@ -92,7 +92,13 @@ class Dissolves:
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
-        strangeness = self._strangeness(middle)
+        # Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes.
+        place, way, jump = self._reach, self._way, self._limits.jump
+        # Two pictures are never further apart than the way between them, which is cheaper to know.
+        halves = [half for half in self._halves if way[place + half] - way[place - half] >= jump]
+        strangeness = min(
+            (self._at(place, half) for half in halves if half <= middle < self._count - half), default=1.0
+        )
         if strangeness <= self._limits.strangeness:
             self._run.append((strangeness, middle))
         if not self._run:
@@ -104,13 +110,6 @@ class Dissolves:
         cuts: list[int] = [Gradual(min(self._run)[1])] if self._run else []
         self._run = []
         return cuts
-
-    def _strangeness(self, middle: int) -> float:
-        """Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes."""
-        place, way, jump = self._reach, self._way, self._limits.jump
-        # Two pictures are never further apart than the way between them, which is cheaper to know.
-        halves = [half for half in self._halves if way[place + half] - way[place - half] >= jump]
-        return min((self._at(place, half) for half in halves if half <= middle < self._count - half), default=1.0)
 
     def _at(self, place: int, half: int) -> float:
         limits, glances = self._limits, self._glances

@@ -124,7 +124,12 @@ class _Search:
 
     def matches(self, item: int) -> Iterator[TextPair]:
         """Earlier texts that are similar, the one with the most similar signature first."""
-        likely = self._likely(item)
+        # Those with a common bucket and a signature that lets them be similar.
+        others = self._buckets.others(item)
+        same = (self._bytes_NP[others] == self._bytes_NP[item]).view(np.uint8)
+        equal = np.einsum("np->n", same, dtype=np.int32)
+        order = np.argsort(-equal, kind="stable")
+        likely: NDArray[np.int64] = others[order[equal[order] >= self._least_equal]]
         if not len(likely):
             return
         own = self._shingles.of(self._texts[item])
@@ -132,15 +137,6 @@ class _Search:
             similarity = jaccard(own, self._cached(other))
             if similarity >= self._threshold:
                 yield TextPair(self.places[other], self.places[item], similarity)
-
-    def _likely(self, item: int) -> NDArray[np.int64]:
-        """Earlier texts with a common bucket and a signature that lets them be similar."""
-        others = self._buckets.others(item)
-        same = (self._bytes_NP[others] == self._bytes_NP[item]).view(np.uint8)
-        equal = np.einsum("np->n", same, dtype=np.int32)
-        order = np.argsort(-equal, kind="stable")
-        likely: NDArray[np.int64] = others[order[equal[order] >= self._least_equal]]
-        return likely
 
 
 class _Buckets:
