@@ -81,7 +81,6 @@ class Balance:
         Args:
             columns: of stages and source: column -> the words that may stand in it, none where nobody knows them yet;
                 None where it holds numbers.
-            is_all: whether there are no others.
 
         Raises:
             PartRefused: such a group, or a column that holds no words.

@@ -9,7 +9,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.frame_rate import is_frame_rate
 from nemo_vfm.core.log import bar, info, warn
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, write_json
+from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Place, places
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
@@ -20,7 +20,7 @@ from nemo_vfm.curate.decide.score_table import table_of
 from nemo_vfm.curate.examine.examine_file import thumbnail
 from nemo_vfm.curate.examine.findings_cache import Cache, fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder, write_scores
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, write_scores
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, LedgerColumn
 from nemo_vfm.curate.record.stage import ClipRecord, Compares, Comparison, Learned
 from nemo_vfm.curate.sources.shard_clips import ShardClip, footage_of, open_all, stamp_of
@@ -181,7 +181,8 @@ class Deduplicate:
             raise UserError(f"{folder / 'shards'} would be read and written at the same time; choose another run_dir")
         clips = open_all(self.shards)
         state = self._state(clips)
-        if (known := _finished(folder, state)) is not None:
+        known = finished(done, state)
+        if known is not None and (folder / "shards/shards.json").is_file():
             return Outcome(known["summary"], known["figures"], did_nothing=True)
         done.unlink(missing_ok=True)
         exact = _first_of([clip.key for clip in clips])
@@ -303,13 +304,3 @@ def _first_of(names: Sequence[str]) -> dict[int, int]:
     """`{place of a name: place where it came first}`, of names that came before. An empty name is nobody's."""
     first: dict[str, int] = {}
     return {place: first[name] for place, name in enumerate(names) if name and first.setdefault(name, place) != place}
-
-
-def _finished(folder: Path, state: str) -> Json:
-    """What the finished run of this very state said; None where there is none."""
-    try:
-        known = read_json(folder / "made_of.json")
-        whole = known["made_of"] == state and (folder / "shards/shards.json").is_file()
-        return known if whole else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None

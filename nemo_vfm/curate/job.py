@@ -276,22 +276,6 @@ class Curate:
         numbers = (column for stage in self.stages.values() for column in stage.columns())
         return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
-    def _balance(self, balanced: Balanced | None, places: "_Places") -> Mapping[str, int]:
-        """How often each clip counts; nothing where nothing is balanced."""
-        if balanced is None:
-            (places.folder / "balance.json").unlink(missing_ok=True)
-            return {}
-        write_json(places.folder / "balance.json", balanced.plan)
-        return balanced.weights
-
-    def _count_buckets(self, kept: Sequence[ClipRecord], places: "_Places") -> None:
-        if self.buckets is None:
-            (places.folder / "buckets.json").unlink(missing_ok=True)
-            return
-        counted = count_buckets([shape_of(record) for record in kept], self.buckets)
-        info(buckets_line(counted))
-        write_json(places.folder / "buckets.json", counted)
-
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
         """All that the outputs are made of, in one hash."""
         facts = [
@@ -328,7 +312,8 @@ class Curate:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} samples to {places.shards}")
-        weights = self._balance(balanced, places)
+        weights: Mapping[str, int] = {} if balanced is None else balanced.weights  # how often each clip counts
+        _write_or_remove(places.folder / "balance.json", None if balanced is None else balanced.plan)
         media.make_way(kept)
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
@@ -351,7 +336,10 @@ class Curate:
         self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
-        self._count_buckets(kept, places)
+        counted = None if self.buckets is None else count_buckets([shape_of(record) for record in kept], self.buckets)
+        if counted is not None:
+            info(buckets_line(counted))
+        _write_or_remove(places.folder / "buckets.json", counted)
 
     def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
         """What was repaired, and a picture of each such clip before and after."""
@@ -387,6 +375,13 @@ class _Places:
             return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
         except (OSError, ValueError):
             return False
+
+
+def _write_or_remove(path: Path, value: Json) -> None:
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_json(path, value)
 
 
 def _file_json(file: FileRecord) -> Json:

@@ -21,7 +21,7 @@ from nemo_vfm.curate.decide.fate import NEAREST_PAIRS, above, drop_duplicates, n
 from nemo_vfm.curate.decide.rule import Rule, check_columns, first_broken, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels, Table, read_table
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.output.write_outputs import copy_files, read_vectors, replace_folder
+from nemo_vfm.curate.output.write_outputs import copy_files, finished, read_vectors, replace_folder
 from nemo_vfm.curate.record.ledger import NO_CLIP_KEPT, NO_FRAMES, TRANSITION, Ledger, kind_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares
 from nemo_vfm.data.shards.clip_id import Clip
@@ -60,8 +60,6 @@ def decide_again(
     """The same as a curation with these rules would decide.
 
     Args:
-        curated: what was found.
-        rules: in order.
         stages: the comparing stages of that curation.
         balance: thins what is kept; None thins nothing.
 
@@ -297,7 +295,7 @@ class Redecide:
             raise UserError(f"{run.folder} is the curation itself, which must not be written; choose another run_dir")
         state, done = self._state(), run.folder / "made_of.json"
         whole = not self.with_shards or (run.folder / "shards/shards.json").is_file()
-        if whole and (known := _known(done)) is not None and known["made_of"] == state:
+        if whole and (known := finished(done, state)) is not None:
             return Outcome(known["summary"], known["figures"], did_nothing=True)
         done.unlink(missing_ok=True)
         curated = self._read()
@@ -382,15 +380,6 @@ class Redecide:
 
         replace_folder(folder / "shards", fill)
         return without
-
-
-def _known(path: Path) -> dict[str, Json] | None:
-    """The stored summary of a finished run."""
-    try:
-        known = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return known if isinstance(known, dict) and known.keys() == {"made_of", "summary", "figures"} else None
 
 
 def _summary(curated: FinishedCuration, fates: Fates, ledger: Ledger, without: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from torch import Tensor
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _ROWS = 4096
@@ -135,10 +135,6 @@ def kept_by_likeness(
 
     Unlike `duplicates` it follows no chain. Two shots that lie in one long film are like the film and not like each
     other; if one of them is kept in the film's place, for it is larger, the other stays too.
-
-    Args:
-        preferences: as for `duplicates`.
-        pairs: as for `duplicates`.
     """
     like: dict[int, set[int]] = {item: set() for item in range(len(preferences))}
     for a, b in pairs:
@@ -164,19 +160,14 @@ class Pair:
     cosine: float
 
 
-def _blocks(vectors_ND: NDArray[np.float32], rows: int) -> Iterator[tuple[int, int, NDArray[np.float32]]]:
-    """(first row, first column, cosines) of each block on or above the diagonal."""
-    for top in range(0, len(vectors_ND), rows):
-        for left in range(top, len(vectors_ND), rows):
-            yield top, left, vectors_ND[top : top + rows] @ vectors_ND[left : left + rows].T
-
-
 def nearest(vectors_ND: NDArray[np.float32], *, rows: int = 1024) -> NDArray[np.float32]:
     """The cosine of each vector to the other one that is most like it, (N,); 0 where there is no other."""
     best = np.full(len(vectors_ND), 0.0 if len(vectors_ND) < 2 else -1.0, dtype=np.float32)
-    for top, left, cosines in _blocks(vectors_ND, rows):
-        if top == left:
-            np.fill_diagonal(cosines, -1.0)
-        np.maximum(best[top : top + rows], cosines.max(axis=1), out=best[top : top + rows])
-        np.maximum(best[left : left + rows], cosines.max(axis=0), out=best[left : left + rows])
+    for top in range(0, len(vectors_ND), rows):
+        for left in range(top, len(vectors_ND), rows):
+            cosines = vectors_ND[top : top + rows] @ vectors_ND[left : left + rows].T
+            if top == left:
+                np.fill_diagonal(cosines, -1.0)
+            np.maximum(best[top : top + rows], cosines.max(axis=1), out=best[top : top + rows])
+            np.maximum(best[left : left + rows], cosines.max(axis=0), out=best[left : left + rows])
     return best

@@ -64,7 +64,6 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     Args:
         vectors_ND: of length 1 or less; what is to be kept comes first.
         count: clusters; None takes one for a thousand vectors.
-        seed: of the clusters.
     """
     import torch
 

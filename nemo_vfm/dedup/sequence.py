@@ -66,19 +66,14 @@ def contained(a_TD: Signatures, b_TD: Signatures) -> float:
     padded = np.pad(graded, ((0, 0), (_SLACK, _SLACK)))
     beside = [padded[:, shift : shift + graded.shape[1]] for shift in range(2 * _SLACK + 1)]
     widest: NDArray[np.float32] = np.max(beside, axis=0)[:, ::2]
-    weights = _weights(short)
+    strength = np.square(short).sum(axis=1)
+    weights: NDArray[np.float32] = strength / (strength + _NOISE)
     rows = np.arange(len(short))
     best = 0.0
     for offset in range(1 - len(short), len(long)):
         inside = rows[max(0, -offset) : len(long) - offset]
         best = max(best, float((weights[inside] * widest[inside, inside + offset]).sum()))
     return best / (float(weights.sum()) + _PRIOR)
-
-
-def _weights(signatures_TD: Signatures) -> NDArray[np.float32]:
-    power = np.square(signatures_TD).sum(axis=1)
-    weights: NDArray[np.float32] = power / (power + _NOISE)
-    return weights
 
 
 def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:

@@ -24,7 +24,6 @@ class Lines(NamedTuple):
 
     Args:
         lowest_LS: the darkest pixel of each section of each line, in any frame.
-        highest_LS: the brightest.
         step_L: mean luma step from the line before, 0 for the first.
         jump_L: part of the line whose luma is 4 or more off that of the line before.
         detail_L: mean luma step along the line.

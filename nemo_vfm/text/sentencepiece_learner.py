@@ -111,8 +111,6 @@ def write_tokenizer_json(made: Json, folder: Path, *, kind: Literal["unigram", "
 
     Args:
         made: the SentencePieceProcessor; trained with the identity for a normaliser, no space removed.
-        folder: where `tokenizer.json` goes.
-        kind: of the model.
         leading_space: whether the model puts a space before each text.
     """
     library = require("tokenizers", purpose="Writing tokenizer.json")

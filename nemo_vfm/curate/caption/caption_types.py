@@ -192,7 +192,6 @@ def check_captions(captions: Mapping[str, object], known: Collection[str]) -> No
 
     Args:
         captions: who says what a clip shows, by name.
-        known: the columns there will be.
 
     Raises:
         PartRefused: such a column, at the setting that names it.
@@ -200,15 +199,11 @@ def check_captions(captions: Mapping[str, object], known: Collection[str]) -> No
     for name, voice in captions.items():
         for address, column in voice.reads().items() if isinstance(voice, ReadsColumns) else ():
             if column not in known:
-                raise PartRefused(_unknown(column, known), "captions", name, *address)
-
-
-def _unknown(column: str, known: Collection[str]) -> str:
-    near = get_close_matches(column, known, n=1, cutoff=0.6)
-    message = f"captions should mention {column!r}, which no stage gives; "
-    if near:
-        return f"{message}did you mean {near[0]!r}?"
-    return f"{message}add its stage or remove this. There are {', '.join(sorted(known))}"
+                near = get_close_matches(column, known, n=1, cutoff=0.6)
+                others = f"add its stage or remove this. There are {', '.join(sorted(known))}"
+                advice = f"did you mean {near[0]!r}?" if near else others
+                message = f"captions should mention {column!r}, which no stage gives; {advice}"
+                raise PartRefused(message, "captions", name, *address)
 
 
 DESCRIBE = (

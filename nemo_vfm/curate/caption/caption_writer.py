@@ -95,14 +95,10 @@ def _caption(entry: Json, key: str) -> Caption | None:
     match entry:
         case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
             text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
-            tokens_in, tokens_out = (_token_count(entry.get(name)) for name in _NUMBERS)
+            tokens_in, tokens_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
             caption = Caption(key, text, status, None, by, model, revision, prompt_hash, tokens_in, tokens_out)
             return caption if text else None
     return None
-
-
-def _token_count(value: Json) -> int:
-    return value if isinstance(value, int) else 0
 
 
 def write_captions(
@@ -254,14 +250,16 @@ class _Seeing:
         status = "truncated" if is_cut else "success"
         record.caption_by = first.by or self._name
         tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
-        self._report.tokens_in, self._report.tokens_out = (
-            self._report.tokens_in + tokens_in,
-            self._report.tokens_out + tokens_out,
-        )
+        self._report.tokens_in += tokens_in
+        self._report.tokens_out += tokens_out
+        windows = [
+            {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
+            for v, c in zip(views, captions, strict=True)
+        ]
         record.caption_facts = {
             **record.caption_facts, "caption_status": status, **_origin(first),
             "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
-            "caption_windows": [_window(view, caption) for view, caption in zip(views, captions, strict=True)],
+            "caption_windows": windows,
         }  # fmt: skip
 
 
@@ -281,10 +279,8 @@ def _edit(
             edits = [*record.caption_facts.get("caption_edits", []), edit]
             record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
             record.caption_facts["caption_status"] = edited.status
-            report.tokens_in, report.tokens_out = (
-                report.tokens_in + edited.tokens_in,
-                report.tokens_out + edited.tokens_out,
-            )
+            report.tokens_in += edited.tokens_in
+            report.tokens_out += edited.tokens_out
 
 
 def _answers(
@@ -356,8 +352,3 @@ def _origin(caption: Caption) -> dict[str, Json]:
     """Which model, as it was when it spoke; nothing where there is none."""
     known = {"model": caption.model, "revision": caption.revision, "prompt_hash": caption.prompt_hash}
     return {f"caption_{name}": value for name, value in known.items() if value}
-
-
-def _window(view: View, caption: Caption) -> Json:
-    first, last = view.span
-    return {"first_frame": first, "last_frame": last, "caption": caption.text, "status": caption.status}

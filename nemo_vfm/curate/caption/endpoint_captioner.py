@@ -30,7 +30,6 @@ def answered(blank: Caption, end: Reply | Failure) -> Caption:
 
     Args:
         blank: what is known before: key, author, model.
-        end: how the question ended.
     """
     if isinstance(end, Failure):
         return replace(blank, status="blocked" if end.blocked else "error", failure=end.reason)
@@ -91,7 +90,10 @@ class EndpointCaptioner:
         """
         asker = Asker(chat=self.chat, pace=self.pace, tries=self.tries)
         questions = (Question(partial(self._messages, view), key=view.key) for view in views)
-        yield from map(self._caption, asker.ask(questions))
+        for end in asker.ask(questions):
+            blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
+            caption = answered(blank, end)
+            yield replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def fingerprint(self) -> str:
         """All that is sent, and to which model; not where it stands."""
@@ -100,11 +102,6 @@ class EndpointCaptioner:
 
     def _messages(self, view: View) -> list[Json]:
         return [{"role": "user", "content": [{"type": "text", "text": self.prompt}, *self._shown(view)]}]
-
-    def _caption(self, end: Reply | Failure) -> Caption:
-        blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
-        caption = answered(blank, end)
-        return replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def _shown(self, view: View) -> list[Json]:
         if self.send == "video" and not view.is_image:

@@ -94,8 +94,6 @@ def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[st
     """What survival.json holds; see docs/how-to/video/decisions.md.
 
     Args:
-        table: all clips.
-        rules: in the recipe's order.
         compared: columns of comparisons, whose rules are left out.
     """
     chosen = {
@@ -129,11 +127,14 @@ def _amount(table: Table, chosen: Flags) -> Json:
 def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
     """What survives all rules with this threshold at each of some places; the other thresholds stay."""
     free = others & rule.passes_without(limit, table)
-    values = table.numbers(limit.score)
-    known = free & ~np.isnan(values)
-    always = free & np.isnan(values) & (table.images if limit.drops_missing else True)
-    places = _places(values[known], limit.threshold)
-    clips, seconds = _survivors(values[known], table.microseconds[known], places, limit)
+    column = table.numbers(limit.score)
+    known = free & ~np.isnan(column)
+    always = free & np.isnan(column) & (table.images if limit.drops_missing else True)
+    values = column[known]
+    # Evenly many clips lie between two places; one more is where the threshold stands.
+    spread = np.quantile(values, np.linspace(0, 1, _POINTS)) if len(values) else values
+    places = np.unique(np.append(spread, limit.threshold))
+    clips, seconds = _survivors(values, table.microseconds[known], places, limit)
     base = _amount(table, always)
     return {
         **limit.to_json(),
@@ -141,12 +142,6 @@ def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
         "clips": (clips + base["clips"]).tolist(),
         "seconds": (seconds / 1e6 + base["seconds"]).tolist(),
     }
-
-
-def _places(values: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
-    """Where the curve is computed: evenly many clips from place to place, and where the threshold stands."""
-    spread = np.quantile(values, np.linspace(0, 1, _POINTS)) if len(values) else values
-    return np.unique(np.append(spread, threshold))
 
 
 def _survivors(
@@ -184,7 +179,6 @@ def nearest_pairs(
     Args:
         records: those that are kept are looked at.
         stages: by name, as in the records' `vectors`.
-        rules: those that were decided by.
         table: all clips, for percentiles in rules.
     """
     found: dict[str, Json] = {}

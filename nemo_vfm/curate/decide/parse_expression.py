@@ -192,7 +192,12 @@ class _Parser:
         first = self._sum()
         if not isinstance(first, _TRUTHS):
             if self._take("is"):
-                return self._missing(first)
+                negated = self._take("not")
+                if self._take("missing", "null") is None:
+                    why = "expected `missing` here: SCORE is missing, or SCORE is not missing"
+                    raise self._wrong(self._next.at, why)
+                missing = Missing(first.at, self._column(first, "only a column can be missing"))
+                return Not(first.at, missing) if negated else missing
             negated = self._take("not")
             if negated or self._next.text == "in":
                 self._expect("in")
@@ -210,13 +215,6 @@ class _Parser:
             links.append(self._link(sign, self._operand(first), self._operand(second)))
             first = second
         return first if not links else links[0] if len(links) == 1 else Every(links[0].at, tuple(links))
-
-    def _missing(self, part: _Operand) -> Truth:
-        negated = self._take("not")
-        if self._take("missing", "null") is None:
-            raise self._wrong(self._next.at, "expected `missing` here: SCORE is missing, or SCORE is not missing")
-        found = Missing(part.at, self._column(part, "only a column can be missing"))
-        return Not(part.at, found) if negated else found
 
     def _word(self) -> Word:
         token = self._next

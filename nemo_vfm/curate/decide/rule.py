@@ -131,8 +131,6 @@ def check_rules(
     """Refuse rules on scores that nobody gives.
 
     Args:
-        stages: by name.
-        rules: by name.
         of_source: the columns of the source; None where nobody knows them yet, so that any other may be one.
 
     Raises:

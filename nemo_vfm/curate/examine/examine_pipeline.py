@@ -212,13 +212,7 @@ class WorkContext:
 
 
 class _Frames:
-    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more.
-
-    Args:
-        title: what is done to them.
-        total: frames there are.
-        line: the bar.
-    """
+    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more."""
 
     def __init__(self, title: str, total: int, line: Bar) -> None:
         self._title, self._total, self._line, self._done = title, total, line, 0
@@ -296,7 +290,9 @@ def examine_all(
     jobs = [job for file, missing in work for job in jobs_of(file, missing, examine)]
     while jobs:
         jobs = _examined(jobs, steps, findings, hands)
-    paths = _paths(files)
+    paths: dict[str, tuple[Path, ...]] = {}  # of every file with the same bytes, by these
+    for file in files:
+        paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
     for file in (file for file in readable if file.message is None):
         findings.fill(file, paths[file.source_id])
         for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
@@ -314,28 +310,15 @@ def _examined(
         if whole is None:
             continue
         film = jobs[number].film
-        message = _keep(film.file, film.missing, whole, findings)
+        failure = whole.message if isinstance(whole, Lost) else whole[-1].fact.get("failed")
+        if failure is not None or isinstance(whole, Lost):
+            message: str | None = f"{film.file.found.name}: {failure}"
+        else:
+            message = findings.put(film.file, film.missing, whole)
         if message is not None:
             film.file.message = message
             warn(f"failed: {named(film.file, message)}")
     return left
-
-
-def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findings: Findings) -> str | None:
-    """Keep an examination; a sentence where it failed."""
-    if isinstance(replies, Lost):
-        return f"{file.found.name}: {replies.message}"
-    if "failed" in replies[-1].fact:
-        return f"{file.found.name}: {replies[-1].fact['failed']}"
-    return findings.put(file, missing, replies)
-
-
-def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:
-    """Every file with the same bytes, by these."""
-    paths: dict[str, tuple[Path, ...]] = {}
-    for file in files:
-        paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
-    return paths
 
 
 def named(file: FileRecord, message: str) -> str:

@@ -39,12 +39,8 @@ class Findings:
     """The kept findings of one curation.
 
     Args:
-        folder: where they lie.
         thumbnails: where the clips' pictures lie; a file without them is walked over again.
-        splitter: of the recipe.
         side_px: the size of the frames that stages see.
-        stages: of the recipe, by name.
-        decode: where frames are decoded.
     """
 
     def __init__(

@@ -37,12 +37,10 @@ class Walk:
     """Goes over a video once and remembers, small, what nobody has taken as footage yet.
 
     Args:
-        path: of the video.
         side_px: frames are made so small that their short side is at most this.
         vectors: motion vectors are remembered, too, where the codec has them.
         max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
         tick: called with the number of frames since the last call.
-        decode: see `PyAVReader`.
         start: the first frame to walk over.
     """
 
@@ -233,13 +231,9 @@ class _Small:
         return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
 
 
-def _dtype() -> np.dtype[np.void]:
-    names = ("source", "w", "h", "src_x", "src_y", "dst_x", "dst_y", "flags", "motion_x", "motion_y", "motion_scale")
-    kinds = ("i4", "u1", "u1", "i2", "i2", "i2", "i2", "u8", "i4", "i4", "u2")
-    return np.dtype(list(zip(names, kinds, strict=True)))
-
-
-_NONE = np.empty(0, _dtype())
+_FIELDS = {"source": "i4", "w": "u1", "h": "u1", "src_x": "i2", "src_y": "i2", "dst_x": "i2", "dst_y": "i2",
+           "flags": "u8", "motion_x": "i4", "motion_y": "i4", "motion_scale": "u2"}  # fmt: skip
+_NONE = np.empty(0, np.dtype(list(_FIELDS.items())))
 
 
 _LATE_S = 0.5  # a table often goes by a container's word, which counts sound that ends after the last picture
@@ -252,8 +246,6 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
     rounded seconds, such as 0.067 for frame 2 of 30 a second, mean the same frame. A span has at least one frame.
 
     Args:
-        info: of the video.
-        start_s: where it begins.
         end_s: where it ends; None is the end of the video.
     """
     first = _frame_at(info, start_s)
@@ -267,16 +259,15 @@ def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Spa
         span = first - 1, first + 1  # nothing is shown in it: no frame from behind the hole stands in
     if span[1] <= info.num_frames:
         hole = next((hole for hole in info.holes if span[0] < hole < span[1]), None)
-        return span, None if hole is None else _of_hole(info, hole)
+        if hole is None:
+            return span, None
+        gap = (info.end_pts(hole - 1), info.stamp(hole))
+        begins_s, ends_s = (float((pts - info.pts[0]) * info.time_base) for pts in gap)
+        return span, f"it spans a gap: there are no frames from {begins_s:.2f} s to {ends_s:.2f} s"
     there_s = _seconds(info, info.num_frames + info.missing_frames)
     end = "its end" if end_s is None else f"{end_s:g} s"
     lasts = f"it requests {start_s:g} s to {end}, but the video lasts {there_s:.2f} s"
     return span, info.why_incomplete() if span[1] <= info.num_frames + info.missing_frames else lasts
-
-
-def _of_hole(info: VideoInfo, hole: int) -> str:
-    begins, ends = ((pts - info.pts[0]) * float(info.time_base) for pts in (info.end_pts(hole - 1), info.stamp(hole)))
-    return f"it spans a gap: there are no frames from {begins:.2f} s to {ends:.2f} s"
 
 
 def _seconds(info: VideoInfo, frame: int) -> float:

@@ -87,8 +87,6 @@ class Child:
     """A process that does one operation, request after request, and is started again when it has died.
 
     Args:
-        operation: what it does.
-        limits: what it may take.
         task: what the operation is, as in "its encoding"; a child's death is told of it.
     """
 
@@ -205,11 +203,7 @@ class Child:
 
 
 class InProcess:
-    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child.
-
-    Args:
-        operation: what is done.
-    """
+    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -376,7 +370,8 @@ class _MediaWorker:
             return
         for attempt in (1, 2):
             try:
-                yield from self._ask(item)
+                for answer in self._child.ask(item.request, megapixels=item.megapixels):
+                    yield Tick(answer) if isinstance(answer, int) else answer
                 return
             except ChildDied as error:
                 # The file before it may have hurt the child: a second, fresh child tells the two apart.
@@ -387,10 +382,6 @@ class _MediaWorker:
             except DataError as error:
                 yield Reply({"failed": str(error)})
                 return
-
-    def _ask(self, item: Item) -> Iterator[object]:
-        for answer in self._child.ask(item.request, megapixels=item.megapixels):
-            yield Tick(answer) if isinstance(answer, int) else answer
 
     def stop(self) -> None:
         """End the child, for good: a thread in the middle of an item would begin it anew in a fresh one."""

@@ -26,7 +26,6 @@ class Crew:
     """Actors of one step. Models are loaded when an actor begins, and live as long as it does.
 
     Args:
-        step: what they do.
         gpus: GPUs, or a part of one, for each actor.
     """
 
@@ -308,9 +307,6 @@ def shares(needs: Sequence[Need], *, cpus: float, gpus: float, most: int) -> lis
     ratios as long as the machine allows, and stops where more of any other step would only wait.
 
     Args:
-        needs: of the steps, in order.
-        cpus: cores there are.
-        gpus: GPUs there are.
         most: workers that any step may have.
     """
     workers = [1] * len(needs)

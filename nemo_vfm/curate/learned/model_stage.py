@@ -73,10 +73,14 @@ class ModelStage:
 
     def fingerprint(self) -> str:
         """The model's own, the task, and the bytes of the trained weights; batches do not count."""
+        from nemo_vfm.models.hashes import files_sha256
+        from nemo_vfm.parallel.checkpoint.checkpoint import find
+
         if not self._fingerprint:
             built = self._measured()
             settings = f"{type(self.task).__qualname__} {sorted(vars(self.task).items())}"
-            self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {self._trained_stamp()}")[:32]
+            trained = "" if self.trained is None else files_sha256(find(self.trained))
+            self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {trained}")[:32]
         return self._fingerprint
 
     def load(self) -> None:
@@ -139,9 +143,3 @@ class ModelStage:
 
         with torch.device("meta"):
             return self.model()
-
-    def _trained_stamp(self) -> str:
-        from nemo_vfm.models.hashes import files_sha256
-        from nemo_vfm.parallel.checkpoint.checkpoint import find
-
-        return "" if self.trained is None else files_sha256(find(self.trained))

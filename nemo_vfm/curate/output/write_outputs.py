@@ -3,14 +3,16 @@
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_vfm.core.errors import DataError
-from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import atomic_path, read_json
+from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.rule import comparisons
@@ -18,8 +20,30 @@ from nemo_vfm.curate.record.stage import ClipRecord, Stage
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
 from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_folder import folder_at
 
 _FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
+
+
+def finished(marker: Path, made_of: str) -> Json:
+    """What a finished run of this very state wrote into its marker; None where there is none, or it is damaged."""
+    try:
+        found = read_json(marker)
+        return found if found["made_of"] == made_of else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def shards_digest(shards: Place) -> str:
+    """The sha256 of a finished folder's shards.json, which names the bytes of all shards.
+
+    Raises:
+        UserError: the folder is not finished.
+    """
+    index = folder_at(shards, None)
+    if index.size("shards.json") is None:
+        raise UserError(f"{shards} is not a finished folder of shards: there is no shards.json in it")
+    return sha256(index.read("shards.json", 1 << 30)).hexdigest()
 
 
 def write_scores(

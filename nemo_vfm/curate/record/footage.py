@@ -44,7 +44,6 @@ class ClipFrames:
     """One clip as stages see it: small frames in RGB, picked by number, 0 being the clip's first.
 
     Args:
-        num_frames: frames of the clip.
         fps: frames per second of the source.
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where

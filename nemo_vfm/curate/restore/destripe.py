@@ -111,14 +111,7 @@ def _alike(found_THWC: NDArray[np.float32]) -> bool:
 
 
 class Recovery:
-    """Stripes of frames of one size and direction.
-
-    Args:
-        settings: how to recover.
-        theta_deg: the direction.
-        size: height and width.
-        bands: see `nemo_vfm.restore.stripes.stripes`.
-    """
+    """Stripes of frames of one size and direction."""
 
     def __init__(self, settings: Destripe, theta_deg: float, size: tuple[int, ...], bands: int) -> None:
         from nemo_vfm.restore.stripes import known_frequencies

@@ -175,11 +175,7 @@ def open_pages(path: Path, *, change: bool = False) -> Iterator[Pages]:
 
 
 class TiffPages:
-    """See `Pages`. Pixels are encoded as they were; what has grown goes to the file's end.
-
-    Args:
-        tiff: an open `tifffile.TiffFile`.
-    """
+    """See `Pages`. Pixels are encoded as they were; what has grown goes to the file's end."""
 
     def __init__(self, tiff: Any) -> None:
         self._tiff = tiff
@@ -265,10 +261,7 @@ class TiffPages:
             file.seek(offsets[number])
             file.write(data)
         wide = "Q" if self._tiff.is_bigtiff else "I"
-        for name, old, new in (
-            ("Offsets", page.dataoffsets, offsets),
-            ("ByteCounts", page.databytecounts, counts),
-        ):
+        for name, old, new in (("Offsets", page.dataoffsets, offsets), ("ByteCounts", page.databytecounts, counts)):
             if tuple(old) != tuple(new):
                 page.tags[f"{kind}{name}"].overwrite(new, dtype=wide)
                 end = file.seek(0, 2)
@@ -300,11 +293,7 @@ def _encoded(page: Any, segment: Pixels) -> bytes:
 
 
 class PngPage:
-    """See `Pages`; there is one. Chunks of text, resolution and colour profile stay.
-
-    Args:
-        path: the file.
-    """
+    """See `Pages`; there is one. Chunks of text, resolution and colour profile stay."""
 
     def __init__(self, path: WritePath) -> None:
         self._path = path

@@ -32,7 +32,6 @@ class Step(NamedTuple):
         pan_x: part of the width that it turns to the right.
         pan_y: part of the height that it turns down.
         zoom: by how much larger things get, as a natural logarithm.
-        roll: radians that it turns clockwise.
         residual: mean distance of points from where this motion takes them, in pixels.
         total: mean distance that points went, in pixels.
     """

@@ -35,7 +35,6 @@ class Edges(NamedTuple):
 
     Args:
         steady: those that all frames have at the same place.
-        all: those that any frame has.
     """
 
     steady: NDArray[np.uint8]

@@ -184,7 +184,6 @@ class FetchedFile:
     """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
 
     Args:
-        address: the folder in the store.
         folder: where fetched files lie; it belongs to this class.
         max_bytes: what they may fill together; who asks for more waits until others let go.
     """

@@ -47,7 +47,6 @@ class Dissolves:
 
     Args:
         fps: frames per second.
-        limits: see there.
         wipes: of wipes, whose jump and steps have the limits of dissolves; None looks for none.
     """
 

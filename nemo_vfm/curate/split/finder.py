@@ -117,7 +117,11 @@ class Black:
         number, self._count = self._count, self._count + 1
         if glance.brightness >= self._black:
             start, self._start = self._start, None
-            return [] if start is None else self._ended(start, number)
+            if start is None:
+                return []
+            if number - start >= self._min_frames:
+                return [Gradual(number)]
+            return [Gradual((start + number) // 2)] if start > 0 else []
         if self._start is None:
             self._start = number
         long = self._count - self._start == self._min_frames
@@ -131,11 +135,6 @@ class Black:
         """See `Finder`."""
         undecided = self._start is not None and self._count - self._start < self._min_frames
         return self._start if undecided and self._start is not None else self._count
-
-    def _ended(self, start: int, stop: int) -> list[int]:
-        if stop - start >= self._min_frames:
-            return [Gradual(stop)]
-        return [Gradual((start + stop) // 2)] if start > 0 else []
 
 
 class Gradual(int):
@@ -162,7 +161,6 @@ class Spaced:
     """Another finder's cuts, but for those nearer than `min_frames` to the film's start or the cut before.
 
     Args:
-        finder: gives the cuts.
         min_frames: the least distance.
     """
 
@@ -194,9 +192,7 @@ class Joined:
     """All cuts of one finder, and those of another that are far enough from them and from each other.
 
     Args:
-        first: all of its cuts count.
         second: its cuts count where no other lies nearer than `min_frames`.
-        min_frames: that distance.
     """
 
     def __init__(self, first: Finder, second: Finder, min_frames: int) -> None:
@@ -209,7 +205,14 @@ class Joined:
         """See `Finder`."""
         self._chosen += self._first.see(glance)
         self._waiting += self._second.see(glance)
-        return self._give() if self._chosen or self._waiting else []
+        if not self._chosen and not self._waiting:
+            return []
+        self._choose(self._first.certain())
+        certain = self.certain()
+        ready = sorted(cut for cut in self._chosen if cut < certain)
+        self._chosen = [cut for cut in self._chosen if cut >= certain]
+        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
+        return ready
 
     def end(self) -> list[int]:
         """See `Finder`."""
@@ -223,14 +226,6 @@ class Joined:
         certain = min(self._first.certain(), self._second.certain())
         return min(certain, self._waiting[0]) if self._waiting else certain
 
-    def _give(self) -> list[int]:
-        self._choose(self._first.certain())
-        certain = self.certain()
-        ready = sorted(cut for cut in self._chosen if cut < certain)
-        self._chosen = [cut for cut in self._chosen if cut >= certain]
-        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
-        return ready
-
     def _choose(self, certain: int) -> None:
         """Decide those of the second around which the first is certain."""
         while self._waiting and self._waiting[0] + self._min_frames <= certain:
@@ -243,8 +238,6 @@ class Peaks:
     """Frames whose content score is far above the mean of their neighbours', as PySceneDetect's AdaptiveDetector.
 
     Args:
-        ratio: how far.
-        window: neighbours on each side.
         min_content: a lower score is no cut, whatever the neighbours.
     """
 
@@ -257,8 +250,10 @@ class Peaks:
         """See `Finder`; `window` frames behind."""
         self._scores.append(glance.content)
         self._count += 1
-        full = len(self._scores) == 2 * self._window + 1
-        return [self._count - 1 - self._window] if full and self._stands_out() else []
+        if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
+            return []
+        mean = (sum(self._scores) - score) / (2 * self._window)
+        return [self._count - 1 - self._window] if score >= self._ratio * mean else []
 
     def end(self) -> list[int]:
         """The last `window` frames have too few neighbours."""
@@ -268,20 +263,9 @@ class Peaks:
         """See `Finder`."""
         return max(0, self._count - self._window)
 
-    def _stands_out(self) -> bool:
-        score = self._scores[self._window]
-        if score < self._min_content:
-            return False
-        mean = (sum(self._scores) - score) / (2 * self._window)
-        return score >= self._ratio * mean
-
 
 class Above:
-    """Frames whose content score reaches a threshold, as PySceneDetect's ContentDetector.
-
-    Args:
-        threshold: of the content score.
-    """
+    """Frames whose content score reaches a threshold, as PySceneDetect's ContentDetector."""
 
     def __init__(self, threshold: float) -> None:
         self._threshold, self._count = threshold, 0

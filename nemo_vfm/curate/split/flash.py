@@ -19,7 +19,6 @@ class WithoutFlashes:
     time. Nothing else is taken for a flash, so a flash on a cut costs nothing.
 
     Args:
-        finder: gives cuts.
         num_frames: how long a flash may last.
         likeness: it has come back when its distance to before is at most this part of the jump,
         layout: and that of the colours' layouts, 0 to 2, is at most this: another shot may be as light as the one

@@ -160,11 +160,7 @@ def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float
 
 
 class Pieces:
-    """Gaps between shots in, spans out. The gap of a hard cut at frame 9 that is not trimmed is (9, 9).
-
-    Args:
-        lengths: of the spans.
-    """
+    """Gaps between shots in, spans out. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._longest, self._tail, self._start = lengths.longest, max(lengths.tail, 1), 0

@@ -48,9 +48,7 @@ def near_duplicates(
     Args:
         texts: normalised here; about 2 * num_hashes bytes of each are kept beside it, and while it starts 5.
         threshold: least Jaccard similarity of a duplicate, above 0, at most 1.
-        shingles: what is compared.
         num_hashes: numbers of a signature; more need more time and propose fewer needless pairs.
-        seed: of the permutations.
 
     Raises:
         ValueError: where a number is out of range, or num_hashes are too few for the threshold.
@@ -80,10 +78,6 @@ def similar_pairs(
 
     Args:
         texts: as for `near_duplicates`, and so are the others.
-        threshold: as there.
-        shingles: as there.
-        num_hashes: as there.
-        seed: as there.
 
     Raises:
         ValueError: as there, at the first pair.
@@ -186,9 +180,6 @@ class NearTextIndex:
 
     Args:
         threshold: least Jaccard similarity, above 0, at most 1.
-        shingles: what is compared.
-        num_hashes: numbers of a signature.
-        seed: of the permutations.
 
     Raises:
         ValueError: where a number is out of range, or num_hashes are too few for the threshold.
@@ -252,11 +243,7 @@ class NearTextIndex:
 
 
 class _Chains:
-    """Which texts have a key in a band: a hash table whose entries are chained, all in arrays.
-
-    Args:
-        bands: B.
-    """
+    """Which texts have a key in a band: a hash table whose entries are chained, all in arrays."""
 
     def __init__(self, bands: int) -> None:
         self._bands, self._count = bands, 0  # of entries
