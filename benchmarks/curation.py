@@ -35,13 +35,13 @@ from scenedetect import AdaptiveDetector, detect
 from nemo_vfm.core.log import logger
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.examine.examine_file import Examine
+from nemo_vfm.curate.examine.probe import state_of
 from nemo_vfm.curate.examine.sandbox import Child, InProcess
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.job import Curate
 from nemo_vfm.curate.output.transcode import Transcode
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.source_guard import state_of
 from nemo_vfm.curate.score.brightness import Brightness
 from nemo_vfm.curate.score.freeze import Freeze
 from nemo_vfm.curate.score.motion import Motion

@@ -32,10 +32,10 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
+from nemo_vfm.curate.record.footage import luma  # noqa: E402
 from nemo_vfm.curate.restore.destripe import Destripe  # noqa: E402
 from nemo_vfm.curate.restore.destripe_images import DestripeImages  # noqa: E402
-from nemo_vfm.curate.restore.luma import luma  # noqa: E402
-from nemo_vfm.curate.restore.page_stripes import without_stripes  # noqa: E402
+from nemo_vfm.curate.restore.image_pages import without_stripes  # noqa: E402
 from nemo_vfm.data.video.decode import open_video  # noqa: E402
 from nemo_vfm.restore.stripe_excess import StripeExcess  # noqa: E402
 from nemo_vfm.restore.stripes import known_frequencies, recover, without_wedge  # noqa: E402

@@ -12,7 +12,7 @@ from difflib import get_close_matches
 
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import Known
+from nemo_vfm.curate.decide.rule import Known
 from nemo_vfm.curate.decide.score_table import Table, table_of
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.data.batching.bucket import Buckets
@@ -24,14 +24,11 @@ REST = "*"
 
 @dataclass(frozen=True, slots=True)
 class Balanced:
-    """What a balance says.
+    """What a balance says."""
 
-    Args:
-        weights: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped.
-        plan: of each group its number of clips, of those kept, and of repeats; for balance.json.
-    """
-
+    #: clip id -> how often it counts, for every clip that rules keep; 0 where it is dropped
     weights: Mapping[str, int] = field(default_factory=dict)
+    #: of each group its number of clips, of those kept, and of repeats; for balance.json
     plan: Json = field(default_factory=dict)
 
 
@@ -84,7 +81,6 @@ class Balance:
         Args:
             columns: of stages and source: column -> the words that may stand in it, none where nobody knows them yet;
                 None where it holds numbers.
-            is_all: whether there are no others.
 
         Raises:
             PartRefused: such a group, or a column that holds no words.

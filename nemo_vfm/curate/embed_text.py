@@ -6,26 +6,23 @@ Shape letters: B batch, L text tokens, D width of a text token.
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 import torch
 from safetensors.torch import save
 
-from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.log import bar, warn
-from nemo_vfm.core.storage.files import read_json, sha256_text, write_bytes, write_json
+from nemo_vfm.core.storage.files import sha256_text, write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import CutsTexts, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.shards.sample_members import TEXT
 from nemo_vfm.data.shards.sample_reader import Samples, caption_of
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
-from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards
 
 _DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -66,26 +63,32 @@ class EmbedText:
         """
         samples = ShardSet(self.shards)
         remove_unfinished(run.folder)
-        state, target = self._state(), run.folder / "shards"
-        if _finished(run.folder, state):
+        target, done = run.folder / "shards", run.folder / _DONE
+        state = self._state()
+        if finished(done, state) is not None and (target / "shards.json").is_file():
             self._copy(target)
             return Outcome(_summary(len(samples)), {"samples": len(samples)}, did_nothing=True)
-        (run.folder / _DONE).unlink(missing_ok=True)
+        done.unlink(missing_ok=True)
         work = run.folder / "work" / state[:16]
         self._encode(samples, work)
-        self._write(samples, work, target)
+
+        def fill(partial: Path) -> None:
+            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
+                for entry in samples.entries:
+                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
+
+        replace_folder(target, fill)
         self._copy(target)
-        write_json(run.folder / _DONE, self._report(samples, state))
+        encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
+        facts = {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
+        write_json(done, facts)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
         return Outcome(_summary(len(samples)), {"samples": len(samples)})
 
     def _state(self) -> str:
         """All that the outputs are made of."""
-        index = folder_at(self.shards, None)
-        if index.size("shards.json") is None:
-            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
-        marker = sha256(index.read("shards.json", 1 << 30)).hexdigest()
-        return fingerprint(self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard, marker)
+        parts = (self.text_encoder.fingerprint(), self.dtype, self.samples_per_shard)
+        return fingerprint(*parts, shards_digest(self.shards))
 
     def _copy(self, folder: Path) -> None:
         if self.copy_to is not None:
@@ -111,24 +114,12 @@ class EmbedText:
         for text_LD, mask_L in zip(text_BLD, mask_BL, strict=True):
             yield save({"text": text_LD.clone(), "mask": mask_L.clone()}) if torch.isfinite(text_LD).all() else None
 
-    def _write(self, samples: ShardSet, work: Path, target: Path) -> None:
-        def fill(partial: Path) -> None:
-            with ShardWriter(partial, samples_per_shard=self.samples_per_shard) as writer:
-                for entry in samples.entries:
-                    writer.write(entry.key, self._members(samples, entry, work), entry.index)
-
-        replace_folder(target, fill)
-
     def _members(self, samples: ShardSet, entry: Entry, work: Path) -> Mapping[str, bytes]:
         kept = {name: samples.read(entry, name) for name in entry.members if name != TEXT}
         if "json" in kept:
             facts = {**json.loads(kept["json"]), "text_encoder": self.text_encoder.fingerprint()}
             kept["json"] = json.dumps(facts, ensure_ascii=False, allow_nan=False).encode()
         return {**kept, TEXT: (work / _name(caption_of(samples, entry))).read_bytes()}
-
-    def _report(self, samples: ShardSet, state: str) -> Json:
-        encoder, cut = self.text_encoder.fingerprint(), say_cut(samples, samples.entries, self.text_encoder)
-        return {"samples": len(samples), "cut": cut, "text_encoder": encoder, "dtype": self.dtype, "made_of": state}
 
 
 def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) -> int:
@@ -144,13 +135,6 @@ def say_cut(samples: Samples, entries: Sequence[Entry], encoder: TextEncoder) ->
 
 def _name(caption: str) -> str:
     return f"{sha256_text(caption)[:32]}.safetensors"
-
-
-def _finished(folder: Path, state: str) -> bool:
-    try:
-        return bool(read_json(folder / _DONE)["made_of"] == state) and (folder / "shards/shards.json").is_file()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _summary(samples: int) -> str:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +19,7 @@ from torch import Tensor, nn
 from nemo_vfm.core.device import device
 from nemo_vfm.core.errors import DataError, NothingKept, UserError
 from nemo_vfm.core.log import bar, info, warn
-from nemo_vfm.core.storage.files import read_json, write_bytes, write_json
+from nemo_vfm.core.storage.files import write_bytes, write_json
 from nemo_vfm.core.storage.uri import Address, Place, place
 from nemo_vfm.core.types.encoders import Codec, TextEncoder
 from nemo_vfm.core.types.job import Outcome, Run
@@ -29,12 +28,33 @@ from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.embed_text import say_cut
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.execute.ordered import ordered
-from nemo_vfm.curate.output.training_window import training_windows
-from nemo_vfm.curate.output.write_outputs import remove_unfinished, replace_folder
+from nemo_vfm.curate.output.write_outputs import finished, remove_unfinished, replace_folder, shards_digest
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
+from nemo_vfm.data.batching.transform import image_to_bucket, resize_and_crop, window_indices
 from nemo_vfm.data.shards.shard_files import Entry, ShardSet, ShardWriter
-from nemo_vfm.data.shards.shard_folder import folder_at
 from nemo_vfm.data.shards.shard_upload import upload_shards
+from nemo_vfm.data.video.decode import open_video
+
+
+def training_windows(
+    media: bytes, *, is_image: bool, bucket: Bucket, max_windows: int
+) -> Iterator[tuple[Frames, float]]:
+    """Each window's frames (T, H, W, C) and its frames per second.
+
+    Raises:
+        DataError: the clip is damaged or too short.
+    """
+    if is_image:
+        yield image_to_bucket(media, bucket)
+        return
+    with open_video(media) as reader:
+        info = reader.info()
+        first, stop = info.longest_part()
+        for indices in window_indices(stop - first, info.fps, bucket, max_windows):
+            frames_THWC = reader.read([first + index for index in indices])
+            frames_THWC = resize_and_crop(frames_THWC, bucket.width, bucket.height)
+            yield frames_THWC, info.fps / bucket.stride(info.fps)
+
 
 DtypeName = Literal["fp32", "fp16", "bf16"]
 # What is stored, not what is computed in: that is core/precision.py's.
@@ -86,7 +106,13 @@ class EncodeShards:
                 f"windows_per_clip {windows_per_clip} and samples_per_shard {samples_per_shard} are below 1"
             )
         for name, bucket in buckets.buckets.items():
-            _check_fits(codec, name, bucket)
+            # Say at once that a bucket's shape does not fit the codec, not after hours of decoding.
+            try:
+                codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
+            except UserError:  # the codec itself cannot be built or found, whatever the bucket
+                raise
+            except ValueError as error:
+                raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
         self.shards, self.codec, self.text_encoder, self.buckets = (
             place(shards), codec, text_encoder, buckets,
         )  # fmt: skip
@@ -104,8 +130,8 @@ class EncodeShards:
         clips = ShardSet(self.shards)
         remove_unfinished(run.folder)
         state = self._state()
-        if _finished(run.folder, state):
-            done = read_json(run.folder / "encode.json")
+        done = finished(run.folder / "encode.json", state)
+        if done is not None and (run.folder / "shards/shards.json").is_file():
             self._copy(run.folder / "shards")
             return Outcome(_summary(done), {"samples": done["samples"]}, did_nothing=True)
         (run.folder / "encode.json").unlink(missing_ok=True)
@@ -116,7 +142,12 @@ class EncodeShards:
             raise NothingKept(f"no clip of {len(clips)} could be encoded: {counts.why()}")
         self._write(clips, keys, work, run.folder / "shards")
         entries = list({entry.key: entry for entry, _, _ in keys}.values())
-        report = {**self._report(len(clips), counts, state), "cut": say_cut(clips, entries, self.text_encoder)}
+        report: dict[str, Json] = {
+            "clips": len(clips), "samples": counts.samples.total(), "by_bucket": dict(sorted(counts.samples.items())),
+            "unbinned": dict(sorted(counts.unbinned.items())), "failed": dict(sorted(counts.failed.items())),
+            "dtype": self.dtype, "codec": self.codec.fingerprint(), "text_encoder": self.text_encoder.fingerprint(),
+            "made_of": state, "cut": say_cut(clips, entries, self.text_encoder),
+        }  # fmt: skip
         self._copy(run.folder / "shards")
         write_json(run.folder / "encode.json", report)
         shutil.rmtree(run.folder / "work", ignore_errors=True)
@@ -124,12 +155,9 @@ class EncodeShards:
 
     def _state(self) -> str:
         """All that the outputs are made of."""
-        index = folder_at(self.shards, None)
-        if index.size("shards.json") is None:
-            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
-        marker = sha256(index.read("shards.json", 1 << 30))
         own = [self.codec.fingerprint(), self.text_encoder.fingerprint(), self.dtype]
-        return fingerprint(own, self.windows_per_clip, self.samples_per_shard, self.buckets.buckets, marker.hexdigest())
+        sizes = (self.windows_per_clip, self.samples_per_shard, self.buckets.buckets)
+        return fingerprint(own, *sizes, shards_digest(self.shards))
 
     def _copy(self, folder: Path) -> None:
         if self.copy_to is not None:
@@ -154,19 +182,19 @@ class EncodeShards:
             return _Encoded(entry, unbinned=assigned.reason)
         if not _keys(work, entry):
             try:
-                pixels = self._pixels(clips, entry, self.buckets.buckets[assigned.bucket])
+                media = next((name for name in _MEDIA if name in entry.members), None)
+                if media is None:
+                    raise DataError(f"it has no media, only {sorted(entry.members)}; expected one of {_MEDIA}")
+                pixels = training_windows(
+                    clips.read(entry, media), is_image=media != "mp4",
+                    bucket=self.buckets.buckets[assigned.bucket], max_windows=self.windows_per_clip,
+                )  # fmt: skip
                 tensors = [self._tensors(frames_THWC, fps, entry) for frames_THWC, fps in pixels]
             except (DataError, UserError) as error:
                 return _Encoded(entry, failed=str(error))
-            write_bytes(work / f"{entry.key}.safetensors", save(_joined(tensors)))
+            joined = {f"{name}.{w}": value.contiguous() for w, one in enumerate(tensors) for name, value in one.items()}
+            write_bytes(work / f"{entry.key}.safetensors", save(joined))
         return _Encoded(entry, assigned.bucket)
-
-    def _pixels(self, clips: ShardSet, entry: Entry, bucket: Bucket) -> Iterator[tuple[Frames, float]]:
-        media = next((name for name in _MEDIA if name in entry.members), None)
-        if media is None:
-            raise DataError(f"it has no media, only {sorted(entry.members)}; expected one of {_MEDIA}")
-        data = clips.read(entry, media)
-        return training_windows(data, is_image=media != "mp4", bucket=bucket, max_windows=self.windows_per_clip)
 
     @torch.inference_mode()
     def _tensors(self, frames_THWC: Frames, fps: float, entry: Entry) -> dict[str, Tensor]:
@@ -216,14 +244,6 @@ class EncodeShards:
         }
         return members, facts
 
-    def _report(self, num_clips: int, counts: "_Counts", state: str) -> Json:
-        return {
-            "clips": num_clips, "samples": counts.samples.total(), "by_bucket": dict(sorted(counts.samples.items())),
-            "unbinned": dict(sorted(counts.unbinned.items())), "failed": dict(sorted(counts.failed.items())),
-            "dtype": self.dtype, "codec": self.codec.fingerprint(),
-            "text_encoder": self.text_encoder.fingerprint(), "made_of": state,
-        }  # fmt: skip
-
 
 @dataclass(slots=True)
 class _Counts:
@@ -269,20 +289,6 @@ def _one_thread_an_operation() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _check_fits(codec: Codec, name: str, bucket: Bucket) -> None:
-    """Say at once that a bucket's shape does not fit the codec, not after hours of decoding."""
-    try:
-        codec.latent_shape(bucket.num_frames, bucket.height, bucket.width)
-    except UserError:  # the codec itself cannot be built or found, whatever the bucket
-        raise
-    except ValueError as error:
-        raise ValueError(f"bucket {name!r} does not fit the codec: {error}") from error
-
-
-def _joined(tensors: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {f"{name}.{w}": value.contiguous() for w, sample in enumerate(tensors) for name, value in sample.items()}
-
-
 def _keys(work: Path, entry: Entry) -> list[str]:
     """The keys of a clip's encoded samples; none where it is not encoded yet."""
     path = work / f"{entry.key}.safetensors"
@@ -291,13 +297,6 @@ def _keys(work: Path, entry: Entry) -> list[str]:
     with path.open("rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
     return [f"{entry.key}-w{w}" for w in range(sum(name.startswith("latents.") for name in header))]
-
-
-def _finished(folder: Path, state: str) -> bool:
-    try:
-        return bool(read_json(folder / "encode.json")["made_of"] == state) and (folder / "shards/shards.json").is_file()
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
 
 
 def _summary(report: Json) -> str:

@@ -13,16 +13,19 @@ from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import JobShard, Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.balance import Balance, Balanced
-from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS, check_captions
-from nemo_vfm.curate.caption.caption_types import Editor, Viewer
+from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS, Editor, Viewer, check_captions
 from nemo_vfm.curate.caption.caption_writer import write_captions
-from nemo_vfm.curate.decide.check_rules import Known, check_rules, comparisons, label_columns
-from nemo_vfm.curate.decide.fate import add_likeness, decide, decide_by_captions, rules_json
-from nemo_vfm.curate.decide.nearest_pairs import NEAREST_PAIRS, nearest_pairs
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.fate import (
+    NEAREST_PAIRS,
+    add_likeness,
+    decide,
+    decide_by_captions,
+    nearest_pairs,
+    rules_json,
+    survival,
+)
+from nemo_vfm.curate.decide.rule import Known, Rule, check_rules, comparisons, label_columns
 from nemo_vfm.curate.decide.score_table import table_of
-from nemo_vfm.curate.decide.survival import survival
-from nemo_vfm.curate.decide.vectors import write_vectors
 from nemo_vfm.curate.examine.examine_file import Examine
 from nemo_vfm.curate.examine.examine_pipeline import WorkContext, examine_all, probe_all
 from nemo_vfm.curate.examine.findings import Findings
@@ -30,10 +33,8 @@ from nemo_vfm.curate.examine.findings_cache import fingerprint, in_names
 from nemo_vfm.curate.examine.sandbox import Limits
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.execute.work_units import Executor
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.codec_preflight import say_what_codecs_lack, say_what_nvdec_leaves
-from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.output.encode_kept import encode_kept, encode_missing, say_what_codecs_lack, say_what_nvdec_leaves
+from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.output.write_outputs import (
     copy_files,
     remove_unfinished,
@@ -41,6 +42,7 @@ from nemo_vfm.curate.output.write_outputs import (
     shape_of,
     write_scores,
     write_shards,
+    write_vectors,
 )
 from nemo_vfm.curate.record.ledger import FileRecord, Ledger, count
 from nemo_vfm.curate.record.stage import (
@@ -274,22 +276,6 @@ class Curate:
         numbers = (column for stage in self.stages.values() for column in stage.columns())
         return dict.fromkeys([*FACTS, *numbers]) | label_columns(self.stages) | dict(of_source)
 
-    def _balance(self, balanced: Balanced | None, places: "_Places") -> Mapping[str, int]:
-        """How often each clip counts; nothing where nothing is balanced."""
-        if balanced is None:
-            (places.folder / "balance.json").unlink(missing_ok=True)
-            return {}
-        write_json(places.folder / "balance.json", balanced.plan)
-        return balanced.weights
-
-    def _count_buckets(self, kept: Sequence[ClipRecord], places: "_Places") -> None:
-        if self.buckets is None:
-            (places.folder / "buckets.json").unlink(missing_ok=True)
-            return
-        counted = count_buckets([shape_of(record) for record in kept], self.buckets)
-        info(buckets_line(counted))
-        write_json(places.folder / "buckets.json", counted)
-
     def _state(self, files: Sequence[FileRecord], records: Sequence[ClipRecord]) -> Json:
         """All that the outputs are made of, in one hash."""
         facts = [
@@ -326,7 +312,8 @@ class Curate:
         places.done.unlink(missing_ok=True)
         kept = [record for record in records if record.decision == "kept"]
         info(f"writing {len(kept)} samples to {places.shards}")
-        weights = self._balance(balanced, places)
+        weights: Mapping[str, int] = {} if balanced is None else balanced.weights  # how often each clip counts
+        _write_or_remove(places.folder / "balance.json", None if balanced is None else balanced.plan)
         media.make_way(kept)
         if kept:
             write_shards(places.shards, kept, media.file_of, self.samples_per_shard, weights)
@@ -349,7 +336,10 @@ class Curate:
         self._write_restored(kept, media, places.folder)
         write_json(places.folder / "files.json", [_file_json(file) for file in files])
         write_json(places.folder / "ledger.json", ledger.to_json())
-        self._count_buckets(kept, places)
+        counted = None if self.buckets is None else count_buckets([shape_of(record) for record in kept], self.buckets)
+        if counted is not None:
+            info(buckets_line(counted))
+        _write_or_remove(places.folder / "buckets.json", counted)
 
     def _write_restored(self, kept: Sequence[ClipRecord], media: Media, folder: Path) -> None:
         """What was repaired, and a picture of each such clip before and after."""
@@ -385,6 +375,13 @@ class _Places:
             return bool(read_json(self.done) == state) and (self.shards / "shards.json").is_file()
         except (OSError, ValueError):
             return False
+
+
+def _write_or_remove(path: Path, value: Json) -> None:
+    if value is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_json(path, value)
 
 
 def _file_json(file: FileRecord) -> Json:

@@ -18,15 +18,10 @@ _LARGEST = 0.35  # beyond it clips are not copies, whatever the histogram says
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A threshold and where it comes from.
+    """A threshold and where it comes from."""
 
-    Args:
-        epsilon: what is more alike than 1 - epsilon goes.
-        how: valley, knee, or given, where the likenesses do not tell.
-    """
-
-    epsilon: float
-    how: str
+    epsilon: float  #: what is more alike than 1 - epsilon goes
+    how: str  #: valley, knee, or given, where the likenesses do not tell
 
 
 def propose(likenesses: Sequence[float], otherwise: float) -> Proposal:

@@ -31,19 +31,13 @@ _NOISE = 40.0  # variance (8-bit levels) below which a picture says little
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What is kept of a frame.
+    """What is kept of a frame."""
 
-    Args:
-        points_N2: x and y of keypoints, in shares of the width and the height.
-        bits_NB: their descriptors, a bit for each of `NUM_BITS` pairs of SIFT's numbers: which of the two is larger.
-        thumb_HWC: the frame, `THUMB_PX` a side, RGB.
-        aspect: width over height.
-    """
-
-    points_N2: Points
+    points_N2: Points  #: x and y of keypoints, in shares of the width and the height
+    #: their descriptors, a bit for each of `NUM_BITS` pairs of SIFT's numbers: which of the two is larger
     bits_NB: Bytes
-    thumb_HWC: Bytes
-    aspect: float
+    thumb_HWC: Bytes  #: the frame, `THUMB_PX` a side, RGB
+    aspect: float  #: width over height
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,8 @@ def registered(a: Frame, b: Frame) -> Place | None:
     to_N2 = _in_heights(b)[[one.trainIdx for one in near]]
     reach = _REPROJECTION_PX / SHORT_SIDE_PX
     matrix, inside = cv2.estimateAffinePartial2D(from_N2, to_N2, ransacReprojThreshold=reach, maxIters=500)
-    if matrix is None or _distinct(to_N2[inside.ravel() > 0], reach) < LEAST:
+    # Places are counted, not keypoints: many of one bright spot say no more than one does.
+    if matrix is None or len(np.unique((to_N2[inside.ravel() > 0] / (2 * reach)).astype(np.int64), axis=0)) < LEAST:
         return None
     scale, turn = float(np.hypot(*matrix[:, 0])), float(np.arctan2(matrix[1, 0], matrix[0, 0]))
     if not (_SCALES[0] < scale < _SCALES[1] and abs(turn) < _MAX_TURN):
@@ -102,11 +97,6 @@ def registered(a: Frame, b: Frame) -> Place | None:
 
 def _in_heights(frame: Frame) -> Points:
     return frame.points_N2 * np.array([frame.aspect, 1], np.float32)
-
-
-def _distinct(points_N2: Points, reach: float) -> int:
-    """How many places they are; many keypoints of one bright spot say no more than one does."""
-    return len(np.unique((points_N2 / (2 * reach)).astype(np.int64), axis=0))
 
 
 def agreement(a: Frame, b: Frame, place: Place) -> float:

@@ -11,11 +11,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.cluster import clusters, num_clusters
-from nemo_vfm.dedup.groups import UnionFind
+from nemo_vfm.dedup.cluster import UnionFind, clusters, num_clusters
 
 if TYPE_CHECKING:
     from torch import Tensor
+import base64
+from collections.abc import Sequence
+
+
+def as_text(vector_D: NDArray[np.float32]) -> str:
+    """Base64 of float16: the last digits of a float32 differ from machine to machine and say nothing."""
+    if vector_D.ndim != 1 or not np.isfinite(vector_D).all():
+        raise ValueError(f"a vector of shape {vector_D.shape} must have one axis and finite numbers")
+    return base64.b64encode(vector_D.astype("<f2").tobytes()).decode()
+
+
+def as_vectors(texts: Sequence[str]) -> NDArray[np.float32]:
+    """(N, D), lengths as they were, at most 1."""
+    rows = np.stack([np.frombuffer(base64.b64decode(text), dtype="<f2") for text in texts]).astype(np.float32)
+    # float16 may have made a unit vector a little longer.
+    return np.asarray(rows / np.maximum(1.0, np.linalg.norm(rows, axis=1, keepdims=True)), dtype=np.float32)
+
 
 _ROWS = 1024
 _ABSENT = -1.0
@@ -23,17 +39,11 @@ _ABSENT = -1.0
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """Who is like whom.
+    """Who is like whom."""
 
-    Args:
-        cosine_N: to the most similar item of higher preference; -1 where there is none.
-        place_N: the position of that item; meaningless where there is none.
-        nearest_N: cosine to the most similar item of all; 0 where there is no other.
-    """
-
-    cosine_N: NDArray[np.float32]
-    place_N: NDArray[np.int64]
-    nearest_N: NDArray[np.float32]
+    cosine_N: NDArray[np.float32]  #: to the most similar item of higher preference; -1 where there is none
+    place_N: NDArray[np.int64]  #: the position of that item; meaningless where there is none
+    nearest_N: NDArray[np.float32]  #: cosine to the most similar item of all; 0 where there is no other
 
     def removed(self, above: float) -> float:
         """The share of items that would go."""
@@ -54,7 +64,6 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     Args:
         vectors_ND: of length 1 or less; what is to be kept comes first.
         count: clusters; None takes one for a thousand vectors.
-        seed: of the clusters.
     """
     import torch
 
@@ -67,7 +76,12 @@ def match(vectors_ND: NDArray[np.float32], *, count: int | None = None, seed: in
     for group in clusters(vectors_ND, num_clusters(len(vectors)) if count is None else count, seed=seed):
         members = torch.from_numpy(group).to(vectors.device)
         for rows, columns, cosines in _blocks(vectors, members):
-            _take(best, place, nearest, rows, columns, cosines)
+            # Note the best of a block; no item stands twice in `rows` or in `columns`.
+            found = cosines.max(dim=1)  # one row a later item: along columns torch takes three times as long on a CPU
+            better = found.values > best[columns]
+            best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
+            nearest[columns] = nearest[columns].maximum(found.values)
+            nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))
     return Matches(best.cpu().numpy(), place.cpu().numpy(), nearest.cpu().numpy())
 
 
@@ -80,14 +94,3 @@ def _blocks(vectors_ND: "Tensor", members: "Tensor") -> Iterator[tuple["Tensor",
             if top == left:
                 cosines.masked_fill_(rows[None] >= columns[:, None], _ABSENT)
             yield rows, columns, cosines
-
-
-def _take(
-    best: "Tensor", place: "Tensor", nearest: "Tensor", rows: "Tensor", columns: "Tensor", cosines: "Tensor"
-) -> None:
-    """Note the best of a block; no item stands twice in `rows` or in `columns`."""
-    found = cosines.max(dim=1)  # one row a later item: along columns torch takes three times as long on a CPU
-    better = found.values > best[columns]
-    best[columns[better]], place[columns[better]] = found.values[better], rows[found.indices[better]]
-    nearest[columns] = nearest[columns].maximum(found.values)
-    nearest[rows] = nearest[rows].maximum(cosines.amax(dim=0))

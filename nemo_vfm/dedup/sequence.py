@@ -10,8 +10,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.dedup.cluster import clusters, num_clusters
-from nemo_vfm.dedup.cosine import Pair
+from nemo_vfm.dedup.cluster import Pair, clusters, num_clusters
 
 Signatures = NDArray[np.float32]  # (T, D)
 Kept = NDArray[np.float16] | Signatures  # as they are remembered: half the bytes, made float32 where they are compared
@@ -57,33 +56,24 @@ def contained(a_TD: Signatures, b_TD: Signatures) -> float:
     All offsets are tried. Frames count by how much there is to see on them, and at most as far as `_SAME` asks.
     """
     short, long = (a_TD, b_TD) if len(a_TD) <= len(b_TD) else (b_TD, a_TD)
-    found, weights = _matches(short, long), _weights(short)
-    rows = np.arange(len(short))
-    best = 0.0
-    for offset in range(1 - len(short), len(long)):
-        inside = rows[max(0, -offset) : len(long) - offset]
-        best = max(best, float((weights[inside] * found[inside, inside + offset]).sum()))
-    return best / (float(weights.sum()) + _PRIOR)
-
-
-def _weights(signatures_TD: Signatures) -> NDArray[np.float32]:
-    power = np.square(signatures_TD).sum(axis=1)
-    weights: NDArray[np.float32] = power / (power + _NOISE)
-    return weights
-
-
-def _matches(short_TD: Signatures, long_TD: Signatures) -> NDArray[np.float32]:
-    """(T short, T long): whether a frame is seen at a moment or just beside it, from 0 (no) to 1 (yes)."""
-    fine = np.empty((2 * len(long_TD) - 1, long_TD.shape[1]), np.float32)
+    # (T short, T long): whether a frame is seen at a moment or just beside it, from 0 (no) to 1 (yes).
+    fine = np.empty((2 * len(long) - 1, long.shape[1]), np.float32)
     # Two sequences of the same film are sampled at other moments; halfway between two samples lies a fair guess.
-    fine[::2], fine[1::2] = long_TD, (long_TD[1:] + long_TD[:-1]) / 2
-    power = np.square(short_TD).sum(axis=1)[:, None] + np.square(fine).sum(axis=1)
-    agreement = 2 * (short_TD @ fine.T) / (power + 2 * _NOISE)
+    fine[::2], fine[1::2] = long, (long[1:] + long[:-1]) / 2
+    power = np.square(short).sum(axis=1)[:, None] + np.square(fine).sum(axis=1)
+    agreement = 2 * (short @ fine.T) / (power + 2 * _NOISE)
     graded = np.clip((agreement - _DIFFERENT) / (_SAME - _DIFFERENT), 0, 1)
     padded = np.pad(graded, ((0, 0), (_SLACK, _SLACK)))
     beside = [padded[:, shift : shift + graded.shape[1]] for shift in range(2 * _SLACK + 1)]
     widest: NDArray[np.float32] = np.max(beside, axis=0)[:, ::2]
-    return widest
+    strength = np.square(short).sum(axis=1)
+    weights: NDArray[np.float32] = strength / (strength + _NOISE)
+    rows = np.arange(len(short))
+    best = 0.0
+    for offset in range(1 - len(short), len(long)):
+        inside = rows[max(0, -offset) : len(long) - offset]
+        best = max(best, float((weights[inside] * widest[inside, inside + offset]).sum()))
+    return best / (float(weights.sum()) + _PRIOR)
 
 
 def alike(sequences: Sequence[Kept], above: float) -> list[Pair]:

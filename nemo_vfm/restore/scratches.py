@@ -29,15 +29,10 @@ _BESIDE = (-9, -7, -5, 5, 7, 9)
 
 @dataclass(frozen=True, slots=True)
 class Scratches:
-    """Where scratches are, and what they add.
+    """Where scratches are, and what they add."""
 
-    Args:
-        count: how many.
-        added_HW: grey levels; 0 but for a few columns.
-    """
-
-    count: int
-    added_HW: Plane
+    count: int  #: how many
+    added_HW: Plane  #: grey levels; 0 but for a few columns
 
 
 def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
@@ -48,7 +43,14 @@ def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
     frames_THW = luma_THW.astype(np.float32)
     columns_W = np.zeros(width, bool)
     for size in _WIDTHS:
-        over_THW, agree_THW = _over_sides(frames_THW, size)
+        # How much brighter each place is than the mean of its sides; and 1 above both, -1 below both, 0 in between.
+        far = size // 2 + _GAP
+        core_THW = np.stack([cv2.blur(frame, (size, 1)) for frame in frames_THW])
+        left_THW, right_THW = np.roll(frames_THW, far, 2), np.roll(frames_THW, -far, 2)
+        above = (core_THW > left_THW) & (core_THW > right_THW)
+        below = (core_THW < left_THW) & (core_THW < right_THW)
+        over_THW = np.asarray(core_THW - (left_THW + right_THW) / 2, np.float32)
+        agree_THW = np.asarray(above, np.float32) - below
         for rows in halves(height):
             _mark(columns_W, over_THW[:, rows], agree_THW[:, rows], size)
     if not columns_W.any():
@@ -58,16 +60,6 @@ def find_scratches(luma_THW: NDArray[np.uint8]) -> Scratches | None:
     for group in groups:
         _add(added_HW, frames_THW, int(group[0]), int(group[-1]) + 1)
     return Scratches(len(groups), added_HW)
-
-
-def _over_sides(frames_THW: Plane, size: int) -> tuple[Plane, Plane]:
-    """How much brighter each place is than the mean of its sides; and 1 above both, -1 below both, 0 in between."""
-    far = size // 2 + _GAP
-    core_THW = np.stack([cv2.blur(frame, (size, 1)) for frame in frames_THW])
-    left_THW, right_THW = np.roll(frames_THW, far, 2), np.roll(frames_THW, -far, 2)
-    above = (core_THW > left_THW) & (core_THW > right_THW)
-    below = (core_THW < left_THW) & (core_THW < right_THW)
-    return np.asarray(core_THW - (left_THW + right_THW) / 2, np.float32), np.asarray(above, np.float32) - below
 
 
 def _mark(columns_W: NDArray[np.bool_], over_THW: Plane, agree_THW: Plane, size: int) -> None:
@@ -100,17 +92,13 @@ def _add(added_HW: Plane, frames_THW: Plane, first: int, stop: int) -> None:
     between_THC = left_TH1 * (1 - part_1C) + right_TH1 * part_1C
     over_HC = np.median(frames_THW[:, :, first:stop] - between_THC, 0).astype(np.float32)
     strongest_H = over_HC[:, int(np.abs(over_HC.mean(0)).argmax())]
-    top, bottom = _extent(strongest_H)
+    # From where to where it goes: the rows that tell for it, less those that tell against it, are most.
+    level = max((np.median(strongest_H[rows]) for rows in halves(len(strongest_H))), key=abs)
+    sums = np.concatenate([[0], np.cumsum(np.where(strongest_H * np.sign(level) > abs(level) / 2, 1, -1))])
+    least = np.minimum.accumulate(sums)
+    bottom = int((sums - least).argmax())
+    top = int(sums[: bottom + 1].argmin())
     if top == bottom:
         return
     # One number a column: what follows the scratch more closely follows the picture, too (still pictures lost 7 dB).
     added_HW[top:bottom, first:stop] = np.median(over_HC[top:bottom], 0)
-
-
-def _extent(over_H: Plane) -> tuple[int, int]:
-    """From where to where it goes: the rows that tell for it, less those that tell against it, are most."""
-    level = max((np.median(over_H[rows]) for rows in halves(len(over_H))), key=abs)
-    sums = np.concatenate([[0], np.cumsum(np.where(over_H * np.sign(level) > abs(level) / 2, 1, -1))])
-    least = np.minimum.accumulate(sums)
-    bottom = int((sums - least).argmax())
-    return int(sums[: bottom + 1].argmin()), bottom

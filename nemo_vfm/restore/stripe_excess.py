@@ -39,16 +39,11 @@ class StripeExcess:
     """The excess of each direction from 0 to 179 degrees, counter-clockwise from vertical stripes, in dB.
 
     All 0 where a side is shorter than 64 pixels: nothing can be told from so little.
-
-    Args:
-        tiles_NA: of each tile.
-        places: of each tile, the row and the column it begins in.
-        size: height and width.
     """
 
-    tiles_NA: Plane
-    places: tuple[tuple[int, int], ...]
-    size: tuple[int, int]
+    tiles_NA: Plane  #: of each tile
+    places: tuple[tuple[int, int], ...]  #: of each tile, the row and the column it begins in
+    size: tuple[int, int]  #: height and width
 
     @classmethod
     def of(cls, luma_THW: Plane | NDArray[np.uint8]) -> "StripeExcess":
@@ -58,7 +53,9 @@ class StripeExcess:
             return cls(np.zeros((0, 180), np.float32), (), (height, width))
         places = tuple((row, column) for row in _starts(height) for column in _starts(width))
         # A tile at a time: the spectra of a 4K clip would fill a gigabyte.
-        power_NSK = np.stack([_log_power(_tile(luma_THW, place)) for place in places])
+        power_NSK = np.stack(
+            [_log_power(luma_THW[:, y : y + _TILE_PX, x : x + _TILE_PX].astype(np.float32)) for y, x in places]
+        )
         on, beside = _lines(_TILE_PX)
         excess_NAR = _mean(power_NSK, on) - _mean(power_NSK, beside)
         rings = [ring_NAR.mean(2) for ring_NAR in np.array_split(excess_NAR, _RINGS, axis=2)]
@@ -116,11 +113,6 @@ class StripeExcess:
 def halves(length: int) -> list[slice]:
     """The first, the middle and the last half of a side."""
     return [slice(first, first + length // 2) for first in (0, length // 4, length - length // 2)]
-
-
-def _tile(luma_THW: Plane | NDArray[np.uint8], place: tuple[int, int]) -> NDArray[np.float32]:
-    row, column = place
-    return luma_THW[:, row : row + _TILE_PX, column : column + _TILE_PX].astype(np.float32)
 
 
 def _starts(length: int) -> list[int]:

@@ -25,8 +25,12 @@ are vertical stripes, 90 horizontal ones.
 from dataclasses import dataclass
 from math import ceil, floor, hypot, radians, tan
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+
+from nemo_vfm.core.types.media_types import Plane
 
 _ROUNDS = 6
 _SURE = 15.0  # standard errors
@@ -177,17 +181,11 @@ def stripes(
 
 @dataclass(frozen=True, slots=True)
 class _Shear:
-    """Moves rows until stripes are vertical: by whole columns, and what is left in each row's Fourier transform.
+    """Moves rows until stripes are vertical: by whole columns, and what is left in each row's Fourier transform."""
 
-    Args:
-        starts: of each row, the column of the sheared picture that it begins in.
-        rest_H1: how much further each row moves, -0.5 to 0.5; None where rows stay.
-        size: height, width, and columns of the sheared picture.
-    """
-
-    starts: tuple[int, ...]
-    rest_H1: Tensor | None
-    size: tuple[int, int, int]
+    starts: tuple[int, ...]  #: of each row, the column of the sheared picture that it begins in
+    rest_H1: Tensor | None  #: how much further each row moves, -0.5 to 0.5; None where rows stay
+    size: tuple[int, int, int]  #: height, width, and columns of the sheared picture
 
     @classmethod
     def of(cls, height: int, width: int, slope: float) -> "_Shear":
@@ -304,3 +302,37 @@ def _between(stripes_BS: Tensor, height: int) -> Tensor:
     place_H1 = ((torch.arange(height) + 0.5) * bands / height - 0.5).clamp(0, bands - 1)[:, None]
     above = place_H1.floor().long().clamp_max(bands - 2)[:, 0]
     return torch.lerp(stripes_BS[above], stripes_BS[above + 1], (place_H1 - above[:, None]).to(stripes_BS.dtype))
+
+
+_WITHIN_DEG = 3.5
+_STEP_PX = 0.5  # between two candidates, at the far end of a stripe
+_BLOCKS = 32
+_EDGE = 30.0  # grey levels from one column to the next, above which it is an edge and counts no more
+
+
+def refine_deg(luma_THW: Plane | NDArray[np.uint8], theta_deg: float) -> float:
+    """The direction near `theta_deg` in which the steps from column to column add up to most power.
+
+    Eight pictures with stripes of 0 degrees were taken for 1 in two; sheared so, they gained 0.2 dB and not 9.
+    """
+    lying = 45 < theta_deg % 180 < 135
+    upright_THW = luma_THW.transpose(0, 2, 1) if lying else luma_THW
+    near_deg = ((90 - theta_deg if lying else theta_deg) + 90) % 180 - 90
+    centre = 0.0 if abs(near_deg) <= 2 else float(np.tan(np.radians(near_deg)))
+    height = upright_THW.shape[1]
+    edges_B = np.linspace(0, height, min(_BLOCKS, height) + 1).astype(int)
+    middles_B = (edges_B[:-1] + edges_B[1:] - 1) / 2
+    reach = int(height * np.tan(np.radians(_WITHIN_DEG)) / _STEP_PX * (1 + centre**2))
+    slopes = np.arange(-reach, reach + 1) * _STEP_PX / height
+    power = np.zeros(len(slopes))
+    for frame_HW in upright_THW:
+        step_HW = np.clip(np.diff(frame_HW.astype(np.float32), axis=1), -_EDGE, _EDGE)
+        if centre:
+            step_HW = np.stack([np.roll(row_W, -round(centre * y)) for y, row_W in enumerate(step_HW)])
+        spectra_BF = np.fft.rfft(np.add.reduceat(step_HW, edges_B[:-1], axis=0), axis=1)
+        turn_F = 2j * np.pi * np.fft.rfftfreq(step_HW.shape[1])
+        for place, slope in enumerate(slopes):
+            turned_BF = spectra_BF * np.exp(turn_F * slope * middles_B[:, None])
+            power[place] += float((np.abs(turned_BF.sum(0)) ** 2).sum())
+    best_deg = float(np.degrees(np.arctan(centre + slopes[int(power.argmax())])))
+    return (90 - best_deg if lying else best_deg) % 180

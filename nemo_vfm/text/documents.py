@@ -7,8 +7,7 @@ from pathlib import Path
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.text.document_lines import lines
-from nemo_vfm.text.text_splits import Span, files_of, portions
+from nemo_vfm.text.document_lines import Span, files_of, lines, portions
 
 _MAX_BAD_IN_A_ROW = 16
 _AT_ONCE = 256_000_000  # bytes of a span; only bounds how much of a file is listed at once

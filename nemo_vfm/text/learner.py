@@ -34,7 +34,6 @@ def write_config(folder: Path, special: Mapping[str, str], more: Sequence[str]) 
 
     Args:
         special: role such as eos_token -> its text.
-        more: other special tokens.
     """
     write_json(folder / "tokenizer_config.json", {
         "tokenizer_class": "PreTrainedTokenizerFast", **special, "additional_special_tokens": list(more),

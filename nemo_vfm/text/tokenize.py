@@ -1,12 +1,22 @@
-"""Tokenizes documents into a folder of tokens (`data/tokens/`), with every document accounted for."""
+"""Tokenizes documents into a folder of tokens (`data/tokens/`) in several processes, every document accounted for."""
 
 import json
+import multiprocessing
+import os
 import shutil
+import signal
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Protocol
 
-from nemo_vfm.core.errors import NothingKept
+from nemo_vfm.core.errors import DataError, NemoVfmError, NothingKept, UserError
 from nemo_vfm.core.log import bar, warn
 from nemo_vfm.core.storage.files import read_json, sha256_text, write_json, write_text
 from nemo_vfm.core.storage.uri import local
@@ -15,9 +25,127 @@ from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import NAME, Manifest
 from nemo_vfm.data.tokens.token_writer import write_manifest
-from nemo_vfm.text.text_splits import Portion, files_of, identity, portions
+from nemo_vfm.text.document_lines import Portion, files_of, identity, portions
 from nemo_vfm.text.tokenize_split import Record, Settings, counts, read_record, tokenize
-from nemo_vfm.text.worker_pool import done, num_cores
+
+
+class Work(Protocol):
+    """Parts that do not depend on each other; it is sent to other processes."""
+
+    def do(self, number: int) -> None:
+        """One part; what it makes is on the disk when it returns."""
+        ...
+
+
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def done(work: Work, numbers: Sequence[int], processes: int) -> Iterator[int]:
+    """Numbers in the order in which their parts are done. Whatever ends it early ends the processes, too.
+
+    Args:
+        processes: at most so many; with one, this process does everything.
+
+    Raises:
+        UserError, DataError: a part cannot be done, or a process died.
+    """
+    if min(processes, len(numbers)) <= 1:
+        for number in numbers:
+            work.do(number)
+            yield number
+        return
+    workers = _Workers(work, min(processes, len(numbers)))
+    try:
+        yield from workers.done(numbers)
+    finally:
+        workers.stop()
+
+
+class _Workers:
+    """Processes, each with a pipe."""
+
+    def __init__(self, work: Work, count: int) -> None:
+        self._members: dict[Connection, BaseProcess] = {}
+        context = multiprocessing.get_context("spawn")
+        for _ in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+            process.start()
+            theirs.close()
+            self._members[ours] = process
+
+    def done(self, numbers: Sequence[int]) -> Iterator[int]:
+        waiting = iter(numbers)
+        busy = {pipe for pipe in self._members if _give(pipe, waiting)}
+        while busy:
+            for pipe in wait(list(busy)):
+                assert isinstance(pipe, Connection)
+                yield self._answer(pipe)
+                if not _give(pipe, waiting):
+                    busy.remove(pipe)
+
+    def _answer(self, pipe: Connection) -> int:
+        try:
+            found: int | str | NemoVfmError = pipe.recv()
+        except (EOFError, ConnectionResetError) as error:
+            process = self._members[pipe]
+            process.join(5)
+            raise UserError(
+                f"a worker process ended with exit code {process.exitcode} (-9 means killed, often for lack of "
+                f"memory); run the same command again to resume; fewer processes need less memory"
+            ) from error
+        if isinstance(found, NemoVfmError):
+            raise found
+        if isinstance(found, str):
+            raise DataError(f"a worker process failed:\n{found}")
+        return found
+
+    def stop(self) -> None:
+        for pipe, process in self._members.items():
+            pipe.close()
+            process.kill()
+        for process in self._members.values():
+            process.join(10)
+
+
+def _give(pipe: Connection, waiting: Iterator[int]) -> bool:
+    number = next(waiting, None)
+    if number is not None:
+        with suppress(BrokenPipeError):  # it died; that is found when its answer is waited for
+            pipe.send(number)
+    return number is not None
+
+
+def _serve(pipe: Connection, work: Work) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the whole terminal; who started us ends us
+    threading.Thread(target=_end_with_the_parent, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
+    while True:
+        try:
+            number = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(_answer(work, number))
+
+
+def _answer(work: Work, number: int) -> int | str | NemoVfmError:
+    try:
+        work.do(number)
+    except NemoVfmError as error:
+        return error
+    except Exception:
+        return traceback.format_exc()
+    return number
+
+
+def _end_with_the_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
 
 _PLAN = "plan.json"
 
@@ -76,23 +204,24 @@ class TokenizeText:
         """
         folder, files = files_of(self.path)
         found = portions(folder, files, int(self.portion_mb * 1e6))
-        work = _Tokenizing(tuple(found), self.tokenizer, self._settings(folder), run.folder)
-        plan = self._plan(found)
+        most = int(self.max_document_mb * 1e6)
+        work = _Tokenizing(
+            tuple(found),
+            self.tokenizer,
+            Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row),
+            run.folder,
+        )
+        rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
+        made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
+        plan = {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
         if _read(run.folder / _PLAN) == plan and (work.out / NAME).is_file():
             return _outcome(work.records_of(), did_nothing=True)
         self._begin(run.folder, plan, work)
-        self._tokenize(work)
+        missing = [number for number in range(len(work.portions)) if work.record(number) is None]
+        with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
+            for _ in done(work, missing, self.processes or num_cores()):
+                line.advance()
         return self._finish(work, run.folder)
-
-    def _settings(self, folder: Path) -> Settings:
-        most = int(self.max_document_mb * 1e6)
-        return Settings(folder, self.column, self.min_characters, self.max_characters, most, self.max_bad_in_a_row)
-
-    def _plan(self, found: list[Portion]) -> Json:
-        """All that the result follows from."""
-        rules = [self.column, self.min_characters, self.max_characters, self.max_document_mb]
-        made_of = [self.tokenizer.fingerprint(), self.tokenizer.vocab_size(), self.tokenizer.end(), rules]
-        return {"made_of": sha256_text(json.dumps([*made_of, identity(found)])), "portions": len(found)}
 
     def _begin(self, folder: Path, plan: Json, work: "_Tokenizing") -> None:
         before = _read(folder / _PLAN)
@@ -108,13 +237,6 @@ class TokenizeText:
             place.mkdir(parents=True, exist_ok=True)
         work.sweep()
         write_json(folder / _PLAN, plan)
-
-    def _tokenize(self, work: "_Tokenizing") -> None:
-        """Every portion that has no record yet."""
-        missing = [number for number in range(len(work.portions)) if work.record(number) is None]
-        with bar("tokenise", len(work.portions), len(work.portions) - len(missing)) as line:
-            for _ in done(work, missing, self.processes or num_cores()):
-                line.advance()
 
     def _finish(self, work: "_Tokenizing", folder: Path) -> Outcome:
         found = work.records_of()

@@ -11,8 +11,7 @@ from nemo_vfm.core.types.encoders import Tokenizer
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.data.tokens.token_manifest import Shard, dtype_for
 from nemo_vfm.data.tokens.token_writer import ShardFiles
-from nemo_vfm.text.document_lines import Line, lines
-from nemo_vfm.text.text_splits import Portion
+from nemo_vfm.text.document_lines import Portion, lines
 
 _TEXTS_AT_ONCE, _CHARACTERS_AT_ONCE = 256, 1 << 20
 _FAULTS_KEPT = 1000  # of a portion; all are counted
@@ -21,17 +20,13 @@ _FAULTS_KEPT = 1000  # of a portion; all are counted
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What decides about a document.
-
-    Args:
-        folder: that the files are below.
-        column: where the text is.
-        min_characters, max_characters: shorter and longer documents are dropped; None is no limit.
-        max_bytes: what a document may have in its file.
-        max_bad_in_a_row: so many that cannot be read stop the run.
+    min_characters, max_characters: shorter and longer documents are dropped; None is no limit.
+    max_bytes: what a document may have in its file.
+    max_bad_in_a_row: so many that cannot be read stop the run.
     """
 
-    folder: Path
-    column: str
+    folder: Path  #: that the files are below
+    column: str  #: where the text is
     min_characters: int
     max_characters: int | None
     max_bytes: int
@@ -40,25 +35,16 @@ class Settings:
 
 @dataclass(slots=True)
 class Record:
-    """What became of a portion's documents.
+    """What became of a portion's documents."""
 
-    Args:
-        read: all of them.
-        kept: those whose tokens are in the shard.
-        dropped: how many a rule took out, by rule.
-        failed: how many could not be read, by reason.
-        counted: lines, rows or samples of each span.
-        faults: (span, where, reason) of those that failed, as many as are kept.
-        shard: None where no document was kept.
-    """
-
-    read: int = 0
-    kept: int = 0
-    dropped: Counter[str] = field(default_factory=Counter)
-    failed: Counter[str] = field(default_factory=Counter)
-    counted: list[int] = field(default_factory=list)
+    read: int = 0  #: all of them
+    kept: int = 0  #: those whose tokens are in the shard
+    dropped: Counter[str] = field(default_factory=Counter)  #: how many a rule took out, by rule
+    failed: Counter[str] = field(default_factory=Counter)  #: how many could not be read, by reason
+    counted: list[int] = field(default_factory=list)  #: lines, rows or samples of each span
+    #: (span, where, reason) of those that failed, as many as are kept
     faults: list[tuple[int, int | str, str]] = field(default_factory=list)
-    shard: Shard | None = None
+    shard: Shard | None = None  #: None where no document was kept
 
     def json(self) -> Json:
         """As it is written."""
@@ -128,19 +114,15 @@ def _kept(portion: Portion, settings: Settings, record: Record) -> Iterator[str]
                     f"{line.told()}. Is column={settings.column} correct?"
                 )
             if line.fault:
-                _fail(record, number, line)
+                reason = str(line.fault)
+                record.failed[reason] += 1
+                if len(record.faults) < _FAULTS_KEPT:
+                    record.faults.append((number, line.where, reason))
             elif rule := _rule(line.text or "", settings):
                 record.dropped[rule] += 1
             else:
                 yield line.text or ""
         record.counted.append(count)
-
-
-def _fail(record: Record, span: int, line: Line) -> None:
-    reason = str(line.fault)
-    record.failed[reason] += 1
-    if len(record.faults) < _FAULTS_KEPT:
-        record.faults.append((span, line.where, reason))
 
 
 def _rule(text: str, settings: Settings) -> str | None:

@@ -42,8 +42,8 @@ class TrainTokenizer:
         """Learn, measure, and rename the folder into place; the manifest is written last."""
         target = run.folder / "tokenizer"
         made_of = self._made_of(run.seed)
-        if (found := _manifest(target)) is not None and found.get("made_of") == made_of:
-            return _outcome(found, did_nothing=True)
+        if (known := _manifest(target)) is not None and known.get("made_of") == made_of:
+            return _outcome(known, did_nothing=True)
         working = run.folder / ".tokenizer.tmp"
         shutil.rmtree(working, ignore_errors=True)
         working.mkdir(parents=True)
@@ -55,7 +55,10 @@ class TrainTokenizer:
             raise NothingKept(f"there is no document with text in {self.documents.path}: {dict(skipped)}")
         self.learner.learn(itertools.chain([first], texts), working)
         written = self._figures(working, run.seed) | {"documents": read["documents"], "bytes": read["bytes"]}
-        self._say_where_smaller(written["vocab_size"])
+        found = written["vocab_size"]
+        if found < (requested := int(self.learner.settings().get("vocab_size", found))):
+            log.warn(f"{requested:,} tokens were requested, but these texts yield only {found:,}; a "
+                     f"model with the requested size works, but some of its embeddings are never trained")  # fmt: skip
         manifest = {"schema": SCHEMA, "made_of": made_of, **written, "skipped": dict(skipped)}
         write_json(working / MANIFEST, manifest)
         shutil.rmtree(target, ignore_errors=True)
@@ -70,11 +73,6 @@ class TrainTokenizer:
             "seed": seed if self.share < 1 else None, "learner": dict(self.learner.settings()),
             "libraries": {name: _version(name) for name in ("tokenizers", "sentencepiece")},
         }  # fmt: skip
-
-    def _say_where_smaller(self, found: int) -> None:
-        if found < (requested := int(self.learner.settings().get("vocab_size", found))):
-            log.warn(f"{requested:,} tokens were requested, but these texts yield only {found:,}; a "
-                     f"model with the requested size works, but some of its embeddings are never trained")  # fmt: skip
 
     def _texts(self, seed: int, skipped: Counter[str]) -> Iterator[str]:
         for number, text in enumerate(self.documents.texts(skipped)):

@@ -14,8 +14,8 @@ from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.folder_walk import files_below, is_taken, say_passed_over, walk
 from nemo_vfm.synth.given.row_file import RowFile
 from nemo_vfm.synth.make_shapes import videos_in
+from nemo_vfm.text.document_lines import files_of
 from nemo_vfm.text.documents import Documents
-from nemo_vfm.text.text_splits import files_of
 
 ENDINGS = frozenset({".mp4"})
 

@@ -14,8 +14,7 @@ from nemo_vfm.core.errors import NothingKept
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.transcode import Encode, Transcode
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.redecide import Redecide
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.decoder_flags import DecoderFlags

@@ -11,8 +11,7 @@ from av.stream import Disposition
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet
 from nemo_vfm.data.video.audio import read_audio
 from nemo_vfm.data.video.clip_audio import clip_audio

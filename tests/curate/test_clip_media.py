@@ -9,7 +9,7 @@ from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.caption.description import Description
 from nemo_vfm.curate.decide.rule import Rule
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output import clip_media
+from nemo_vfm.curate.output import transcode
 from nemo_vfm.curate.output.transcode import Encode, Transcode
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
@@ -86,7 +86,7 @@ def test_shards_that_cannot_be_read_are_said_and_once_deleted_made_again(films, 
 
 
 def test_clips_are_kept_where_the_shards_are_not_what_was_written(films, monkeypatch):
-    monkeypatch.setattr(clip_media, "verify", lambda folder: [f"{folder}/000000.tar does not match its checksum"])
+    monkeypatch.setattr(transcode, "verify", lambda folder: [f"{folder}/000000.tar does not match its checksum"])
     with pytest.raises(UserError, match=r"does not match .* although it was just written"):
         curate(films)
     assert len(copies(films)) == 2

@@ -13,9 +13,8 @@ from nemo_vfm.curate.examine.examine_pipeline import GPU_REST, GPU_SLICE
 from nemo_vfm.curate.examine.findings import Findings
 from nemo_vfm.curate.examine.frame_stream import Walk
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.output import codec_preflight
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.output import encode_kept
+from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import MediaInfo, SourceFile
 from nemo_vfm.curate.score.codec_motion import CodecMotion
@@ -72,16 +71,16 @@ def test_codecs_that_nvdec_leaves_are_named_once(monkeypatch: pytest.MonkeyPatch
     from fractions import Fraction
 
     said: list[str] = []
-    monkeypatch.setattr(codec_preflight, "warn_once", said.append)
+    monkeypatch.setattr(encode_kept, "warn_once", said.append)
     files = [
         FileRecord(
             SourceFile(Path(f"{codec}.mp4"), f"{codec}.mp4"), info=MediaInfo(1, 1.0, 2, 2, codec, Fraction(1, 24))
         )
         for codec in ("h264", "prores", "av1", "av1")
     ]
-    codec_preflight.say_what_nvdec_leaves(files, "cpu")
+    encode_kept.say_what_nvdec_leaves(files, "cpu")
     assert not said
-    codec_preflight.say_what_nvdec_leaves(files, "nvdec")
+    encode_kept.say_what_nvdec_leaves(files, "nvdec")
     assert said == ["NVDEC does not decode av1, prores: 3 of 4 files are decoded by the CPU"]
 
 

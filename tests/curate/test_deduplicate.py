@@ -127,7 +127,7 @@ def test_the_second_run_does_nothing_and_another_threshold_decodes_nothing(
     assert job(folders).run(Run(tmp_path)).did_nothing
     assert tree(tmp_path) == before
     monkeypatch.setattr(
-        "nemo_vfm.curate.sources.dedup_features.footage_of",
+        "nemo_vfm.curate.deduplicate.footage_of",
         lambda data, _: pytest.fail("it decoded") if data[4:8] == b"ftyp" else broken(),
     )
     outcome = job(folders, above={"near": 0.999}).run(Run(tmp_path))

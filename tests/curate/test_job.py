@@ -22,8 +22,7 @@ from nemo_vfm.curate.examine.sandbox import Child
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.execute.process_executor import Processes
 from nemo_vfm.curate.job import Curate
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.transcode import Transcode
+from nemo_vfm.curate.output.transcode import Media, Transcode
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.score.motion import Motion
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit

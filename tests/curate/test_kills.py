@@ -28,10 +28,10 @@ from nemo_vfm.curate.execute.ray_executor import Ray
 from tests.support.films import job
 from tests.support.judges import Brightest
 
-from nemo_vfm.curate.examine import examine_job
+from nemo_vfm.curate.examine import examine_pipeline
 from nemo_vfm.curate.output import encode_kept
 
-examine_job.STRETCH_S = encode_kept._SEGMENT_S = 1.0  # each film is many pieces of work; the run that goes on has one
+examine_pipeline.STRETCH_S = encode_kept._SEGMENT_S = 1.0  # each film is many pieces; the run that goes on has one
 films, folder, executor, module, name, number, when = sys.argv[1:]
 if executor == "ray":
     import ray
@@ -57,7 +57,7 @@ stages = job(Path(films)).stages | {"brightest": Brightest()}
 job(Path(films), executor=executors[executor], stages=stages).run(Run(Path(folder)))
 """
 _JOB, _CACHE = "nemo_vfm.curate.job", "nemo_vfm.curate.examine.findings_cache"
-_MEDIA = "nemo_vfm.curate.output.clip_media"
+_MEDIA = "nemo_vfm.curate.output.transcode"
 PLACES = [
     (_CACHE, "Cache.put", 1, "before"),
     (_CACHE, "Cache.put", 3, "after"),  # between two files' probes
@@ -73,8 +73,8 @@ PLACES = [
     (_JOB, "write_shards", 1, "after"),
     (_JOB, "write_scores", 1, "after"),
     (_JOB, "write_json", 4, "before"),
-    ("nemo_vfm.curate.examine.examine_job", "ExamineJob.done", 3, "before"),  # between two stretches of one film
-    ("nemo_vfm.curate.examine.examine_job", "ExamineJob.done", 9, "after"),
+    ("nemo_vfm.curate.examine.examine_pipeline", "ExamineJob.done", 3, "before"),  # between two stretches of one film
+    ("nemo_vfm.curate.examine.examine_pipeline", "ExamineJob.done", 9, "after"),
     (_CACHE, "Cache.put", 7, "after"),
     ("nemo_vfm.curate.output.encode_kept", "_note", 1, "after"),
     ("nemo_vfm.curate.output.encode_kept", "_note", 5, "after"),  # between two stretches of one film's clips

@@ -4,8 +4,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from nemo_vfm.curate.examine.media_worker import MediaWork
-from nemo_vfm.curate.examine.sandbox import Limits, Reply
+from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply
 from nemo_vfm.curate.execute.work_units import Item, Tick
 
 

@@ -13,8 +13,7 @@ from nemo_vfm.core.storage.object_store import Item, items
 from nemo_vfm.core.storage.uri import Address
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate import job as curate_job
-from nemo_vfm.curate.sources.remote_source import FetchedFile
-from nemo_vfm.curate.sources.video_source import Folder
+from nemo_vfm.curate.sources.video_source import FetchedFile, Folder
 from nemo_vfm.data.shards.shard_files import ShardSet
 from tests.support.films import job, pan, write_film
 from tests.support.object_store import BUCKET, Bucket, Failing

@@ -10,7 +10,7 @@ import pytest
 
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.execute.inline_executor import Inline
-from nemo_vfm.curate.execute.worker_shares import Need, shares
+from nemo_vfm.curate.execute.ray_executor import Need, shares
 from nemo_vfm.curate.sources.video_source import Folder
 from tests.support.films import job, pan, texture, write_film
 from tests.support.own_network import start

@@ -11,8 +11,7 @@ import psutil
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
-from nemo_vfm.curate.examine.media_worker import MediaWork, valid
-from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Limits, Pulse, Reply
+from nemo_vfm.curate.examine.sandbox import Child, ChildDied, Limits, MediaWork, Pulse, Reply, valid
 from nemo_vfm.curate.execute.work_units import Item, megapixels
 
 

@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.examine.media_worker import valid
-from nemo_vfm.curate.examine.sandbox import Limits
+from nemo_vfm.curate.examine.sandbox import Limits, valid
 from nemo_vfm.curate.execute.work_units import Item
 from nemo_vfm.curate.output import transcode
-from nemo_vfm.curate.output.clip_media import Media
 from nemo_vfm.curate.output.encode_kept import encode_kept
-from nemo_vfm.curate.output.transcode import Encode, Transcode
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, SourceFile
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox

@@ -17,7 +17,7 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.frame_count import PixelFrames
 from nemo_vfm.core.types.batch import Batch
 from nemo_vfm.core.types.training_data import HasBatchSizes, TrainingData
-from nemo_vfm.curate.output.training_window import training_windows
+from nemo_vfm.curate.encode_shards import training_windows
 from nemo_vfm.data.batching import transform
 from nemo_vfm.data.batching.bucket import Bucket, Buckets
 from nemo_vfm.data.loader.global_batches import Feed

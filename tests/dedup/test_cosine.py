@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nemo_vfm.dedup.cosine import nearest
+from nemo_vfm.dedup.cluster import nearest
 
 
 @pytest.fixture

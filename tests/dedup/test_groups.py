@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.dedup.groups import duplicates, kept_by_likeness
+from nemo_vfm.dedup.cluster import duplicates, kept_by_likeness
 
 GROUPS = st.integers(1, 12).flatmap(
     lambda n: st.tuples(

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nemo_vfm.dedup.cluster import clusters, num_clusters
-from nemo_vfm.dedup.semantic import match
-from nemo_vfm.dedup.vector_text import as_text, as_vectors
+from nemo_vfm.dedup.semantic import as_text, as_vectors, match
 
 
 def unit(rows: np.ndarray) -> np.ndarray:

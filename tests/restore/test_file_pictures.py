@@ -1,7 +1,6 @@
 """Tests that all shots of a file get one box, except where it would cut a picture or bars change."""
 
-from nemo_vfm.restore.file_pictures import agreed_boxes
-from nemo_vfm.restore.letterbox import Box, Picture
+from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
 
 WIDTH, HEIGHT = 854, 480
 WHOLE = Box(0, 0, WIDTH, HEIGHT)

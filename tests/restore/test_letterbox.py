@@ -7,8 +7,7 @@ import cv2
 import numpy as np
 import pytest
 
-from nemo_vfm.restore.border_lines import Borders
-from nemo_vfm.restore.letterbox import Box, picture_box
+from nemo_vfm.restore.letterbox import Borders, Box, picture_box
 from tests.support.filmed import filmed
 
 DATA = Path(os.environ.get("NEMO_VFM_TEST_DATA", "absent")) / "videos"

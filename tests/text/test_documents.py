@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.text.document_lines import files_of, portions
 from nemo_vfm.text.documents import Documents
-from nemo_vfm.text.text_splits import files_of, portions
 
 TEXTS = ["one\nline and another", "zwei ü", "  three  ", "\u2028 four"]
 

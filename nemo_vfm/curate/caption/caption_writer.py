@@ -1,13 +1,13 @@
-"""Writes every clip's caption with the recipe's captioners, and records who wrote it and how."""
+"""Writes every clip's caption with the recipe's captioners, records who wrote it and how, and keeps successful ones."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from nemo_vfm.asking.journal import OpenJournal
+from nemo_vfm.asking.journal import Journal, OpenJournal
 from nemo_vfm.core.errors import DataError, NemoVfmError
 from nemo_vfm.core.log import bar, info, warn
 from nemo_vfm.core.sanitize import MAX_CHARS, clean
@@ -16,11 +16,10 @@ from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.caption.caption_types import Caption, Draft, Editor, View, Viewer
 from nemo_vfm.curate.caption.description import DESCRIPTION
-from nemo_vfm.curate.caption.kept_captions import KeptCaptions, caption_journal
 from nemo_vfm.curate.record.stage import Captioner, ClipRecord
 
 MAX_FAILURES_IN_A_ROW = 20
-#: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads.
+#: Of a caption that was there before: fewer than the 131,072 that Python's csv reads, and 1 MiB that training reads
 MAX_GIVEN_CHARS = 100_000
 _Question = TypeVar("_Question", View, Draft)
 Voice = Captioner | Viewer | Editor
@@ -28,23 +27,14 @@ Voice = Captioner | Viewer | Editor
 
 @dataclass(slots=True)
 class CaptionReport:
-    """How captioning went.
+    """How captioning went."""
 
-    Args:
-        by: clips by who wrote their caption; `nobody` for those without.
-        truncated: clips whose caption was cut, by a model's limit of tokens or by ours of characters.
-        failures: `{captioner: {reason: windows}}`.
-        asked: windows and texts that models were given; what was kept from an earlier run is not among them.
-        tokens_in: tokens of all questions of the captions in use, also of those kept from earlier runs.
-        tokens_out: tokens of their answers.
-    """
-
-    by: Counter[str] = field(default_factory=Counter)
-    truncated: int = 0
-    failures: dict[str, Counter[str]] = field(default_factory=dict)
-    asked: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
+    by: Counter[str] = field(default_factory=Counter)  #: clips by who wrote their caption; `nobody` for those without
+    truncated: int = 0  #: clips whose caption was cut, by a model's limit of tokens or by ours of characters
+    failures: dict[str, Counter[str]] = field(default_factory=dict)  #: `{captioner: {reason: windows}}`
+    asked: int = 0  #: windows and texts that models were given; what was kept from an earlier run is not among them
+    tokens_in: int = 0  #: tokens of all questions of the captions in use, also of those kept from earlier runs
+    tokens_out: int = 0  #: tokens of their answers
 
     def to_json(self) -> Json:
         """As the run folder has it."""
@@ -53,6 +43,62 @@ class CaptionReport:
             "by": dict(sorted(self.by.items())), "truncated": self.truncated, "failures": failures,
             "asked": self.asked, "tokens_in": self.tokens_in, "tokens_out": self.tokens_out,
         }  # fmt: skip
+
+
+_TEXTS = ("text", "by", "model", "revision", "prompt_hash")
+_NUMBERS = ("tokens_in", "tokens_out")
+
+
+@contextmanager
+def caption_journal(folder: Path, name: str) -> Iterator[OpenJournal]:
+    """The journal `<name>.jsonl` of a folder; captions in the folder's other journals are known, too.
+
+    Parts of a job write at the same time, so each has a file of its own.
+
+    Raises:
+        UserError: another process writes to it.
+    """
+    file = folder / f"{name}.jsonl"
+    others = [other for other in sorted(folder.glob("*.jsonl")) if other != file]
+    with Journal(file=file, others=others).open() as journal:
+        yield journal
+
+
+class KeptCaptions:
+    """What one captioner said.
+
+    Args:
+        journal: of all captioners; going back to an earlier one costs nothing. None where nobody keeps anything.
+        fingerprint: of the captioner; empty keeps nothing.
+    """
+
+    def __init__(self, journal: OpenJournal | None, fingerprint: str) -> None:
+        self._journal, self._prefix = journal if fingerprint else None, sha256_text(fingerprint)[:32]
+
+    def get(self, key: str) -> Caption | None:
+        """What was said under this very key, or None."""
+        return None if self._journal is None else _caption(self._journal.get(f"{self._prefix} {key}"), key)
+
+    def put(self, caption: Caption) -> None:
+        """Keep a success. A failure is never kept: it is tried again by the next run."""
+        if self._journal is not None and caption.spoken:
+            self._journal.put(f"{self._prefix} {caption.key}", asdict(caption))
+
+    def forget(self, key: str) -> None:
+        """As if it had never been said."""
+        if self._journal is not None:
+            self._journal.forget(f"{self._prefix} {key}")
+
+
+def _caption(entry: Json, key: str) -> Caption | None:
+    """The entry as a caption, where it is one and says that it belongs to this key."""
+    match entry:
+        case {"key": str(own), "status": "success" | "truncated" as status} if own == key:
+            text, by, model, revision, prompt_hash = (clean(str(entry.get(name, ""))) for name in _TEXTS)
+            tokens_in, tokens_out = (value if isinstance(value := entry.get(name), int) else 0 for name in _NUMBERS)
+            caption = Caption(key, text, status, None, by, model, revision, prompt_hash, tokens_in, tokens_out)
+            return caption if text else None
+    return None
 
 
 def write_captions(
@@ -159,13 +205,11 @@ def _captions_or_failure(captioner: Captioner, record: ClipRecord) -> tuple[tupl
         raise
     except Exception as error:
         return None, _plain(f"{type(error).__name__} ({error})")
-    if captions is not None and not _is_text_and_writer(captions):
+    if captions is not None and not (
+        isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
+    ):
         return None, f"it returned {type(captions).__name__} instead of a text and its author"
     return captions, None
-
-
-def _is_text_and_writer(captions: object) -> bool:
-    return isinstance(captions, tuple) and len(captions) == 2 and all(isinstance(part, str) for part in captions)
 
 
 class _Seeing:
@@ -189,7 +233,7 @@ class _Seeing:
 
     def _views(self, record: ClipRecord, media: Path) -> list[View]:
         spans = [(0, 1)] if record.is_image else self._viewer.windows(record.clip.num_frames)
-        return [View(_key(record, s), media, s, len(spans) == 1, record.fps) for s in spans]
+        return [View(f"{record.clip.id}-{s[0]}-{s[1]}", media, s, len(spans) == 1, record.fps) for s in spans]
 
     def _fill(self, record: ClipRecord, captions: Sequence[Caption], views: Sequence[View]) -> None:
         """All windows or none: half a caption would say less than the next captioner."""
@@ -206,14 +250,16 @@ class _Seeing:
         status = "truncated" if is_cut else "success"
         record.caption_by = first.by or self._name
         tokens_in, tokens_out = sum(c.tokens_in for c in captions), sum(c.tokens_out for c in captions)
-        self._report.tokens_in, self._report.tokens_out = (
-            self._report.tokens_in + tokens_in,
-            self._report.tokens_out + tokens_out,
-        )
+        self._report.tokens_in += tokens_in
+        self._report.tokens_out += tokens_out
+        windows = [
+            {"first_frame": v.span[0], "last_frame": v.span[1], "caption": c.text, "status": c.status}
+            for v, c in zip(views, captions, strict=True)
+        ]
         record.caption_facts = {
             **record.caption_facts, "caption_status": status, **_origin(first),
             "caption_tokens_in": tokens_in, "caption_tokens_out": tokens_out,
-            "caption_windows": [_window(view, caption) for view, caption in zip(views, captions, strict=True)],
+            "caption_windows": windows,
         }  # fmt: skip
 
 
@@ -233,10 +279,8 @@ def _edit(
             edits = [*record.caption_facts.get("caption_edits", []), edit]
             record.caption, record.caption_facts = edited.text, {**record.caption_facts, "caption_edits": edits}
             record.caption_facts["caption_status"] = edited.status
-            report.tokens_in, report.tokens_out = (
-                report.tokens_in + edited.tokens_in,
-                report.tokens_out + edited.tokens_out,
-            )
+            report.tokens_in += edited.tokens_in
+            report.tokens_out += edited.tokens_out
 
 
 def _answers(
@@ -255,7 +299,11 @@ def _answers(
             if caption.key not in open_keys:
                 for key in found:
                     kept.forget(key)
-                raise DataError(_not_asked(name, caption.key, caption.key in found))
+                what = "a second time" if caption.key in found else "without being asked"
+                raise DataError(
+                    f"{name} answered {clean(caption.key)[:80]!r} {what}. Its answers cannot be matched to "
+                    f"clips, so none of this run is used: check how it batches, or use another captioner"
+                )
             open_keys.remove(caption.key)
             found[caption.key] = caption
             kept.put(caption)
@@ -300,24 +348,7 @@ def _count(name: str, caption: Caption, in_a_row: int, report: CaptionReport) ->
         )
 
 
-def _not_asked(name: str, key: str, again: bool) -> str:
-    what = "a second time" if again else "without being asked"
-    return (
-        f"{name} answered {clean(key)[:80]!r} {what}. Its answers cannot be matched to clips, so none of this run "
-        f"is used: check how it batches, or use another captioner"
-    )
-
-
-def _key(record: ClipRecord, span: tuple[int, int]) -> str:
-    return f"{record.clip.id}-{span[0]}-{span[1]}"
-
-
 def _origin(caption: Caption) -> dict[str, Json]:
     """Which model, as it was when it spoke; nothing where there is none."""
     known = {"model": caption.model, "revision": caption.revision, "prompt_hash": caption.prompt_hash}
     return {f"caption_{name}": value for name, value in known.items() if value}
-
-
-def _window(view: View, caption: Caption) -> Json:
-    first, last = view.span
-    return {"first_frame": first, "last_frame": last, "caption": caption.text, "status": caption.status}

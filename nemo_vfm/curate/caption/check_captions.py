@@ -52,22 +52,14 @@ class Likeness(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How well captions fit their clips.
+    """How well captions fit their clips."""
 
-    Args:
-        clips: how many were compared.
-        mean_rank: of a clip's own caption among all captions, 0 where it is always the nearest and 0.5 by chance.
-        deviations: how many standard deviations below chance the mean rank lies.
-        likeness: mean cosine of true pairs.
-        shuffled: mean cosine of all other pairs.
-        suspects: of each clip whose caption fits another clip far better than it, that other clip; the worst first.
-    """
-
-    clips: int
-    mean_rank: float
-    deviations: float
-    likeness: float
-    shuffled: float
+    clips: int  #: how many were compared
+    mean_rank: float  #: of a clip's own caption among all captions, 0 where it is always the nearest and 0.5 by chance
+    deviations: float  #: how many standard deviations below chance the mean rank lies
+    likeness: float  #: mean cosine of true pairs
+    shuffled: float  #: mean cosine of all other pairs
+    #: of each clip whose caption fits another clip far better than it, that other clip; the worst first
     suspects: Mapping[str, str]
 
 

@@ -22,9 +22,23 @@ from nemo_vfm.core.network.chat import Chat
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
-from nemo_vfm.curate.caption.endpoint_answer import answered
-from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
+from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windows, prompt_hash
+
+
+def answered(blank: Caption, end: Reply | Failure) -> Caption:
+    """The caption.
+
+    Args:
+        blank: what is known before: key, author, model.
+    """
+    if isinstance(end, Failure):
+        return replace(blank, status="blocked" if end.blocked else "error", failure=end.reason)
+    said = end.said
+    return replace(
+        blank, text=said.text, status=said.ending, model=said.model or blank.model, revision=said.revision,
+        tokens_in=said.tokens_in, tokens_out=said.tokens_out,
+    )  # fmt: skip
+
 
 MAX_VIDEO_BYTES = 48_000_000
 
@@ -76,7 +90,10 @@ class EndpointCaptioner:
         """
         asker = Asker(chat=self.chat, pace=self.pace, tries=self.tries)
         questions = (Question(partial(self._messages, view), key=view.key) for view in views)
-        yield from map(self._caption, asker.ask(questions))
+        for end in asker.ask(questions):
+            blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
+            caption = answered(blank, end)
+            yield replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def fingerprint(self) -> str:
         """All that is sent, and to which model; not where it stands."""
@@ -85,11 +102,6 @@ class EndpointCaptioner:
 
     def _messages(self, view: View) -> list[Json]:
         return [{"role": "user", "content": [{"type": "text", "text": self.prompt}, *self._shown(view)]}]
-
-    def _caption(self, end: Reply | Failure) -> Caption:
-        blank = Caption(end.key, by="endpoint", model=self.chat.model, prompt_hash=prompt_hash(self.prompt))
-        caption = answered(blank, end)
-        return replace(caption, revision=self.revision or caption.revision) if caption.spoken else caption
 
     def _shown(self, view: View) -> list[Json]:
         if self.send == "video" and not view.is_image:

@@ -25,36 +25,23 @@ _TAG_TOKENS = 16  # at the end of a prompt: <think> and a line's end are at most
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a model said.
+    """What a model said."""
 
-    Args:
-        text: without special tokens, and without what a reasoning model thinks.
-        status: success where it ended by itself, truncated where the limit of tokens cut it.
-        tokens_in: of the conversation, pictures included.
-        tokens_out: of the text.
-    """
-
-    text: str
+    text: str  #: without special tokens, and without what a reasoning model thinks
+    #: success where it ended by itself, truncated where the limit of tokens cut it
     status: Literal["success", "truncated"]
-    tokens_in: int
-    tokens_out: int
+    tokens_in: int  #: of the conversation, pictures included
+    tokens_out: int  #: of the text
 
 
 @dataclass(frozen=True)
 class LocalModel:
-    """A model from a local folder, as transformers writes it. Its weights are read at the first `speak`.
+    """A model from a local folder, as transformers writes it. Its weights are read at the first `speak`."""
 
-    Args:
-        folder: with config.json and safetensors.
-        kind: `sees` takes pictures in its conversations, `reads` takes text alone.
-        precision: of weights and arithmetic.
-        max_tokens: longest text.
-    """
-
-    folder: Path
-    kind: Kind
-    precision: Precision
-    max_tokens: int
+    folder: Path  #: with config.json and safetensors
+    kind: Kind  #: `sees` takes pictures in its conversations, `reads` takes text alone
+    precision: Precision  #: of weights and arithmetic
+    max_tokens: int  #: longest text
 
     def identity(self) -> Json:
         """All that its words depend on."""
@@ -82,7 +69,8 @@ class LocalModel:
                 f"{self.folder} needs more memory than is available: lower num_frames or batch_size"
             ) from None
         asked_BL, mask_BL = inputs["input_ids"], inputs["attention_mask"]
-        ends = _ends(model, tokenizer)
+        known = model.generation_config.eos_token_id
+        ends = {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
         counts = mask_BL.sum(1).tolist()
         new_tokens = [row[asked_BL.shape[1] :].tolist() for row in out_BL]
         is_open = opens_thought(tokenizer.decode(asked_BL[0, -_TAG_TOKENS:]))  # of all: they are filled up on the left
@@ -132,11 +120,6 @@ def _inputs(processor: Json, kind: Kind, conversations: list[Json]) -> Json:
         return processor.apply_chat_template(conversations, **usual, processor_kwargs={"padding": True})
     # What is read was written by others: tokens that end a message are no such tokens in it.
     return processor.apply_chat_template(conversations, **usual, padding=True, sanitize_control_tokens=True)
-
-
-def _ends(model: Json, tokenizer: Json) -> set[int]:
-    known = model.generation_config.eos_token_id
-    return {tokenizer.eos_token_id, *(known if isinstance(known, list) else [known])} - {None}
 
 
 def _spoken(tokenizer: Json, tokens: list[int], ends: set[int], tokens_in: int, is_open: bool) -> Spoken:

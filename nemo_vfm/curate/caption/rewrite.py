@@ -5,7 +5,7 @@ like every text and is used for nothing else.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,10 +18,9 @@ from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_types import Caption, Draft
-from nemo_vfm.curate.caption.endpoint_answer import answered
+from nemo_vfm.curate.caption.caption_types import REWRITE, Caption, Draft, prompt_hash
+from nemo_vfm.curate.caption.endpoint_captioner import answered
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
-from nemo_vfm.curate.caption.prompt import REWRITE, prompt_hash
 from nemo_vfm.curate.record.stage import Ready
 from nemo_vfm.models.pretrained import fingerprint_of
 
@@ -130,7 +129,11 @@ class HuggingFaceWriter:
     def answer(self, messages: Iterable[tuple[str, str]]) -> Iterator[Caption]:
         """Answers, a batch at a time."""
         for group in groups(messages, self.batch_size):
-            yield from self._group(group)
+            conversations: list[Json] = [[{"role": "user", "content": message}] for _, message in group]
+            revision = fingerprint_of(self.folder)
+            for (key, _), spoken in zip(group, self._model().speak(conversations), strict=True):
+                blank = Caption(key, spoken.text, spoken.status, model=self.folder.name, revision=revision)
+                yield replace(blank, tokens_in=spoken.tokens_in, tokens_out=spoken.tokens_out)
 
     def fingerprint(self) -> str:
         """The bytes of the model."""
@@ -138,10 +141,3 @@ class HuggingFaceWriter:
 
     def _model(self) -> LocalModel:
         return LocalModel(self.folder, "reads", Precision(self.precision), self.max_tokens)
-
-    def _group(self, group: Sequence[tuple[str, str]]) -> Iterator[Caption]:
-        conversations: list[Json] = [[{"role": "user", "content": message}] for _, message in group]
-        revision = fingerprint_of(self.folder)
-        for (key, _), spoken in zip(group, self._model().speak(conversations), strict=True):
-            blank = Caption(key, spoken.text, spoken.status, model=self.folder.name, revision=revision)
-            yield replace(blank, tokens_in=spoken.tokens_in, tokens_out=spoken.tokens_out)

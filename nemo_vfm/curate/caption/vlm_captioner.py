@@ -13,9 +13,8 @@ from nemo_vfm.core.optional import needs_gpu, needs_packages
 from nemo_vfm.core.precision import Precision, PrecisionName
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Span
-from nemo_vfm.curate.caption.caption_types import Caption, View, Windows
+from nemo_vfm.curate.caption.caption_types import DESCRIBE, Caption, View, Windows, prompt_hash
 from nemo_vfm.curate.caption.local_model import LocalModel, groups
-from nemo_vfm.curate.caption.prompt import DESCRIBE, prompt_hash
 from nemo_vfm.models.pretrained import fingerprint_of
 
 
@@ -67,10 +66,16 @@ class HuggingFaceCaptioner:
         return LocalModel(self.folder, "sees", Precision(self.precision), self.max_tokens)
 
     def _group(self, views: Sequence[View]) -> Iterator[Caption]:
+        from PIL import Image
+
         conversations: dict[str, Json] = {}
         for view in views:
             try:
-                conversations[view.key] = self._conversation(view)
+                frames_THWC = view.pictures(self.num_frames, self.longest_px)
+                pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames_THWC]
+                conversations[view.key] = [
+                    {"role": "user", "content": [*pictures, {"type": "text", "text": self.prompt}]}
+                ]
             except DataError as error:
                 yield replace(self._blank(view.key), status="error", failure=str(error))
         answers = self._model().speak(list(conversations.values())) if conversations else []
@@ -82,10 +87,3 @@ class HuggingFaceCaptioner:
     def _blank(self, key: str) -> Caption:
         revision, prompt = fingerprint_of(self.folder), prompt_hash(self.prompt)
         return Caption(key, by="hugging_face", model=self.folder.name, revision=revision, prompt_hash=prompt)
-
-    def _conversation(self, view: View) -> Json:
-        from PIL import Image
-
-        frames_THWC = view.pictures(self.num_frames, self.longest_px)
-        pictures = [{"type": "image", "image": Image.fromarray(frame)} for frame in frames_THWC]
-        return [{"role": "user", "content": [*pictures, {"type": "text", "text": self.prompt}]}]

@@ -1,11 +1,20 @@
-"""Decides each clip's fate from its scores and the rules; it reads numbers only, so deciding again is quick."""
+"""Decides each clip's fate from its scores and the rules, and counts what other thresholds would change.
 
-from collections.abc import Iterable, Mapping, Sequence
+It reads numbers only, so deciding again is quick.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import comparisons, reads_captions
-from nemo_vfm.curate.decide.rule import Rule, first_broken
-from nemo_vfm.curate.decide.score_table import Table, table_of
+from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
+from nemo_vfm.curate.decide.expression import Limit
+from nemo_vfm.curate.decide.rule import Rule, comparisons, first_broken, reads_captions
+from nemo_vfm.curate.decide.score_table import Flags, Table, table_of
 from nemo_vfm.curate.record.stage import ClipRecord, Compares, Stage
 
 
@@ -75,3 +84,128 @@ def rules_json(rules: Mapping[str, Rule], records: Sequence[ClipRecord]) -> Json
     """rules.json: each rule as it is written and, percentiles computed, its thresholds."""
     table = table_of(records)
     return {name: rule.to_json(table) for name, rule in rules.items()}
+
+
+SCHEMA = "nemo_vfm.survival/1"
+_POINTS = 64
+
+
+def survival(table: Table, rules: Mapping[str, Rule], *, compared: Collection[str] = ()) -> Json:
+    """What survival.json holds; see docs/how-to/video/decisions.md.
+
+    Args:
+        compared: columns of comparisons, whose rules are left out.
+    """
+    chosen = {
+        name: rule
+        for name, rule in rules.items()
+        if not {use.name for use in rule.uses()} & {*compared, *CAPTION_COLUMNS}
+    }
+    drops = {name: rule.drops(table) & table.alive for name, rule in chosen.items()}
+    broken = np.sum([*drops.values(), np.zeros(len(table), bool)], axis=0)  # how many rules each clip breaks
+    decided = np.zeros(len(table), bool)
+    found = {}
+    for name, rule in chosen.items():
+        alone = drops[name] & (broken == 1)
+        others = table.alive & (broken - drops[name] == 0)
+        found[name] = {
+            "rule": rule.text,
+            "drops": _amount(table, drops[name]),
+            "drops_first": _amount(table, drops[name] & ~decided),
+            "drops_alone": _amount(table, alone),
+            "curves": [_curve(table, rule, limit, others) for limit in rule.limits(table)],
+        }
+        decided |= drops[name]
+    survive = _amount(table, table.alive & (broken == 0))
+    return {"schema": SCHEMA, "in": _amount(table, table.alive), "survive": survive, "rules": found}
+
+
+def _amount(table: Table, chosen: Flags) -> Json:
+    return {"clips": int(chosen.sum()), "seconds": int(table.microseconds[chosen].sum()) / 1e6}
+
+
+def _curve(table: Table, rule: Rule, limit: Limit, others: Flags) -> Json:
+    """What survives all rules with this threshold at each of some places; the other thresholds stay."""
+    free = others & rule.passes_without(limit, table)
+    column = table.numbers(limit.score)
+    known = free & ~np.isnan(column)
+    always = free & np.isnan(column) & (table.images if limit.drops_missing else True)
+    values = column[known]
+    # Evenly many clips lie between two places; one more is where the threshold stands.
+    spread = np.quantile(values, np.linspace(0, 1, _POINTS)) if len(values) else values
+    places = np.unique(np.append(spread, limit.threshold))
+    clips, seconds = _survivors(values, table.microseconds[known], places, limit)
+    base = _amount(table, always)
+    return {
+        **limit.to_json(),
+        "thresholds": places.tolist(),
+        "clips": (clips + base["clips"]).tolist(),
+        "seconds": (seconds / 1e6 + base["seconds"]).tolist(),
+    }
+
+
+def _survivors(
+    values: NDArray[np.float64], microseconds: NDArray[np.int64], places: NDArray[np.float64], limit: Limit
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    order = np.argsort(values)
+    total = np.concatenate([np.zeros(1, np.int64), np.cumsum(microseconds[order])])
+    # Below `cut` lie the values that are lower than the place, and those equal to it where they go the same way.
+    side = "right" if limit.inclusive == (limit.op == "<") else "left"
+    cut = np.searchsorted(values[order], places, side=side)  # type: ignore[call-overload]
+    if limit.op == "<":
+        return len(values) - cut, total[-1] - total[cut]
+    return cut, total[cut]
+
+
+NEAREST_PAIRS = "nearest_pairs.json"
+_SHOWN = 12
+_COMPARED = 2000  # clips compared once more: those of the highest likeness to any other
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A clip that would stay and one that would go, and how alike they are."""
+
+    stays: str
+    goes: str
+    likeness: float
+
+
+def nearest_pairs(
+    records: Sequence[ClipRecord], stages: Mapping[str, Stage], rules: Mapping[str, Rule], table: Table
+) -> dict[str, Json]:
+    """Of each comparing stage its column, the threshold of the rule on it, if any, and pairs, the most alike first.
+
+    Args:
+        records: those that are kept are looked at.
+        stages: by name, as in the records' `vectors`.
+        table: all clips, for percentiles in rules.
+    """
+    found: dict[str, Json] = {}
+    for column, (name, stage) in comparisons(stages).items():
+        kept = [record for record in records if record.decision == "kept" and name in record.vectors]
+        pairs = [pair for group in by_kind(kept) for pair in _pairs(group, column, name, stage)]
+        best = sorted(pairs, key=lambda pair: (-pair.likeness, pair.stays, pair.goes))[:_SHOWN]
+        limit = next((above(rule, table) for rule in rules.values() if rule.uses()[0].name == column), None)
+        found[name] = {
+            "column": column, "above": limit if limit is not None and math.isfinite(limit) else None,
+            "pairs": [{"stays": pair.stays, "goes": pair.goes, "likeness": pair.likeness} for pair in best],
+        }  # fmt: skip
+    return found
+
+
+def _pairs(group: Sequence[ClipRecord], column: str, name: str, stage: Compares) -> list[_Pair]:
+    """What would go, and for which clip, as the threshold falls from one likeness to the next."""
+    clips = sorted(group, key=lambda record: -float(record.scores[column]))[:_COMPARED]
+    vectors = [record.vectors[name] for record in clips]
+    stays_for: dict[int, int] = {}
+    for likeness in sorted({one for one in stage.likeness(vectors) if one > 0}, reverse=True)[: 2 * _SHOWN]:
+        # Just below, also for a stage that computes in float32. Lower at once, one clip would stand for all.
+        for goes, stays in stage.duplicates(clips, vectors, likeness - 1e-6).items():
+            stays_for.setdefault(goes, stays)
+        if len(stays_for) >= _SHOWN:
+            break
+    return [
+        _Pair(clips[stays].clip.id, clips[goes].clip.id, stage.likeness([vectors[stays], vectors[goes]])[0])
+        for goes, stays in stays_for.items()
+    ]

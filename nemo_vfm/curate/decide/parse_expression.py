@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import cast, get_args
 
-from nemo_vfm.curate.decide.grammar import (
+from nemo_vfm.curate.decide.expression import (
     Arithmetic,
     Column,
     Comparator,
@@ -192,34 +192,29 @@ class _Parser:
         first = self._sum()
         if not isinstance(first, _TRUTHS):
             if self._take("is"):
-                return self._missing(first)
+                negated = self._take("not")
+                if self._take("missing", "null") is None:
+                    why = "expected `missing` here: SCORE is missing, or SCORE is not missing"
+                    raise self._wrong(self._next.at, why)
+                missing = Missing(first.at, self._column(first, "only a column can be missing"))
+                return Not(first.at, missing) if negated else missing
             negated = self._take("not")
             if negated or self._next.text == "in":
                 self._expect("in")
-                return self._one_of(first, negated is not None)
+                column = self._column(first, "only a column of labels can be in (...)")
+                self._expect("(")
+                words = [self._word()]
+                while self._take(","):
+                    words.append(self._word())
+                self._expect(")")
+                found = OneOf(first.at, column, tuple(words))
+                return Not(first.at, found) if negated else found
         links: list[Truth] = []
         while sign := self._take(*get_args(Comparator)):
             second = self._sum()
             links.append(self._link(sign, self._operand(first), self._operand(second)))
             first = second
         return first if not links else links[0] if len(links) == 1 else Every(links[0].at, tuple(links))
-
-    def _missing(self, part: _Operand) -> Truth:
-        negated = self._take("not")
-        if self._take("missing", "null") is None:
-            raise self._wrong(self._next.at, "expected `missing` here: SCORE is missing, or SCORE is not missing")
-        found = Missing(part.at, self._column(part, "only a column can be missing"))
-        return Not(part.at, found) if negated else found
-
-    def _one_of(self, part: _Operand, negated: bool) -> Truth:
-        column = self._column(part, "only a column of labels can be in (...)")
-        self._expect("(")
-        words = [self._word()]
-        while self._take(","):
-            words.append(self._word())
-        self._expect(")")
-        found = OneOf(part.at, column, tuple(words))
-        return Not(part.at, found) if negated else found
 
     def _word(self) -> Word:
         token = self._next
@@ -280,26 +275,19 @@ class _Parser:
         token = self._next
         if token.kind == "number":
             self._place += 1
-            return Number(token.at, self._value(token))
+            value = float(token.text)
+            if value in (float("inf"), float("-inf")):
+                raise self._wrong(token.at, "this number is too large")
+            return Number(token.at, value)
         if token.kind == "word":
             return self._word()
         if token.kind == "name" and token.text not in _KEYWORDS:
             self._place += 1
             called = self._next.text == "(" and self._next.kind == "sign"
             return self._called(token) if called else Column(token.at, token.text)
-        return self._group()
-
-    def _value(self, token: _Token) -> float:
-        value = float(token.text)
-        if value in (float("inf"), float("-inf")):
-            raise self._wrong(token.at, "this number is too large")
-        return value
-
-    def _group(self) -> Truth | _Operand:
-        token = self._take("(")
-        if token is None:
-            found = "the end" if self._next.kind == "end" else repr(self._next.text)
-            raise self._wrong(self._next.at, f"expected a number, a column or ( here, got {found}")
+        if self._take("(") is None:
+            found = "the end" if token.kind == "end" else repr(token.text)
+            raise self._wrong(token.at, f"expected a number, a column or ( here, got {found}")
         self._deeper(token.at)
         part = self._or()
         self._expect(")")

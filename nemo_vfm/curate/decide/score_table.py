@@ -16,15 +16,10 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """A column of words.
+    """A column of words."""
 
-    Args:
-        words: those that occur, each once.
-        codes: of each clip the place of its word in `words`, -1 where it has none.
-    """
-
-    words: tuple[str, ...]
-    codes: NDArray[np.int32]
+    words: tuple[str, ...]  #: those that occur, each once
+    codes: NDArray[np.int32]  #: of each clip the place of its word in `words`, -1 where it has none
 
     @classmethod
     def of(cls, values: Sequence[object]) -> "Labels":
@@ -36,18 +31,12 @@ class Labels:
 
 @dataclass(slots=True)
 class Table:
-    """What rules read.
+    """What rules read."""
 
-    Args:
-        columns: by name; a column that is not here is missing from every clip.
-        alive: clips that did not fail, which alone are decided on, and of which percentiles are taken.
-        microseconds: how long each clip lasts.
-        images: which are still images: no rule drops one for a score that it cannot have.
-    """
-
-    columns: Mapping[str, Numbers | Labels]
-    alive: Flags
-    microseconds: NDArray[np.int64]
+    columns: Mapping[str, Numbers | Labels]  #: by name; a column that is not here is missing from every clip
+    alive: Flags  #: clips that did not fail, which alone are decided on, and of which percentiles are taken
+    microseconds: NDArray[np.int64]  #: how long each clip lasts
+    #: which are still images: no rule drops one for a score that it cannot have
     images: Flags = field(default_factory=lambda: np.zeros(0, bool))
     _percentiles: dict[tuple[str, float], float] = field(default_factory=dict)
 
@@ -111,7 +100,7 @@ def _column(values: list[float | str | None]) -> Numbers | Labels:
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
-#: Columns of scores.parquet that say what became of a clip and where it is from; rules do not read them.
+#: Columns of scores.parquet that say what became of a clip and where it is from; rules do not read them
 NOT_SCORES = frozenset(
     {"clip_id", "source", "first_frame", "last_frame", "decision", "rule", "message", "duplicate_of", "caption"}
 )

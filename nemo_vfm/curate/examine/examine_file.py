@@ -10,22 +10,18 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from nemo_vfm.core.storage.files import write_bytes
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.examine.frame_stream import Walk
-from nemo_vfm.curate.examine.probe import elapsed_us, reason_of
+from nemo_vfm.curate.examine.frame_stream import Walk, frames_of
+from nemo_vfm.curate.examine.probe import Unchanged, elapsed_us, reason_of
 from nemo_vfm.curate.examine.sandbox import Reply
-from nemo_vfm.curate.examine.span_frames import frames_of
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.record.source_guard import Unchanged
 from nemo_vfm.curate.record.stage import Comparison, FileScore, Learned, ReadsVectors, Score, Splitter, Stage
-from nemo_vfm.curate.split.glance import Eye, Glance
-from nemo_vfm.curate.split.shot_lengths import cut_glances
-from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, packed
+from nemo_vfm.curate.split.finder import Eye, Glance
+from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, cut_glances, in_parts, packed
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
 from nemo_vfm.data.video.decode import VideoInfo
@@ -45,20 +41,13 @@ class Examine:
     from a few seconds before them, and its last reply has `glances` of them; with spans it looks at these alone.
     With `"spans_s"`, seconds that a table asks for, and no spans it looks at those, and its last reply has `rows`, a
     fact of each. With `"image": true` the file is a still image, which is one shot.
-
-    Args:
-        splitter: cuts it into shots, where these are not known.
-        stages: measure each shot, by name; of a learned one the frames it wants are sent back.
-        side_px: stages see frames whose short side is at most this.
-        thumbnails: folder for `<clip id>.jpg`.
-        decode: where frames are decoded, cpu or nvdec.
     """
 
-    splitter: Splitter
-    stages: Mapping[str, Stage]
-    side_px: int
-    thumbnails: WritePath
-    decode: Decoding = "cpu"
+    splitter: Splitter  #: cuts it into shots, where these are not known
+    stages: Mapping[str, Stage]  #: measure each shot, by name; of a learned one the frames it wants are sent back
+    side_px: int  #: stages see frames whose short side is at most this
+    thumbnails: WritePath  #: folder for `<clip id>.jpg`
+    decode: Decoding = "cpu"  #: where frames are decoded, cpu or nvdec
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """A reply a shot, and a last one that says how far the file could be read; see `findings.py` for their form."""
@@ -68,7 +57,10 @@ class Examine:
         unchanged = Unchanged(request)
         unchanged.check()
         if request.get("image"):
-            yield self._see(path, request["source_id"], chosen, tick)
+            frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
+            footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
+            tick(1)
+            yield self._judge(footage, Clip(request["source_id"], 0, 1, 0, 1, Fraction(1)), (0, 0), chosen, tick)
             unchanged.check()
             yield Reply({"end": None})
             return
@@ -181,12 +173,6 @@ class Examine:
             ):
                 yield start + first, start + last
 
-    def _see(self, path: Path, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]) -> Reply:
-        frames_THWC = smaller(open_image(path).picture_HWC, self.side_px)[None]
-        footage = ClipFrames(1, 1.0, lambda numbers: frames_THWC[list(numbers)], is_image=True)
-        tick(1)
-        return self._judge(footage, Clip(source_id, 0, 1, 0, 1, Fraction(1)), (0, 0), stages, tick)
-
     def _look(
         self, walk: Walk, span: Span, source_id: str, stages: Mapping[str, Stage], tick: Callable[[int], None]
     ) -> Reply:
@@ -297,11 +283,7 @@ def thumbnail(footage: ClipFrames, num_frames: int = 4) -> bytes:
     chosen = footage.frames([pairs[place] for place in np.linspace(0, len(pairs) - 1, num_frames).round().astype(int)])
     height, width = chosen.shape[1:3]
     size = (min(_THUMBNAIL_WIDTH_PX, max(1, round(width * _THUMBNAIL_HEIGHT_PX / height))), _THUMBNAIL_HEIGHT_PX)
-    strip: NDArray[np.uint8] = np.hstack([_resized(frame, size) for frame in chosen])
+    strip = np.hstack([cv2.resize(frame, size, interpolation=cv2.INTER_AREA) for frame in chosen])
     done, data = cv2.imencode(".jpg", cv2.cvtColor(strip, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 85])
     assert done
     return data.tobytes()
-
-
-def _resized(frame: Frame, size: tuple[int, int]) -> Frame:
-    return np.asarray(cv2.resize(frame, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)

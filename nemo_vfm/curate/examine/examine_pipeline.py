@@ -1,27 +1,183 @@
-"""Probes and examines the source's files; yields a record of each, with its clips and all findings about them."""
+"""Probes and examines the source's files; yields a record of each, with its clips and all findings about them.
+
+Several workers examine a long video, each a stretch of it. The shots follow from all glances in order. A shot that a
+worker guessed wrong, since it began in the middle, is examined again. A video that cannot be read to its end is
+examined again as a whole.
+"""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from nemo_vfm.core import progress
+from nemo_vfm.core.errors import NemoVfmError
 from nemo_vfm.core.log import Bar, bar, warn
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.examine.examine_file import Examine
-from nemo_vfm.curate.examine.examine_job import ExamineJob, jobs_of
+from nemo_vfm.core.types.media_types import Span
+from nemo_vfm.curate.examine.examine_file import Examine, finite
 from nemo_vfm.curate.examine.findings import Findings, Missing
 from nemo_vfm.curate.examine.findings_cache import Cache
-from nemo_vfm.curate.examine.media_worker import MediaWork, valid
-from nemo_vfm.curate.examine.model_worker import JudgeWork
-from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed
-from nemo_vfm.curate.examine.sandbox import Limits, Reply
-from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch
+from nemo_vfm.curate.examine.probe import Probe, mark_exact_duplicates, read_probed, state_of
+from nemo_vfm.curate.examine.sandbox import Limits, MediaWork, Reply, valid
+from nemo_vfm.curate.execute.work_units import Executor, Item, Lost, Step, Throughput, Watch, Worker, megapixels
 from nemo_vfm.curate.record.ledger import FileRecord
-from nemo_vfm.curate.record.source_guard import state_of
-from nemo_vfm.curate.record.stage import Learned, Ready, SourceFile, Stage
+from nemo_vfm.curate.record.stage import Learned, MediaInfo, Ready, SourceFile, Stage
+from nemo_vfm.curate.split.shot_lengths import SplitsByGlances, spans_of
 from nemo_vfm.data.video.image_file import said_of_deep
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeWork:
+    """Settings of the second step of examination."""
+
+    stages: Mapping[str, Learned]  #: the learned ones, by name
+
+    def start(self, *, isolated: bool = True) -> Worker:
+        """Load every model; nothing here may crash, so nothing is isolated."""
+        for stage in self.stages.values():
+            stage.load()
+        return _Judge(self.stages)
+
+
+class _Judge:
+    def __init__(self, stages: Mapping[str, Learned]) -> None:
+        self._stages = stages
+
+    def do(self, item: object) -> Iterator[object]:
+        """The same reply with the findings of the learned stages, and without their frames."""
+        if not isinstance(item, Reply):
+            yield item  # how far the decoding is
+            return
+        found: dict[str, Json] = {}
+        for name, frames_THWC in item.arrays.items():
+            try:
+                (finding,) = self._stages[name].judge([frames_THWC])
+                vector = {} if finding.vector is None else {"vector": finding.vector}
+                found[name] = {"scores": finite(finding.scores), **vector}
+            except NemoVfmError:
+                raise  # weights or a package are missing: no other clip would fare better
+            except ValueError as error:
+                found[name] = {"message": str(error)}
+        yield Reply({**item.fact, "found": item.fact["found"] | found}) if found else item
+
+    def stop(self) -> None:
+        """Models go with the process."""
+
+
+STRETCH_S, MOST_STRETCHES = 60.0, 32  # a container is read from end to end for each
+Replies = list[Reply] | Lost
+
+
+@dataclass(slots=True)
+class Film:
+    """One file under examination."""
+
+    file: FileRecord  #: of the ledger
+    missing: Missing  #: what is to be found out
+    splitter: object  #: of the recipe
+    open_jobs: int = 0  #: pieces that are not done
+    glances: dict[int, str] = field(default_factory=dict)  #: of each stretch, by its first frame
+    holes: Sequence[int] = ()  #: see `VideoInfo.holes`
+    looks: dict[Span, Reply] = field(default_factory=dict)  #: of each span that was looked at
+    end: Json = None  #: how far it could be read
+    broken: bool = False  #: a stretch could not be read
+
+    @property
+    def info(self) -> MediaInfo:
+        """What its container says."""
+        assert self.file.info is not None
+        return self.file.info
+
+
+@dataclass(frozen=True, slots=True)
+class ExamineJob:
+    """A piece of work on a film."""
+
+    film: Film  #: all of it
+    stretch: Span | None  #: its frames; None for the whole film in one piece
+    spans: Sequence[Sequence[int]] | None  #: shots that are known
+
+    @property
+    def num_frames(self) -> int:
+        """For the bar."""
+        info, spans_s = self.film.info, self.film.file.found.spans_s
+        if spans_s is not None:
+            asked_s = sum(max(0.0, min(end, info.num_frames / info.fps) - start) for start, end in spans_s)
+            return min(info.num_frames, round(asked_s * info.fps))
+        return info.num_frames if self.stretch is None else self.stretch[1] - self.stretch[0]
+
+    def item(self) -> Item:
+        """What a worker is asked."""
+        file, info = self.film.file, self.film.info
+        # The spans that a table asks for; None as an end is that of the video, since JSON knows no infinity.
+        asked_s = [[start, None if end == inf else end] for start, end in file.found.spans_s or ()] or None
+        request = {
+            "path": str(file.found.path.absolute()), "name": file.found.name, "source_id": file.source_id,
+            "state": file.state, "spans": self.spans, "stages": self.film.missing.stages,
+            "stretch": self.stretch, "fps": info.fps, "image": file.found.is_image, "spans_s": asked_s,
+        }  # fmt: skip
+        # A stretch begins a little earlier, and ends with the shot that goes on behind it.
+        frames = info.num_frames if self.stretch is None else 2 * self.num_frames
+        return Item(request, megapixels(frames, info.width, info.height), file.found.here)
+
+    def done(self, replies: Replies) -> "tuple[Replies | None, list[ExamineJob]]":
+        """The video's replies once they are complete, and the jobs to run again for missing ones."""
+        if self.stretch is None:
+            return replies, []
+        film = self.film
+        film.open_jobs -= 1
+        if isinstance(replies, Lost) or "failed" in replies[-1].fact:
+            film.broken = True
+        else:
+            self._note(replies)
+        if film.open_jobs:
+            return None, []
+        if film.broken:
+            return None, [ExamineJob(film, None, None)]
+        assert isinstance(film.splitter, SplitsByGlances)
+        glances = [film.glances[first] for first in sorted(film.glances)]
+        spans = spans_of(glances, film.splitter, film.info.fps, film.holes)
+        absent: dict[int, list[Span]] = {}
+        for span in spans:
+            if span not in film.looks:
+                absent.setdefault(int(span[0] / (STRETCH_S * film.info.fps)), []).append(span)
+        if absent:
+            jobs = [ExamineJob(film, (group[0][0], group[-1][1]), group) for group in absent.values()]
+            film.open_jobs = len(jobs)
+            return None, jobs
+        return [*(film.looks[span] for span in spans), Reply({"end": film.end})], []
+
+    def _note(self, replies: list[Reply]) -> None:
+        assert self.stretch is not None
+        *looks, end = replies
+        if self.spans is None:
+            self.film.glances[self.stretch[0]], self.film.holes = end.fact["glances"], end.fact["holes"]
+            if self.stretch[1] == self.film.info.num_frames:
+                self.film.end = end.fact["end"]
+        wanted = None if self.spans is None else {tuple(span) for span in self.spans}
+        for reply in looks:
+            span = (reply.fact["span"][0], reply.fact["span"][1])
+            if wanted is None or span in wanted:
+                self.film.looks[span] = reply
+
+
+def jobs_of(file: FileRecord, missing: Missing, examine: Examine) -> list[ExamineJob]:
+    """One job a file, or several of which each takes a stretch."""
+    film = Film(file, missing, examine.splitter)
+    count = film.info.num_frames
+    # A damaged file may have less than a frame a minute.
+    length = max(1, round(max(STRETCH_S * film.info.fps, count / MOST_STRETCHES)))
+    known = missing.spans is not None or file.found.spans_s is not None
+    if known or count < 2 * length or not isinstance(examine.splitter, SplitsByGlances):
+        return [ExamineJob(film, None, missing.spans)]
+    starts = list(range(0, count - length + 1, length))
+    jobs = [ExamineJob(film, stretch, None) for stretch in zip(starts, [*starts[1:], count], strict=True)]
+    film.open_jobs = len(jobs)
+    return jobs
+
 
 PROBED = 2  #: changed when a probe finds out something else about the same file
 #: Ray hides GPUs from a worker that asks for none. So each that decodes or encodes there asks for a slice, and a model
@@ -31,17 +187,11 @@ GPU_SLICE, GPU_REST = 1 / 32, 3 / 4
 
 @dataclass(frozen=True, slots=True)
 class WorkContext:
-    """Who works, within which limits, and what is written about it.
+    """Who works, within which limits, and what is written about it."""
 
-    Args:
-        executor: does the steps.
-        limits: of children that touch media.
-        throughput: what each step did, in order; the report shows it.
-    """
-
-    executor: Executor
-    limits: Limits
-    throughput: list[Throughput]
+    executor: Executor  #: does the steps
+    limits: Limits  #: of children that touch media
+    throughput: list[Throughput]  #: what each step did, in order; the report shows it
 
     def work(
         self, title: str, total: int, steps: Sequence[Step], items: Sequence[Item], *, note: bool = False
@@ -62,13 +212,7 @@ class WorkContext:
 
 
 class _Frames:
-    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more.
-
-    Args:
-        title: what is done to them.
-        total: frames there are.
-        line: the bar.
-    """
+    """Tells a bar and the run's status how many frames are done; what is done again after a death counts once more."""
 
     def __init__(self, title: str, total: int, line: Bar) -> None:
         self._title, self._total, self._line, self._done = title, total, line, 0
@@ -93,7 +237,10 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     for file in files:
         file.rule = file.found.passed_over
     new = [file for file in files if file.rule is None and not _read(file, known.get(keys[file.found.name]))]
-    items = [Item(_probing(file), 0.0, file.found.here) for file in new]
+    requests = [
+        {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image} for file in new
+    ]
+    items = [Item(request, 0.0, file.found.here) for request, file in zip(requests, new, strict=True)]
     steps = [Step("probe", MediaWork(operation, hands.limits))]
     for number, replies in hands.work("probe", 0, steps, items, note=True):
         file = new[number]
@@ -108,10 +255,6 @@ def probe_all(found: Sequence[SourceFile], hands: WorkContext, *, max_frames: in
     if deep := sum(file.info is not None and file.info.is_deep for file in files):
         warn(said_of_deep(deep))
     return files
-
-
-def _probing(file: FileRecord) -> Json:
-    return {"path": str(file.found.path.absolute()), "name": file.found.name, "image": file.found.is_image}
 
 
 def _probe_key(file: FileRecord, max_frames: int) -> str:
@@ -147,7 +290,9 @@ def examine_all(
     jobs = [job for file, missing in work for job in jobs_of(file, missing, examine)]
     while jobs:
         jobs = _examined(jobs, steps, findings, hands)
-    paths = _paths(files)
+    paths: dict[str, tuple[Path, ...]] = {}  # of every file with the same bytes, by these
+    for file in files:
+        paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
     for file in (file for file in readable if file.message is None):
         findings.fill(file, paths[file.source_id])
         for message in sorted({clip.message for clip in file.clips if clip.message is not None}):
@@ -165,28 +310,15 @@ def _examined(
         if whole is None:
             continue
         film = jobs[number].film
-        message = _keep(film.file, film.missing, whole, findings)
+        failure = whole.message if isinstance(whole, Lost) else whole[-1].fact.get("failed")
+        if failure is not None or isinstance(whole, Lost):
+            message: str | None = f"{film.file.found.name}: {failure}"
+        else:
+            message = findings.put(film.file, film.missing, whole)
         if message is not None:
             film.file.message = message
             warn(f"failed: {named(film.file, message)}")
     return left
-
-
-def _keep(file: FileRecord, missing: Missing, replies: list[Reply] | Lost, findings: Findings) -> str | None:
-    """Keep an examination; a sentence where it failed."""
-    if isinstance(replies, Lost):
-        return f"{file.found.name}: {replies.message}"
-    if "failed" in replies[-1].fact:
-        return f"{file.found.name}: {replies[-1].fact['failed']}"
-    return findings.put(file, missing, replies)
-
-
-def _paths(files: Sequence[FileRecord]) -> dict[str, tuple[Path, ...]]:
-    """Every file with the same bytes, by these."""
-    paths: dict[str, tuple[Path, ...]] = {}
-    for file in files:
-        paths[file.source_id] = (*paths.get(file.source_id, ()), file.found.path)
-    return paths
 
 
 def named(file: FileRecord, message: str) -> str:

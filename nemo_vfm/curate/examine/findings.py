@@ -19,8 +19,7 @@ from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, FileScore, Splitter, Stage, TableSpan
 from nemo_vfm.data.shards.clip_id import Clip
 from nemo_vfm.data.video.codecs import Decoding
-from nemo_vfm.restore.file_pictures import agreed_boxes
-from nemo_vfm.restore.letterbox import Box, Picture
+from nemo_vfm.restore.letterbox import Box, Picture, agreed_boxes
 
 #: Changed when frames that stages see are others, or are kept in another form: findings under another number are not
 #: read. What one stage or splitter alone computes has a number of its own, its class's `results_revision`.
@@ -29,29 +28,19 @@ FRAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """What is still to be found out about a file.
+    """What is still to be found out about a file."""
 
-    Args:
-        spans: its shots, where they are known.
-        stages: names of the stages that have not seen it.
-        nothing: whether there is nothing to do.
-    """
-
-    spans: list[list[int]] | None
-    stages: list[str]
-    nothing: bool
+    spans: list[list[int]] | None  #: its shots, where they are known
+    stages: list[str]  #: names of the stages that have not seen it
+    nothing: bool  #: whether there is nothing to do
 
 
 class Findings:
     """The kept findings of one curation.
 
     Args:
-        folder: where they lie.
         thumbnails: where the clips' pictures lie; a file without them is walked over again.
-        splitter: of the recipe.
         side_px: the size of the frames that stages see.
-        stages: of the recipe, by name.
-        decode: where frames are decoded.
     """
 
     def __init__(
@@ -111,7 +100,12 @@ class Findings:
         for name, cache in self._stages.items():
             findings = cache.get(file.findings_key)
             for record, found in zip(records, findings, strict=True):
-                _add(record, name, found)
+                # The first stage that could not cope is the clip's failure.
+                if "message" in found:
+                    record.message = record.message or f"stage {name}: {found['message']}"
+                record.scores |= found.get("scores", {})
+                if "vector" in found:
+                    record.vectors[name] = found["vector"]
             if name in self._of_files:
                 for size in _sizes(records):
                     mine = [pair for pair in zip(records, findings, strict=True) if _size(pair[0]) == size]
@@ -211,12 +205,3 @@ def _agree(clips: Sequence[tuple[ClipRecord, Json]], name: str, stage: FileScore
         return
     for (record, _), scores in zip(seen, agreed, strict=True):
         record.scores |= scores
-
-
-def _add(record: ClipRecord, name: str, found: Json) -> None:
-    """One stage's finding; the first stage that could not cope is the clip's failure."""
-    if "message" in found:
-        record.message = record.message or f"stage {name}: {found['message']}"
-    record.scores |= found.get("scores", {})
-    if "vector" in found:
-        record.vectors[name] = found["vector"]

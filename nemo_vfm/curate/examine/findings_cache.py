@@ -33,7 +33,8 @@ def settings(value: object) -> Json:
         return str(value)
     if isinstance(value, Fingerprinted):
         return {**_class(value), "fingerprint": value.fingerprint()}
-    arguments = vars(value) if hasattr(value, "__dict__") else {n: getattr(value, n) for n in _slots(value)}
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    arguments = vars(value) if hasattr(value, "__dict__") else {name: getattr(value, name) for name in slots}
     # What begins with an underscore is what a component made of its settings, or loaded.
     return {**_class(value), **{key: settings(arguments[key]) for key in sorted(arguments) if not key.startswith("_")}}
 
@@ -42,10 +43,6 @@ def _class(value: object) -> dict[str, Json]:
     revision = getattr(type(value), "results_revision", 1)
     name = {"class": f"{type(value).__module__}.{type(value).__qualname__}"}
     return name if revision == 1 else {**name, "results_revision": revision}
-
-
-def _slots(value: object) -> list[str]:
-    return [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
 
 
 def fingerprint(*parts: object) -> str:

@@ -4,6 +4,7 @@ The scaler resizes and converts to RGB in one pass: 0.5 ms per frame of 854x480.
 3.5 ms (2 cores, 2026-11). Shape letters: T frames, H height, W width.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,8 +24,7 @@ from nemo_vfm.data.video.constant_rate import rate_of, repeated_ratio
 from nemo_vfm.data.video.decode import VideoInfo
 from nemo_vfm.data.video.pyav_reader import PyAVReader
 from nemo_vfm.data.video.tone_map import rgb_of
-from nemo_vfm.restore.border_lines import Borders
-from nemo_vfm.restore.letterbox import Picture, find_picture
+from nemo_vfm.restore.letterbox import Borders, Picture, find_picture
 
 _BORDERS_S = (
     0.5  # between looks at the borders, 7 ms at 1080p; by frame number, since stretches of a video begin anywhere
@@ -37,12 +37,10 @@ class Walk:
     """Goes over a video once and remembers, small, what nobody has taken as footage yet.
 
     Args:
-        path: of the video.
         side_px: frames are made so small that their short side is at most this.
         vectors: motion vectors are remembered, too, where the codec has them.
         max_held_bytes: what is remembered at most; footage of what had to be forgotten is decoded again.
         tick: called with the number of frames since the last call.
-        decode: see `PyAVReader`.
         start: the first frame to walk over.
     """
 
@@ -113,8 +111,14 @@ class Walk:
                     self._forget()
                 self._first = number
             held = self._remembered(frame)
-            self._hold(held)
-            self._look_at_borders(number, frame)
+            if self.held_bytes + held.num_bytes > self._max_held_bytes:
+                while self._held:
+                    self._forget()
+            self._held.append(held)
+            self.held_bytes += held.num_bytes
+            if number % max(1, round(_BORDERS_S * self.info.fps)) == 0:
+                luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
+                self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
             self.num_walked = number + 1
             self._tick(1)
             yield self._sizes[-1][0], held.small
@@ -148,34 +152,20 @@ class Walk:
         borders = [found for number, found in self._borders if number < span[1]]
         return find_picture(Borders.joined(borders)) if borders else Picture(None, None)
 
-    def _look_at_borders(self, number: int, frame: av.VideoFrame) -> None:
-        if number % max(1, round(_BORDERS_S * self.info.fps)) == 0:
-            luma = cv2.cvtColor(self._reader.picture(frame), cv2.COLOR_RGB2GRAY)
-            self._borders.append((number, Borders.of(np.asarray(luma, dtype=np.uint8))))
-
     def _footage(self, span: Span, pick: Callable[[Sequence[int]], "list[_Held]"]) -> ClipFrames:
+        numbers, info = range(*span), self.info
+        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
+        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
+        told = DecoderReport(
+            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
+        )
         return ClipFrames(
             span[1] - span[0],
             rate_of(self.info, span),
             lambda numbers: np.stack([held.small for held in pick(numbers)]),
             (lambda numbers: [held.vectors for held in pick(numbers)]) if self._has_vectors else None,
-            self._told(span),
+            told,
         )
-
-    def _told(self, span: Span) -> DecoderReport:
-        numbers, info = range(*span), self.info
-        corrupt, interlaced = map(self._reader.is_corrupt, numbers), map(self._reader.is_interlaced, numbers)
-        hdr = (transfer for number in numbers if (transfer := self._reader.transfer(number)) != "sdr")
-        return DecoderReport(
-            sum(corrupt) / len(numbers), sum(interlaced) / len(numbers), repeated_ratio(info, span), next(hdr, "sdr")
-        )
-
-    def _hold(self, held: "_Held") -> None:
-        if self.held_bytes + held.num_bytes > self._max_held_bytes:
-            while self._held:
-                self._forget()
-        self._held.append(held)
-        self.held_bytes += held.num_bytes
 
     def _forget(self) -> None:
         self.held_bytes -= self._held.popleft().num_bytes
@@ -192,11 +182,9 @@ class Walk:
         return self._footage(span, pick)
 
     def _remembered(self, frame: av.VideoFrame) -> "_Held":
-        return _Held(self._small.of(frame), self._vectors_of(frame))
-
-    def _vectors_of(self, frame: av.VideoFrame) -> MotionVectors:
         found = frame.side_data.get("MOTION_VECTORS") if self._has_vectors else None
-        return MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+        vectors = MotionVectors(frame.width, frame.height, _NONE if found is None else found.to_ndarray())
+        return _Held(self._small.of(frame), vectors)
 
 
 def _covered(spans: Sequence[Span]) -> list[int]:
@@ -243,10 +231,55 @@ class _Small:
         return np.ascontiguousarray(np.rot90(small, self._turns) if self._turns else small)
 
 
-def _dtype() -> np.dtype[np.void]:
-    names = ("source", "w", "h", "src_x", "src_y", "dst_x", "dst_y", "flags", "motion_x", "motion_y", "motion_scale")
-    kinds = ("i4", "u1", "u1", "i2", "i2", "i2", "i2", "u8", "i4", "i4", "u2")
-    return np.dtype(list(zip(names, kinds, strict=True)))
+_FIELDS = {"source": "i4", "w": "u1", "h": "u1", "src_x": "i2", "src_y": "i2", "dst_x": "i2", "dst_y": "i2",
+           "flags": "u8", "motion_x": "i4", "motion_y": "i4", "motion_scale": "u2"}  # fmt: skip
+_NONE = np.empty(0, np.dtype(list(_FIELDS.items())))
 
 
-_NONE = np.empty(0, _dtype())
+_LATE_S = 0.5  # a table often goes by a container's word, which counts sound that ends after the last picture
+
+
+def frames_of(info: VideoInfo, start_s: float, end_s: float | None) -> tuple[Span, str | None]:
+    """The frames that begin in a span, and why they are not all there; None where they are.
+
+    Seconds count from the first frame. A time is that of the frame that begins at most half a frame before it: so
+    rounded seconds, such as 0.067 for frame 2 of 30 a second, mean the same frame. A span has at least one frame.
+
+    Args:
+        end_s: where it ends; None is the end of the video.
+    """
+    first = _frame_at(info, start_s)
+    last = info.num_frames if end_s is None else _frame_at(info, end_s)
+    is_cut_off = info.missing_frames > info.before_keyframe
+    if not is_cut_off and info.num_frames < last <= _frame_at(info, _seconds(info, info.num_frames) + _LATE_S):
+        last = info.num_frames
+    span = first, max(first + 1, last)
+    half_s = float(info.frame_ticks * info.time_base) / 2
+    if first in info.holes and end_s is not None and end_s < _seconds(info, first) - half_s:
+        span = first - 1, first + 1  # nothing is shown in it: no frame from behind the hole stands in
+    if span[1] <= info.num_frames:
+        hole = next((hole for hole in info.holes if span[0] < hole < span[1]), None)
+        if hole is None:
+            return span, None
+        gap = (info.end_pts(hole - 1), info.stamp(hole))
+        begins_s, ends_s = (float((pts - info.pts[0]) * info.time_base) for pts in gap)
+        return span, f"it spans a gap: there are no frames from {begins_s:.2f} s to {ends_s:.2f} s"
+    there_s = _seconds(info, info.num_frames + info.missing_frames)
+    end = "its end" if end_s is None else f"{end_s:g} s"
+    lasts = f"it requests {start_s:g} s to {end}, but the video lasts {there_s:.2f} s"
+    return span, info.why_incomplete() if span[1] <= info.num_frames + info.missing_frames else lasts
+
+
+def _seconds(info: VideoInfo, frame: int) -> float:
+    return float((info.stamp(frame) - info.pts[0]) * info.time_base)
+
+
+def _frame_at(info: VideoInfo, seconds: float) -> int:
+    """The first frame that begins at this time or later, or earlier by less than half a frame."""
+    stamp = info.pts[0] + seconds / float(info.time_base)
+    step = info.frame_ticks
+    if stamp > info.stamp(info.num_frames):
+        return info.num_frames + round((stamp - info.stamp(info.num_frames)) / step)
+    at = bisect_left(range(info.num_frames + 1), stamp, key=info.stamp)
+    before = info.stamp(at - 1) if at else stamp - step
+    return at - 1 if stamp - before < min(step, info.stamp(at) - before) / 2 else at

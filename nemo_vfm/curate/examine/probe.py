@@ -1,14 +1,16 @@
-"""Probes one file: its id, what its container says, or why it cannot be used; only its first frame is decoded.
+"""Probes one file: its id, what its container says, or why it cannot be used; and checks later that it is unchanged.
 
-An image is decoded whole, so that a damaged one fails here.
+Only its first frame is decoded. An image is decoded whole, so that a damaged one fails here.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 
+from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.sandbox import Reply
 from nemo_vfm.curate.record.ledger import EXACT_DUPLICATE, FileRecord
@@ -21,13 +23,9 @@ _LONGEST_MESSAGE = 300
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`.
+    """Identifies files and reads their containers: what a child does with `{"path", "name", "image"}`."""
 
-    Args:
-        max_frames: a longer file is refused.
-    """
-
-    max_frames: int
+    max_frames: int  #: a longer file is refused
 
     def __call__(self, request: Json, tick: Callable[[int], None]) -> Iterator[Reply]:
         """One reply: the fields of `MediaInfo`, source_id and duration_us, or `message`; see `read_probed`."""
@@ -128,3 +126,46 @@ def elapsed_us(info: VideoInfo, pts: int) -> int:
     exactly the file's.
     """
     return int((pts - info.pts[0]) * info.time_base * 1_000_000)
+
+
+def state_of(path: Path) -> str:
+    """What changes when a file does, told without reading it; empty where there is no file.
+
+    The time of the inode's change is in it: programs that copy files set the other times to what they were.
+    """
+    try:
+        stat = path.stat()
+    except OSError:
+        return ""
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
+
+
+class Unchanged:
+    """Tells a file that is written to, exchanged or removed while a curation works on it.
+
+    Args:
+        request: `path`, `name` and `source_id`, and as `state` what `state_of` said when it was probed; empty where the
+            file is a fetched one, whose bytes were compared as they came.
+    """
+
+    def __init__(self, request: Json) -> None:
+        self._path, self._name = Path(request["path"]), str(request["name"])
+        self._source_id, self._state = request["source_id"], request["state"]
+
+    def why_not(self) -> str | None:
+        """A sentence where the bytes are others by now. They are read only where the state differs: a touch is none."""
+        if not self._state or (state := state_of(self._path)) == self._state:
+            return None
+        try:
+            same = source_id(self._path) == self._source_id
+        except OSError as error:
+            return f"{self._name} can no longer be read ({os.strerror(error.errno or 0)}); run it again"
+        if not same:
+            return f"{self._name} was changed after it was examined; run again"
+        self._state = state
+        return None
+
+    def check(self) -> None:
+        """Raise DataError where the bytes are others by now."""
+        if (why := self.why_not()) is not None:
+            raise DataError(why)

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.storage.files import is_full
 from nemo_vfm.core.types.json_value import Json
+from nemo_vfm.curate.execute.work_units import Item, Tick, Worker
 
 _TICKS_EVERY = 48  # frames: often enough for a bar, seldom enough to cost nothing
 _TICKS_EVERY_S = 1.0  # where frames are slow: 48 of 4K, mended on a busy core, took longer than any silence allowed
@@ -46,22 +47,16 @@ class ChildDied(DataError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold.
+    """What one child may take. Where a machine has no such limits (macOS, in part) those of time still hold."""
 
-    Args:
-        memory_gb: of its own memory, in 10^9 bytes.
-        silence_s: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor
-            time. Each frame is said. One that waits for a busy core, or works long on a frame, does not hang.
-        cpu_s: processor seconds for one file, beside those for its frames.
-        cpu_s_per_megapixel: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6.
-        file_gb: the largest file it may write, in 10^9 bytes.
-    """
-
-    memory_gb: float = 6.0
+    memory_gb: float = 6.0  #: of its own memory, in 10^9 bytes
+    #: a child hangs, and is killed, when for so many seconds it says nothing and uses next to no processor time. Each
+    #: frame is said. One that waits for a busy core, or works long on a frame, does not hang.
     silence_s: float = 300.0
-    cpu_s: float = 120.0
+    cpu_s: float = 120.0  #: processor seconds for one file, beside those for its frames
+    #: processor seconds for each 10^6 pixels of each frame; a smaller frame counts as 10^6
     cpu_s_per_megapixel: float = 2.0
-    file_gb: float = 32.0
+    file_gb: float = 32.0  #: the largest file it may write, in 10^9 bytes
 
     def __post_init__(self) -> None:
         for name in ("memory_gb", "silence_s", "cpu_s", "cpu_s_per_megapixel", "file_gb"):
@@ -71,15 +66,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """One answer.
+    """One answer."""
 
-    Args:
-        fact: plain JSON.
-        arrays: what is too large for JSON, by name.
-    """
-
-    fact: Json
-    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)
+    fact: Json  #: plain JSON
+    arrays: Mapping[str, NDArray[np.uint8]] = field(default_factory=dict)  #: what is too large for JSON, by name
 
 
 class Operation(Protocol):
@@ -97,8 +87,6 @@ class Child:
     """A process that does one operation, request after request, and is started again when it has died.
 
     Args:
-        operation: what it does.
-        limits: what it may take.
         task: what the operation is, as in "its encoding"; a child's death is told of it.
     """
 
@@ -175,7 +163,9 @@ class Child:
         while not connection.poll(self._limits.silence_s):
             before_s, spent_s = spent_s, self._spent_s()
             if spent_s - before_s < _AT_WORK * self._limits.silence_s:
-                self._kill()
+                self._hangs = True
+                if self._process is not None:
+                    self._process.kill()
                 raise TimeoutError
         return connection.recv_bytes()
 
@@ -186,11 +176,6 @@ class Child:
         except psutil.Error:
             return 0.0
         return float(times.user + times.system)
-
-    def _kill(self) -> None:
-        self._hangs = True
-        if self._process is not None:
-            self._process.kill()
 
     def _why(self, cpu_s: float) -> str:
         """How the child died, as a sentence for the ledger: the same for the same file on every machine."""
@@ -218,11 +203,7 @@ class Child:
 
 
 class InProcess:
-    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child.
-
-    Args:
-        operation: what is done.
-    """
+    """An operation in this very process, without limits: for debuggers and profilers, which do not follow a child."""
 
     def __init__(self, operation: Operation) -> None:
         self._operation = operation
@@ -274,7 +255,13 @@ def _serve(connection: Connection, operation: Operation, limits: Limits) -> None
     with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             asked = json.loads(connection.recv_bytes())
-            _at_most_cpu(asked["cpu_s"])
+            # So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file.
+            cpu_s = asked["cpu_s"]
+            used = resource.getrusage(resource.RUSAGE_SELF)
+            spent = math.ceil(used.ru_utime + used.ru_stime)
+            hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
+            soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
             _answer(connection, operation, asked["request"])
 
 
@@ -345,17 +332,65 @@ def confine(limits: Limits) -> None:
         os._exit(1)
 
 
-def _at_most_cpu(cpu_s: int) -> None:
-    """So many seconds from now on. Only the soft limit: a hard one could not be raised for the next file."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    spent = math.ceil(used.ru_utime + used.ru_stime)
-    hard = resource.getrlimit(resource.RLIMIT_CPU)[1]
-    soft = spent + cpu_s if hard == resource.RLIM_INFINITY else min(spent + cpu_s, hard)
-    resource.setrlimit(resource.RLIMIT_CPU, (soft, hard))
-
-
 def _at_most(kind: int, value: int) -> None:
     """Lower a limit; one that is lower already stays."""
     hard = resource.getrlimit(kind)[1]
     allowed = value if hard == resource.RLIM_INFINITY else min(value, hard)
     resource.setrlimit(kind, (allowed, allowed))
+
+
+@dataclass(frozen=True, slots=True)
+class MediaWork:
+    """Settings of work on media."""
+
+    operation: Operation  #: what is done with each item's request
+    limits: Limits = field(default_factory=Limits)  #: what the child may take
+    task: str = "the work on it"  #: see `Child`
+
+    def start(self, *, isolated: bool = True) -> Worker:
+        """See `Work.start`; the child itself starts with the first item."""
+        return _MediaWorker(
+            Child(self.operation, self.limits, task=self.task) if isolated else InProcess(self.operation)
+        )
+
+
+class _MediaWorker:
+    """Its parts are `Reply`s. One whose fact has `failed` says why the item ends there; one with `again` that all
+    parts of the item before it are void, since the item was begun once more."""
+
+    def __init__(self, child: Child | InProcess) -> None:
+        self._child = child
+        self._stopped = False
+
+    def do(self, item: object) -> Iterator[object]:
+        """See `Worker.do`."""
+        assert isinstance(item, Item)
+        if self._stopped:
+            yield Reply({"failed": "its work was stopped"})
+            return
+        for attempt in (1, 2):
+            try:
+                for answer in self._child.ask(item.request, megapixels=item.megapixels):
+                    yield Tick(answer) if isinstance(answer, int) else answer
+                return
+            except ChildDied as error:
+                # The file before it may have hurt the child: a second, fresh child tells the two apart.
+                again = attempt == 1 and not self._stopped
+                yield Reply({"again": True} if again else {"failed": str(error)})
+                if not again:
+                    return
+            except DataError as error:
+                yield Reply({"failed": str(error)})
+                return
+
+    def stop(self) -> None:
+        """End the child, for good: a thread in the middle of an item would begin it anew in a fresh one."""
+        self._stopped = True
+        self._child.stop()
+
+
+def valid(parts: list[object]) -> list[Reply]:
+    """An item's replies, without those of an attempt that was given up."""
+    replies = [part for part in parts if isinstance(part, Reply)]
+    last = max((place for place, reply in enumerate(replies) if reply.fact.get("again")), default=-1)
+    return replies[last + 1 :]

@@ -51,7 +51,6 @@ def finished(
     """Results as they come, each with its item's number: a slow item keeps one worker, and nobody waits for it.
 
     Args:
-        workers: threads.
         give_up: called when it ends early, to end what is at work; else that would be waited for.
     """
     waiting = enumerate(items)

@@ -1,20 +1,113 @@
 """Executes steps on actors of a Ray cluster, in numbers that make every step equally quick."""
 
 import os
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from nemo_vfm.core.log import info, warn
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.network.permission import NOTHING, Permissions, Recipient, ray_place
-from nemo_vfm.core.optional import needs_packages
+from nemo_vfm.core.optional import needs_packages, require
 from nemo_vfm.curate.execute.ordered import finished
-from nemo_vfm.curate.execute.ray_actors import END, QUEUED_PARTS, Crew, ray_module
-from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, present
-from nemo_vfm.curate.execute.worker_shares import Need, shares
+from nemo_vfm.curate.execute.work_units import Done, Item, Lost, Step, Throughput, Tick, Watch, Work, present
+
+END = "end"
+QUEUED_PARTS = 8  # that a producer may be ahead of whoever takes its parts
+
+
+class Crew:
+    """Actors of one step. Models are loaded when an actor begins, and live as long as it does.
+
+    Args:
+        gpus: GPUs, or a part of one, for each actor.
+    """
+
+    def __init__(self, step: Step, *, gpus: float) -> None:
+        self.step, self.gpus = step, gpus
+        self._changed = threading.Condition()
+        self._idle: deque[Any] = deque()
+        self._count = self._wanted = 0
+
+    def want(self, count: int) -> None:
+        """From now on so many; surplus actors go when they have finished what they do."""
+        with self._changed:
+            self._wanted = count
+            while self._count > count and self._idle:
+                self._end(self._idle.pop())
+            while self._count < count:
+                self._idle.append(self._begin())
+            self._changed.notify_all()
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """An actor for the length of a block. One that dies in it is replaced; the block sees the error."""
+        with self._changed:
+            while not self._idle:
+                self._changed.wait()
+            actor = self._idle.popleft()
+        try:
+            yield actor
+        except BaseException:
+            with self._changed:
+                self._end(actor)
+                if self._count < self._wanted:
+                    self._idle.append(self._begin())
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            if self._count > self._wanted:
+                self._end(actor)
+            else:
+                self._idle.append(actor)
+            self._changed.notify()
+
+    def stop(self) -> None:
+        """End those that are idle; the others end with the cluster, or with their work."""
+        self.want(0)
+
+    def _begin(self) -> Any:
+        ray = ray_module()
+        actor = ray.remote(_Actor).options(num_cpus=self.step.cpus, num_gpus=self.gpus, max_restarts=0)
+        self._count += 1
+        return actor.remote(self.step.work)
+
+    def _end(self, actor: Any) -> None:
+        self._count -= 1
+        with suppress(Exception):
+            ray_module().kill(actor)
+
+
+class _Actor:
+    """What runs in a Ray worker process: the same worker as anywhere else."""
+
+    def __init__(self, work: Work) -> None:
+        self._worker = work.start()
+
+    def parts(self, item: Any) -> Iterator[Any]:
+        """The parts of one item, one after the other, and END: of a stream that broke off nobody else could tell."""
+        yield from self._worker.do(item)
+        yield END
+
+
+def ray_module(*, own: bool = False) -> Any:
+    """Ray, told to report to nobody.
+
+    Args:
+        own: a cluster of this run alone will be begun: a token of its own keeps others away from it. Ray reads this
+            when it is imported; told later, its processes ask for a token that the caller does not send.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    if own and "ray" not in sys.modules:
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    return require("ray", purpose="The Ray executor")
+
 
 _BALANCE_EVERY_S = 20.0
 _OWN = (None, "auto", "local")  # a cluster that the user has begun, or names in RAY_ADDRESS
@@ -136,22 +229,19 @@ class _Pipeline:
         message = ""
         for attempt in range(1, self._settings.attempts + 1):
             try:
-                return self._through(item)
+                # Each part is sent on to the next step while the one before goes on.
+                with ThreadPoolExecutor(QUEUED_PARTS, thread_name_prefix="parts") as onward:
+                    later: list[Future[object]] = []
+                    for part in self._stream(item):
+                        while sum(not future.done() for future in later) >= QUEUED_PARTS:
+                            time.sleep(0.005)
+                        later.append(onward.submit(self._onward, part))
+                    parts = [future.result() for future in later]
+                return [part for part in parts if not isinstance(part, Tick)]
             except self._ray.exceptions.RayActorError:
                 message = f"its worker died {attempt} times"
                 warn(f"{item.request.get('name', 'an item')}: a worker died; the item is retried")
         return Lost(message)
-
-    def _through(self, item: Item) -> list[object]:
-        """All parts of an item, each sent on to the next step while the one before goes on."""
-        with ThreadPoolExecutor(QUEUED_PARTS, thread_name_prefix="parts") as onward:
-            later: list[Future[object]] = []
-            for part in self._stream(item):
-                while sum(not future.done() for future in later) >= QUEUED_PARTS:
-                    time.sleep(0.005)
-                later.append(onward.submit(self._onward, part))
-            parts = [future.result() for future in later]
-        return [part for part in parts if not isinstance(part, Tick)]
 
     def _stream(self, item: Item) -> Iterator[Any]:
         """The parts of the first step: references, whose contents stay where they are until somebody wants them."""
@@ -175,7 +265,8 @@ class _Pipeline:
                 self._took(place, time.perf_counter() - start, parts=1)
         done = part if len(self._crews) > 1 else self._get(part)
         if isinstance(done, Tick):
-            self._tick(done)
+            with self._lock:
+                self._watch.tick(done.frames)
         return done
 
     @staticmethod
@@ -189,10 +280,6 @@ class _Pipeline:
         except self._ray.exceptions.RayTaskError as error:
             raise error.as_instanceof_cause() from None
 
-    def _tick(self, tick: Tick) -> None:
-        with self._lock:
-            self._watch.tick(tick.frames)
-
     def _took(self, place: int, seconds: float, *, parts: int = 0) -> None:
         with self._lock:
             self._watch.steps[place].busy_s += seconds
@@ -202,3 +289,31 @@ class _Pipeline:
         """End the actors."""
         for actors in self._crews:
             actors.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a step takes."""
+
+    busy_s: float  #: seconds that one worker works for one item of the pipeline; 0 where it is not known yet
+    cpus: float  #: cores a worker
+    gpus: float  #: GPUs a worker
+
+
+def shares(needs: Sequence[Need], *, cpus: float, gpus: float, most: int) -> list[int]:
+    """Workers a step: one each, and then always one more for the slowest step, while there is room for it.
+
+    A pipeline gives as many items a second as its slowest step, workers / busy_s; so this raises the least of these
+    ratios as long as the machine allows, and stops where more of any other step would only wait.
+
+    Args:
+        most: workers that any step may have.
+    """
+    workers = [1] * len(needs)
+    while True:
+        slowest = min(range(len(needs)), key=lambda step: workers[step] / max(needs[step].busy_s, 1e-9))
+        used_cpus = sum(count * need.cpus for count, need in zip(workers, needs, strict=True)) + needs[slowest].cpus
+        used_gpus = sum(count * need.gpus for count, need in zip(workers, needs, strict=True)) + needs[slowest].gpus
+        if used_cpus > cpus + 1e-9 or used_gpus > gpus + 1e-9 or workers[slowest] >= most:
+            return workers
+        workers[slowest] += 1

@@ -15,16 +15,11 @@ from nemo_vfm.core.types.json_value import Json
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One piece of work.
+    """One piece of work."""
 
-    Args:
-        request: what is to be done, as plain JSON.
-        megapixels: how much is to be worked on, which limits its processor time; see `megapixels`.
-        here: makes what the request speaks of present on this machine for the length of a block.
-    """
-
-    request: Json
-    megapixels: float = 0.0
+    request: Json  #: what is to be done, as plain JSON
+    megapixels: float = 0.0  #: how much is to be worked on, which limits its processor time; see `megapixels`
+    #: makes what the request speaks of present on this machine for the length of a block
     here: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
@@ -42,13 +37,9 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """What takes the place of an item's parts when its worker died, again and again.
+    """What takes the place of an item's parts when its worker died, again and again."""
 
-    Args:
-        message: why, as a sentence for the ledger.
-    """
-
-    message: str
+    message: str  #: why, as a sentence for the ledger
 
 
 Done = tuple[int, list[object] | Lost]  # an item's number, and what came of it
@@ -98,51 +89,31 @@ class Work(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a pipeline.
+    """One step of a pipeline."""
 
-    Args:
-        name: for people.
-        work: what is done.
-        cpus: cores that one worker keeps busy.
-        gpus: GPUs, or a part of one, that one worker needs.
-    """
-
-    name: str
-    work: Work
-    cpus: float = 1.0
-    gpus: float = 0.0
+    name: str  #: for people
+    work: Work  #: what is done
+    cpus: float = 1.0  #: cores that one worker keeps busy
+    gpus: float = 0.0  #: GPUs, or a part of one, that one worker needs
 
 
 @dataclass(slots=True)
 class Throughput:
-    """What a step did, for the report.
+    """What a step did, for the report."""
 
-    Args:
-        step: its name.
-        workers: the most that worked at once.
-        parts: how many parts came out of it.
-        busy_s: seconds that workers worked, summed over them.
-        wall_s: seconds from the first item to the last, of all steps of the pipeline together.
-    """
-
-    step: str
-    workers: int = 0
-    parts: int = 0
-    busy_s: float = 0.0
-    wall_s: float = 0.0
+    step: str  #: its name
+    workers: int = 0  #: the most that worked at once
+    parts: int = 0  #: how many parts came out of it
+    busy_s: float = 0.0  #: seconds that workers worked, summed over them
+    wall_s: float = 0.0  #: seconds from the first item to the last, of all steps of the pipeline together
 
 
 @dataclass(slots=True)
 class Watch:
-    """Callbacks for the progress of the work.
+    """Callbacks for the progress of the work."""
 
-    Args:
-        tick: called with numbers of frames.
-        steps: filled in by the executor.
-    """
-
-    tick: Callable[[int], None] = lambda frames: None
-    steps: list[Throughput] = field(default_factory=list)
+    tick: Callable[[int], None] = lambda frames: None  #: called with numbers of frames
+    steps: list[Throughput] = field(default_factory=list)  #: filled in by the executor
 
 
 @runtime_checkable

@@ -9,8 +9,7 @@ from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
-from nemo_vfm.curate.learned.frame_choice import per_second
-from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, per_second
 from nemo_vfm.curate.record.stage import Finding
 
 # Batches of other shapes differ in the sixth digit. Four are kept, so that a clip's row is the same in any company,

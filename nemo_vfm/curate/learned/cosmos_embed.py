@@ -15,14 +15,14 @@ from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.core.optional import needs_gpu, needs_packages, require
 from nemo_vfm.core.storage.files import sha256_text
 from nemo_vfm.core.types.media_types import Frames
-from nemo_vfm.curate.learned.frame_choice import evenly
+from nemo_vfm.curate.learned.model_stage import evenly
 from nemo_vfm.curate.record.stage import ClipRecord, Finding
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
-from nemo_vfm.dedup.vector_text import as_text
+from nemo_vfm.dedup.semantic import as_text
 from nemo_vfm.models.hashes import files_sha256
 from nemo_vfm.models.vision import read_config
 
-#: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings.
+#: Loaded processors and models by fingerprint, once a process: stages are sent between processes, and hold settings
 _LOADED: dict[str, tuple[Any, Any]] = {}
 
 
@@ -121,7 +121,14 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
     from nemo_vfm.core.device import device
 
     transformers = require("transformers", purpose="Cosmos-Embed1 from a folder")
-    _require_own_code(folder)
+    # An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not.
+    for file in sorted(folder.glob("*.json")):
+        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
+        if "--" in (named := json.dumps(found)):
+            raise UserError(
+                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
+                f"everything up to the -- from their names in auto_map"
+            )
     ours = {"trust_remote_code": True, "local_files_only": True}
     try:
         processor = transformers.AutoProcessor.from_pretrained(folder, **ours)
@@ -134,14 +141,3 @@ def _loaded(folder: Path) -> tuple[Any, Any]:
             f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); install a version that it supports"
         ) from error
     return processor, model
-
-
-def _require_own_code(folder: Path) -> None:
-    """An entry such as `somebody/model--file.Class` names code elsewhere, which transformers fetches, local or not."""
-    for file in sorted(folder.glob("*.json")):
-        found = read_config(folder, file.name).get("auto_map") if b'"auto_map"' in file.read_bytes() else None
-        if "--" in (named := json.dumps(found)):
-            raise UserError(
-                f"{file} takes its code from elsewhere ({named}); copy those files into {folder} and remove "
-                f"everything up to the -- from their names in auto_map"
-            )

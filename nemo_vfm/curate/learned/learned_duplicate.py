@@ -10,11 +10,10 @@ from nemo_vfm.core.optional import needs_gpu
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
-from nemo_vfm.curate.learned.frame_choice import evenly
-from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
 from nemo_vfm.curate.record.stage import ClipRecord, Finding
 from nemo_vfm.curate.score.semantic_duplicate import nearest, semantic_duplicates
-from nemo_vfm.dedup.vector_text import as_text
+from nemo_vfm.dedup.semantic import as_text
 
 
 @needs_gpu()

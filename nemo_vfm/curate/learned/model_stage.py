@@ -21,6 +21,18 @@ from nemo_vfm.core.types.task import Predicts
 if TYPE_CHECKING:
     from torch import nn
 
+from nemo_vfm.curate.record.footage import ClipFrames
+
+
+def per_second(num_frames: int, fps: float, rate: float, at_most: int) -> list[int]:
+    """The same frames as `ClipFrames.per_second`, of a clip whose frames are elsewhere."""
+    return ClipFrames(num_frames, fps, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).per_second(rate, at_most)
+
+
+def evenly(num_frames: int, count: int) -> list[int]:
+    """The same frames as `ClipFrames.evenly`."""
+    return ClipFrames(num_frames, 1.0, lambda numbers: np.empty((0, 0, 0, 3), np.uint8)).evenly(count)
+
 
 @runtime_checkable
 class FingerprintedModule(Protocol):
@@ -35,7 +47,7 @@ class FingerprintedModule(Protocol):
         ...
 
 
-#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only.
+#: Loaded models by fingerprint, once a process: stages are sent between processes and hold settings only
 _LOADED: "dict[str, nn.Module]" = {}
 
 
@@ -61,10 +73,14 @@ class ModelStage:
 
     def fingerprint(self) -> str:
         """The model's own, the task, and the bytes of the trained weights; batches do not count."""
+        from nemo_vfm.models.hashes import files_sha256
+        from nemo_vfm.parallel.checkpoint.checkpoint import find
+
         if not self._fingerprint:
             built = self._measured()
             settings = f"{type(self.task).__qualname__} {sorted(vars(self.task).items())}"
-            self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {self._trained_stamp()}")[:32]
+            trained = "" if self.trained is None else files_sha256(find(self.trained))
+            self._fingerprint = sha256_text(f"{built.fingerprint()} {settings} {trained}")[:32]
         return self._fingerprint
 
     def load(self) -> None:
@@ -103,6 +119,9 @@ class ModelStage:
         return [outputs[number] for number in range(len(clips))]
 
     def _ask(self, frames_THWC: Frames) -> NDArray[np.float32]:
+        import torch
+
+        from nemo_vfm.core.device import device
         from nemo_vfm.core.types.predict import predictions
 
         self.load()
@@ -110,7 +129,10 @@ class ModelStage:
         for first in range(0, len(frames_THWC), self.batch_size):
             part = frames_THWC[first : first + self.batch_size]
             padding = np.zeros((self.batch_size - len(part), *part.shape[1:]), np.uint8)
-            batch = _batch(np.concatenate([part, padding]))
+            pixels_BCHW = np.ascontiguousarray(np.concatenate([part, padding]).transpose(0, 3, 1, 2))
+            pixels = torch.from_numpy(pixels_BCHW)[:, :, None]  # each frame is a sample of its own
+            names, ones = ("",) * len(pixels), torch.ones(len(pixels))
+            batch = VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())
             outputs = predictions(_LOADED[self.fingerprint()], self.task, batch)
             parts.append(outputs[: len(part), 0].cpu().numpy())
         return np.concatenate(parts).astype(np.float32)
@@ -121,21 +143,3 @@ class ModelStage:
 
         with torch.device("meta"):
             return self.model()
-
-    def _trained_stamp(self) -> str:
-        from nemo_vfm.models.hashes import files_sha256
-        from nemo_vfm.parallel.checkpoint.checkpoint import find
-
-        return "" if self.trained is None else files_sha256(find(self.trained))
-
-
-def _batch(frames_THWC: Frames) -> VideoBatch:
-    """Each frame as a sample of its own."""
-    import torch
-
-    from nemo_vfm.core.device import device
-
-    pixels = torch.from_numpy(np.ascontiguousarray(frames_THWC.transpose(0, 3, 1, 2)))[:, :, None]
-    names = ("",) * len(pixels)
-    ones = torch.ones(len(pixels))
-    return VideoBatch(0, names, ones, names, ones, video_BCTHW=pixels).to(device())

@@ -96,17 +96,15 @@ class Recognise:
         if output.shape[1] < 2:
             raise UserError("clips of one frame cannot be split in two; give a bucket with at least 2 frames")
         middle = output.shape[1] // 2
-        first, second = (_mean(part) for part in (output[:, :middle], output[:, middle:]))
+        unit = functional.normalize(output, dim=-1)
+        halves = (unit[:, :middle], unit[:, middle:])
+        first, second = (functional.normalize(half.mean(dim=1), dim=-1) for half in halves)
         logits_BB = first @ second.T / self.temperature
         return functional.cross_entropy(logits_BB, torch.arange(len(logits_BB), device=output.device), reduction="none")
 
     def predict(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """Features of length 1, (B, T, D)."""
         return functional.normalize(output, dim=-1)
-
-
-def _mean(features_BTD: Tensor) -> Tensor:
-    return functional.normalize(functional.normalize(features_BTD, dim=-1).mean(dim=1), dim=-1)
 
 
 def _pixels(batch: Batch) -> tuple[VideoBatch, Tensor]:

@@ -7,15 +7,37 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_gpu
+from nemo_vfm.core.storage.files import read_json
 from nemo_vfm.core.types.factory import Factory
 from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.core.types.task import Predicts
 from nemo_vfm.curate.learned.aesthetic import DIGITS
-from nemo_vfm.curate.learned.classes import classes_in
-from nemo_vfm.curate.learned.frame_choice import evenly
-from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage
+from nemo_vfm.curate.learned.model_stage import FingerprintedModule, ModelStage, evenly
 from nemo_vfm.curate.record.stage import Finding
+
+
+def classes_in(folder: Path, names: Sequence[str]) -> None:
+    """Compare; an order that differs would put every clip under a wrong name in silence.
+
+    Raises:
+        UserError: the file is absent, names no classes, or names others.
+    """
+    try:
+        content = read_json(folder / "config.json")
+        class_names = content.get("classes") or [
+            content["id2label"][key] for key in sorted(content["id2label"], key=int)
+        ]
+        found = [str(name) for name in class_names]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{folder / 'config.json'} names no classes ({error!r}); expected id2label or classes in it"
+        ) from error
+    if found != list(names):
+        raise UserError(
+            f"{folder / 'config.json'} names the classes {found}, but the task names {list(names)}; make them the same"
+        )
 
 
 @runtime_checkable

@@ -1,18 +1,18 @@
-"""Encodes every kept clip in `work/`, and marks those that cannot be encoded as failed."""
+"""Encodes every kept clip in `work/`, and marks those that cannot be as failed; tries the codecs first."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Protocol
 
+from nemo_vfm.core.device import gpus
+from nemo_vfm.core.log import info, warn_once
 from nemo_vfm.curate.examine.examine_pipeline import GPU_SLICE, WorkContext
-from nemo_vfm.curate.examine.media_worker import MediaWork
-from nemo_vfm.curate.examine.sandbox import Reply
+from nemo_vfm.curate.examine.sandbox import MediaWork, Reply
 from nemo_vfm.curate.execute.work_units import Item, Lost, Step, megapixels
-from nemo_vfm.curate.output.clip_media import Media
-from nemo_vfm.curate.output.transcode import Encode, Transcode, set_fact
+from nemo_vfm.curate.output.transcode import Encode, Media, Transcode, set_fact
 from nemo_vfm.curate.record.ledger import FileRecord
 from nemo_vfm.curate.record.stage import ClipRecord, Restorer
-from nemo_vfm.data.video.codecs import Decoding
+from nemo_vfm.data.video.codecs import COSTS, NVDEC_CODECS, Decoding, check_decoding, nvdec_why_not, usable, why_not
 
 _SEGMENT_S, _MOST_SEGMENTS = 30.0, 32
 
@@ -48,7 +48,10 @@ def encode_kept(
 
 def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, hands: WorkContext) -> None:
     """Encode what is kept of these files and not there; a clip that cannot be encoded gets its message."""
-    work = [(file, missing) for file in files for missing in _segments(file, _missing(file, media))]
+    work = []
+    for file in files:
+        absent = [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
+        work += [(file, missing) for missing in _segments(file, absent)]
     if work:
         job.ready()
     encode = Encode(job.transcode, job.restore, media, job.decode)
@@ -58,10 +61,6 @@ def encode_missing(files: Sequence[FileRecord], job: Deciding, media: Media, han
     items = [_item(file, missing) for file, missing in work]
     for number, replies in hands.work("transcode", total, steps, items):
         _note(*work[number], replies, media)
-
-
-def _missing(file: FileRecord, media: Media) -> list[ClipRecord]:
-    return [clip for clip in file.clips if clip.decision == "kept" and media.fact_of(clip) is None]
 
 
 def _segments(file: FileRecord, missing: Sequence[ClipRecord]) -> Iterator[list[ClipRecord]]:
@@ -100,3 +99,30 @@ def _note(file: FileRecord, missing: Sequence[ClipRecord], replies: list[Reply] 
     for record in missing:
         if media.fact_of(record) is None:
             record.message = messages.get(record.clip.id) or (why if name in why else f"{name}: {why}")
+
+
+def say_what_codecs_lack(transcode: Transcode, decode: Decoding) -> None:
+    """Say once what is slower than it could be.
+
+    Raises:
+        UserError: the encoder or the decoder does not work here.
+    """
+    usable(transcode.encoder)
+    check_decoding(decode)
+    if gpus() and transcode.encoder == "x264":
+        reason = why_not("nvenc")
+        info(f"nvenc does not work ({reason}): {COSTS['nvenc']}" if reason else "encoder=nvenc would encode on the GPU")
+    if gpus() and decode == "cpu":
+        reason = nvdec_why_not()
+        info(f"nvdec does not work ({reason}): {COSTS['nvdec']}" if reason else "decode=nvdec would decode on the GPU")
+
+
+def say_what_nvdec_leaves(files: Sequence[FileRecord], decode: Decoding) -> None:
+    """Say once which of these files are decoded by the CPU although NVDEC was asked for."""
+    if decode == "cpu":
+        return
+    videos = [file.info for file in files if file.info is not None and not file.found.is_image]
+    left = [info.codec for info in videos if info.codec not in NVDEC_CODECS]
+    if left:
+        codecs = ", ".join(sorted(set(left)))
+        warn_once(f"NVDEC does not decode {codecs}: {len(left)} of {len(files)} files are decoded by the CPU")

@@ -1,22 +1,49 @@
-"""Writes the run folder's tables, rules and clip shards of decided clips, each whole or absent."""
+"""Writes the run folder's tables, vectors, rules and clip shards of decided clips, each whole or absent."""
 
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nemo_vfm.core.storage.files import atomic_path
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.storage.files import atomic_path, read_json
+from nemo_vfm.core.storage.uri import Place
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
-from nemo_vfm.curate.record.stage import ClipRecord
+from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
+from nemo_vfm.curate.decide.rule import comparisons
+from nemo_vfm.curate.record.stage import ClipRecord, Stage
 from nemo_vfm.data.batching.bucket_count import Shape
 from nemo_vfm.data.shards.clip_id import CLIP_SCHEMA
 from nemo_vfm.data.shards.shard_files import ShardWriter
+from nemo_vfm.data.shards.shard_folder import folder_at
 
 _FACTS = ("fps", "width", "height", "duration_s", "decision", "rule", "message", "duplicate_of", "caption")
+
+
+def finished(marker: Path, made_of: str) -> Json:
+    """What a finished run of this very state wrote into its marker; None where there is none, or it is damaged."""
+    try:
+        found = read_json(marker)
+        return found if found["made_of"] == made_of else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def shards_digest(shards: Place) -> str:
+    """The sha256 of a finished folder's shards.json, which names the bytes of all shards.
+
+    Raises:
+        UserError: the folder is not finished.
+    """
+    index = folder_at(shards, None)
+    if index.size("shards.json") is None:
+        raise UserError(f"{shards} is not a finished folder of shards: there is no shards.json in it")
+    return sha256(index.read("shards.json", 1 << 30)).hexdigest()
 
 
 def write_scores(
@@ -159,3 +186,49 @@ def remove_unfinished(folder: Path) -> None:
     """Delete temporary files of a run that was killed; see core/storage/files.py for their names."""
     for path in folder.rglob(".*.tmp*"):
         path.unlink(missing_ok=True)
+
+
+_AT_ONCE = 32
+_NAMES = ("clip_id", "stage", "column", "vector")
+
+
+def write_vectors(path: Path, records: Sequence[ClipRecord], stages: Mapping[str, Stage]) -> None:
+    """vectors.parquet: a row for each clip and comparing stage; no row where nothing was remembered."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = (
+        (record.clip.id, name, column, record.vectors[name])
+        for column, (name, _) in comparisons(stages).items()
+        for record in records
+        if name in record.vectors
+    )
+    schema = pa.schema([(name, pa.string()) for name in _NAMES])
+    # A vector is 50 KB of text, and no two are alike: some at a time, and no table of those that were seen.
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, schema, use_dictionary=list(_NAMES[:-1])) as writer,
+    ):
+        while some := list(islice(rows, _AT_ONCE)):
+            writer.write_table(pa.table([pa.array(values, pa.string()) for values in zip(*some, strict=True)], schema))
+
+
+def read_vectors(path: Path) -> dict[str, dict[str, str]]:
+    """Of every compared column, clip id -> vector; nothing where there is no such file.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    if not path.is_file():
+        return {}
+    try:
+        table = pq.read_table(path, columns=list(_NAMES))
+        found: dict[str, dict[str, str]] = {}
+        for clip, column, vector in zip(*(table[name].to_pylist() for name in _NAMES if name != "stage"), strict=True):
+            found.setdefault(str(column), {})[str(clip)] = str(vector)
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path} holds no vectors of clips, or is damaged ({error})") from error
+    return found

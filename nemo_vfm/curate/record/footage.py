@@ -14,44 +14,36 @@ from numpy.typing import NDArray
 from nemo_vfm.core.types.media_types import Frames, Transfer
 
 
+def luma(frames_THWC: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """(T, H, W)."""
+    return np.stack([np.asarray(cv2.cvtColor(frame, cv2.COLOR_RGB2GRAY), dtype=np.uint8) for frame in frames_THWC])
+
+
 @dataclass(frozen=True, slots=True)
 class MotionVectors:
-    """What the encoder said of one frame's motion, as FFmpeg exports it.
+    """What the encoder said of one frame's motion, as FFmpeg exports it."""
 
-    Args:
-        width: of the coded picture, in pixels.
-        height: of the coded picture, in pixels.
-        blocks_B: a row a vector, with FFmpeg's fields: source, w, h, src_x, src_y, dst_x, dst_y, flags, motion_x,
-            motion_y, motion_scale; no row in a frame that is coded by itself.
-    """
-
-    width: int
-    height: int
+    width: int  #: of the coded picture, in pixels
+    height: int  #: of the coded picture, in pixels
+    #: a row a vector, with FFmpeg's fields: source, w, h, src_x, src_y, dst_x, dst_y, flags, motion_x, motion_y,
+    #: motion_scale; no row in a frame that is coded by itself
     blocks_B: NDArray[np.void]
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderReport:
-    """What decoding said of a clip's frames, mostly as shares of them.
+    """What decoding said of a clip's frames, mostly as shares of them."""
 
-    Args:
-        corrupt: damaged, or predicted from one that is.
-        interlaced: stored interlaced.
-        repeated: written once more than they are there, since the next one comes late.
-        transfer: of the first frame of HDR, as it is stored; sdr where there is none.
-    """
-
-    corrupt: float = 0.0
-    interlaced: float = 0.0
-    repeated: float = 0.0
-    transfer: Transfer = "sdr"
+    corrupt: float = 0.0  #: damaged, or predicted from one that is
+    interlaced: float = 0.0  #: stored interlaced
+    repeated: float = 0.0  #: written once more than they are there, since the next one comes late
+    transfer: Transfer = "sdr"  #: of the first frame of HDR, as it is stored; sdr where there is none
 
 
 class ClipFrames:
     """One clip as stages see it: small frames in RGB, picked by number, 0 being the clip's first.
 
     Args:
-        num_frames: frames of the clip.
         fps: frames per second of the source.
         read: gives the frames with these ascending numbers, (T, H, W, 3) uint8.
         vectors: gives the motion vectors of frames with these ascending numbers; None where the codec has none or where

@@ -26,33 +26,20 @@ def kind_of(message: str, name: str) -> str:
 
 @dataclass(slots=True)
 class FileRecord:
-    """One file on its way through curation.
-
-    Args:
-        found: the file.
-        source_id: sha256 of its bytes; empty where it cannot be read.
-        state: what tells that its bytes are still those (`unchanged.py`); empty where it is fetched.
-        info: what its container says; None where it cannot be opened.
-        duration_us: microseconds it lasts, 0 if unknown.
-        trimmed_us: microseconds of it that lie between clips, in transitions that the splitter trimmed.
-        hole_us: microseconds of it that lie between clips without a frame, in holes of the time stamps.
-        message: why the whole file failed; None where it did not.
-        rule: `exact_duplicate` where it holds the bytes of an earlier file; why a source passed it over.
-        duplicate_of: the name of that file.
-        clips: what it was cut into.
-    """
+    """One file on its way through curation."""
 
     found: SourceFile
-    source_id: str = ""
-    state: str = ""
-    info: MediaInfo | None = None
-    duration_us: int = 0
-    trimmed_us: int = 0
-    hole_us: int = 0
-    message: str | None = None
+    source_id: str = ""  #: sha256 of its bytes; empty where it cannot be read
+    state: str = ""  #: what tells that its bytes are still those (`state_of`); empty where it is fetched
+    info: MediaInfo | None = None  #: what its container says; None where it cannot be opened
+    duration_us: int = 0  #: microseconds it lasts, 0 if unknown
+    trimmed_us: int = 0  #: microseconds of it that lie between clips, in transitions that the splitter trimmed
+    hole_us: int = 0  #: microseconds of it that lie between clips without a frame, in holes of the time stamps
+    message: str | None = None  #: why the whole file failed; None where it did not
+    #: `exact_duplicate` where it holds the bytes of an earlier file; why a source passed it over
     rule: str | None = None
-    duplicate_of: str | None = None
-    clips: list[ClipRecord] = field(default_factory=list)
+    duplicate_of: str | None = None  #: the name of that file
+    clips: list[ClipRecord] = field(default_factory=list)  #: what it was cut into
 
     @property
     def findings_key(self) -> str:
@@ -88,7 +75,7 @@ class FileRecord:
         return sorted({kind_of(message, self.found.name) for message in messages})
 
 
-#: A column of ledger.json: what came in, and where it went by reason.
+#: A column of ledger.json: what came in, and where it went by reason
 ColumnJson = TypedDict(
     "ColumnJson", {"in": float, "kept": float, "dropped": dict[str, float], "failed": dict[str, float]}
 )

@@ -27,21 +27,14 @@ from nemo_vfm.data.shards.clip_id import Clip
 
 @dataclass(frozen=True, slots=True)
 class TableSpan:
-    """What a row of a table says of a video, or of a span of it.
+    """What a row of a table says of a video, or of a span of it."""
 
-    Args:
-        row: which row, for messages.
-        start_s: seconds from the first frame; None begins with it.
-        end_s: seconds from the first frame; None ends with the last. Without both the row is of the whole video.
-        caption: of the span; empty where there is none.
-        scores: numbers and labels that rules may read.
-    """
-
-    row: str
-    start_s: float | None = None
+    row: str  #: which row, for messages
+    start_s: float | None = None  #: seconds from the first frame; None begins with it
+    #: seconds from the first frame; None ends with the last. Without both the row is of the whole video.
     end_s: float | None = None
-    caption: str = ""
-    scores: Mapping[str, float | str] = field(default_factory=dict)
+    caption: str = ""  #: of the span; empty where there is none
+    scores: Mapping[str, float | str] = field(default_factory=dict)  #: numbers and labels that rules may read
 
     @property
     def seconds(self) -> tuple[float, float] | None:
@@ -53,27 +46,21 @@ class TableSpan:
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One file of the source.
+    """One file of the source."""
 
-    Args:
-        path: where it lies, or will lie once it is fetched.
-        name: its path relative to the source's folder, with forward slashes: what ledgers and tables call it.
-        fetch: makes it a local file for the length of a block; None where it is one.
-        identity: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size
-            and times tell.
-        passed_over: why the source does not take it, as the ledger's rule; None where it does.
-        root: the folder that was given as the source: links beside the file are followed while they stay inside; None
-            is the file's own folder.
-        rows: what a table says of it. A row of the whole video leaves it to the splitter, and is the only one then;
-            others are a clip each.
-    """
-
-    path: Path
-    name: str
+    path: Path  #: where it lies, or will lie once it is fetched
+    name: str  #: its path relative to the source's folder, with forward slashes: what ledgers and tables call it
+    #: makes it a local file for the length of a block; None where it is one
     fetch: Callable[[], AbstractContextManager[Path]] | None = None
+    #: changes with its bytes, as far as can be told without reading them; of a local file, empty: its size and times
+    #: tell
     identity: str = ""
-    passed_over: str | None = None
+    passed_over: str | None = None  #: why the source does not take it, as the ledger's rule; None where it does
+    #: the folder that was given as the source: links beside the file are followed while they stay inside; None is the
+    #: file's own folder
     root: Path | None = None
+    #: what a table says of it. A row of the whole video leaves it to the splitter, and is the only one then; others are
+    #: a clip each.
     rows: tuple[TableSpan, ...] = ()
 
     @property
@@ -93,74 +80,47 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class MediaInfo:
-    """What is known of a file that can be opened.
+    """What is known of a file that can be opened."""
 
-    Args:
-        num_frames: frames that can be shown.
-        fps: mean frames per second.
-        width: pixels, upright.
-        height: pixels, upright.
-        codec: FFmpeg's name of it.
-        time_base: seconds a unit of its time stamps.
-        is_deep: whether it is an image of 16 bits a channel, which is read as 8.
-    """
-
-    num_frames: int
-    fps: float
-    width: int
-    height: int
-    codec: str
-    time_base: Fraction
-    is_deep: bool = False
+    num_frames: int  #: frames that can be shown
+    fps: float  #: mean frames per second
+    width: int  #: pixels, upright
+    height: int  #: pixels, upright
+    codec: str  #: FFmpeg's name of it
+    time_base: Fraction  #: seconds a unit of its time stamps
+    is_deep: bool = False  #: whether it is an image of 16 bits a channel, which is read as 8
 
 
 @dataclass(slots=True)
 class ClipRecord:
-    """One clip on its way through curation; the row it becomes in the table of scores.
+    """One clip on its way through curation; the row it becomes in the table of scores."""
 
-    Args:
-        clip: which frames of which source.
-        source: the name of the first file with these bytes.
-        paths: every file with these bytes, since a sidecar may lie beside any of them.
-        audio: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded.
-        audio_failure: why its sound failed.
-        root: the source's folder, outside of which no sidecar may lie; None is each file's own folder.
-        duration_us: microseconds it lasts, an integer so that ledgers add up exactly; 0 of an image.
-        is_image: whether it is a still image: a clip of one frame without duration or rate.
-        scores: every number, and every label, any stage gave it.
-        vectors: what comparisons remember of it, by stage name.
-        message: why it failed; None where it did not.
-        rule: the rule that dropped it; None where it is kept or failed.
-        duplicate_of: id of the kept clip that says the same.
-        restored: names of the restorers that mended it.
-        picture: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two
-            exclusive, in pixels; None is the whole frame.
-        source_caption: what the source itself says of it; it goes before every captioner.
-        caption_facts: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`.
-    """
-
-    clip: Clip
-    source: str
-    paths: tuple[Path, ...]
+    clip: Clip  #: which frames of which source
+    source: str  #: the name of the first file with these bytes
+    paths: tuple[Path, ...]  #: every file with these bytes, since a sidecar may lie beside any of them
     fps: float
     width: int
     height: int
-    duration_us: int
-    scores: dict[str, float | str] = field(default_factory=dict)
-    vectors: dict[str, str] = field(default_factory=dict)
-    message: str | None = None
-    rule: str | None = None
-    duplicate_of: str | None = None
+    duration_us: int  #: microseconds it lasts, an integer so that ledgers add up exactly; 0 of an image
+    scores: dict[str, float | str] = field(default_factory=dict)  #: every number, and every label, any stage gave it
+    vectors: dict[str, str] = field(default_factory=dict)  #: what comparisons remember of it, by stage name
+    message: str | None = None  #: why it failed; None where it did not
+    rule: str | None = None  #: the rule that dropped it; None where it is kept or failed
+    duplicate_of: str | None = None  #: id of the kept clip that says the same
     caption: str = ""
     caption_by: str = ""
+    #: how the caption came to be, as the clip's `.json` has it; every name begins with `caption_`
     caption_facts: dict[str, Json] = field(default_factory=dict)
-    restored: tuple[str, ...] = ()
+    restored: tuple[str, ...] = ()  #: names of the restorers that mended it
+    #: the picture inside bars as its file's clips agree on it: left, top, right, bottom, the latter two exclusive, in
+    #: pixels; None is the whole frame
     picture: tuple[int, ...] | None = None
-    audio: str = ""
-    audio_failure: str | None = None
+    audio: str = ""  #: what became of its sound, see `ClipAudio.kind`; empty where it is not encoded
+    audio_failure: str | None = None  #: why its sound failed
+    #: the source's folder, outside of which no sidecar may lie; None is each file's own folder
     root: Path | None = None
-    is_image: bool = False
-    source_caption: str = ""
+    is_image: bool = False  #: whether it is a still image: a clip of one frame without duration or rate
+    source_caption: str = ""  #: what the source itself says of it; it goes before every captioner
 
     @property
     def duration_s(self) -> float:
@@ -313,14 +273,10 @@ class Comparison(Compares, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a learned stage says of a clip.
+    """What a learned stage says of a clip."""
 
-    Args:
-        scores: its columns; those of a comparison come later.
-        vector: what a learned comparison remembers of the clip, as text; None where there is nothing to compare.
-    """
-
-    scores: Mapping[str, float | str] = field(default_factory=dict)
+    scores: Mapping[str, float | str] = field(default_factory=dict)  #: its columns; those of a comparison come later
+    #: what a learned comparison remembers of the clip, as text; None where there is nothing to compare
     vector: str | None = None
 
 

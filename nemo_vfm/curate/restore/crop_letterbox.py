@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.restore.luma import luma
+from nemo_vfm.curate.record.footage import luma
 from nemo_vfm.restore.letterbox import Box, picture_box
 
 

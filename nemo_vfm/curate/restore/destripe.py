@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.restore.luma import luma
+from nemo_vfm.curate.record.footage import luma
 from nemo_vfm.restore.scratches import find_scratches
-from nemo_vfm.restore.stripe_direction import refine_deg
 from nemo_vfm.restore.stripe_excess import StripeExcess, require_wedge
+from nemo_vfm.restore.stripes import refine_deg
 
 Channels = Literal["luma", "rgb"]
 Mode = Literal["auto", "per_frame", "static"]
@@ -111,14 +111,7 @@ def _alike(found_THWC: NDArray[np.float32]) -> bool:
 
 
 class Recovery:
-    """Stripes of frames of one size and direction.
-
-    Args:
-        settings: how to recover.
-        theta_deg: the direction.
-        size: height and width.
-        bands: see `nemo_vfm.restore.stripes.stripes`.
-    """
+    """Stripes of frames of one size and direction."""
 
     def __init__(self, settings: Destripe, theta_deg: float, size: tuple[int, ...], bands: int) -> None:
         from nemo_vfm.restore.stripes import known_frequencies

@@ -23,12 +23,15 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import Plane
 from nemo_vfm.curate.examine.findings_cache import fingerprint
 from nemo_vfm.curate.output.write_outputs import remove_unfinished
-from nemo_vfm.curate.restore.image_pages import PNG_SUFFIX, TIFF_SUFFIXES, Pages, open_pages
-from nemo_vfm.curate.restore.page_stripes import (
+from nemo_vfm.curate.restore.image_pages import (
+    PNG_SUFFIX,
+    TIFF_SUFFIXES,
     End,
+    Pages,
     PageStripes,
     StripeFinder,
     excess_db,
+    open_pages,
     share_of,
     without_stripes,
 )

@@ -32,7 +32,6 @@ class Step(NamedTuple):
         pan_x: part of the width that it turns to the right.
         pan_y: part of the height that it turns down.
         zoom: by how much larger things get, as a natural logarithm.
-        roll: radians that it turns clockwise.
         residual: mean distance of points from where this motion takes them, in pixels.
         total: mean distance that points went, in pixels.
     """
@@ -92,7 +91,12 @@ class CameraMotion:
             raise ValueError(
                 f"the picture is {width}x{height}, too small to track corners; at least {_SMALLEST_PX} are needed"
             )
-        tracks = self._tracks(footage)
+        # Of each pair its step and maybe the next one; none where corners were lost.
+        pairs = footage.pairs(self.num_pairs)
+        tracks = []
+        for place, (first, second) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
+            third = [second + 1] if place % 2 == 0 and second + 1 < footage.num_frames else []
+            tracks.append(self._follow(list(footage.luma([first, second, *third]))))
         steps = [step for track in tracks for step in track[:1]]
         if 2 * len(steps) < len(tracks):
             return {**dict.fromkeys((f"camera.{name}" for name in _NUMBERS), 0.0), "camera": "unknown"}
@@ -108,15 +112,6 @@ class CameraMotion:
             "camera.shake": shake,
             "camera": _word(speeds, shake, self.still),
         }
-
-    def _tracks(self, footage: ClipFrames) -> list[list[Step]]:
-        """Of each pair its step and maybe the next one; none where corners were lost."""
-        pairs = footage.pairs(self.num_pairs)
-        tracks = []
-        for place, (first, second) in enumerate(zip(pairs[::2], pairs[1::2], strict=True)):
-            third = [second + 1] if place % 2 == 0 and second + 1 < footage.num_frames else []
-            tracks.append(self._follow(list(footage.luma([first, second, *third]))))
-        return tracks
 
     def _follow(self, luma_THW: Sequence[Luma]) -> list[Step]:
         corners = cv2.goodFeaturesToTrack(luma_THW[0], self.most_points, 0.01, minDistance=min(luma_THW[0].shape) / 20)

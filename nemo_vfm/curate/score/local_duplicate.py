@@ -7,9 +7,8 @@ from functools import lru_cache
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import largest_kept, most_alike
-from nemo_vfm.dedup.clip_overlap import same, shown
-from nemo_vfm.dedup.cosine import Pair
-from nemo_vfm.dedup.frame_candidates import candidates
+from nemo_vfm.dedup.cluster import Pair
+from nemo_vfm.dedup.frame_candidates import candidates, same, shown
 from nemo_vfm.dedup.keypoints import as_bytes, describe, from_bytes
 
 _RATE, _LEAST_FRAMES, _MOST_FRAMES = 4.0, 8, 32

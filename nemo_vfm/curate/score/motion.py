@@ -1,11 +1,79 @@
-"""Measures how much moves between neighbouring frames."""
+"""Computes optical flow between neighbouring frames once for all stages, and measures how much moves between them.
+
+Shape letters: T pairs, H height, W width.
+"""
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.score.flow import Lengths, flow_lengths, flow_size
+
+Lengths = NDArray[np.float32]  # (H, W)
+
+_SMALLEST_PX = 16
+_PADDED_PX = 32  # DIS reads beyond long pictures with a short side below this, and takes the process along (OpenCV 5.0)
+_known: WeakKeyDictionary[ClipFrames, dict[tuple[int, int], list[Lengths | None]]] = WeakKeyDictionary()
+
+
+def flow_lengths(footage: ClipFrames, *, num_pairs: int, side_px: int) -> list[Lengths | None]:
+    """Dense flow (DIS, Kroeger et al., arXiv 1603.03590) of each pair, in pixels; None where both frames are the same.
+
+    Args:
+        num_pairs: pairs of neighbouring frames, spread over the clip.
+        side_px: flow is computed on frames whose short side is at most this.
+    """
+    known = _known.setdefault(footage, {})
+    if (num_pairs, side_px) not in known:
+        size = flow_size(footage, num_pairs=num_pairs, side_px=side_px)
+        luma_THW = [_shrunk(frame, size) for frame in footage.luma(footage.pairs(num_pairs))]
+        flow = cv2.DISOpticalFlow.create(cv2.DISOPTICAL_FLOW_PRESET_FAST)
+        known[num_pairs, side_px] = [
+            _lengths(flow, before, after) for before, after in zip(luma_THW[::2], luma_THW[1::2], strict=True)
+        ]
+    return known[num_pairs, side_px]
+
+
+def flow_size(footage: ClipFrames, *, num_pairs: int, side_px: int) -> tuple[int, int]:
+    """Width and height at which flow is computed. ValueError where the picture is too small for it."""
+    height, width = footage.luma(footage.pairs(num_pairs)[:1]).shape[1:]
+    if min(height, width) < _SMALLEST_PX:
+        raise ValueError(
+            f"the picture is {width}x{height}, too small to measure motion; at least {_SMALLEST_PX} are needed"
+        )
+    ratio = min(1.0, side_px / min(height, width))
+    return round(width * ratio), round(height * ratio)
+
+
+def _lengths(flow: cv2.DISOpticalFlow, before: NDArray[np.uint8], after: NDArray[np.uint8]) -> Lengths | None:
+    if np.array_equal(before, after):
+        return None
+    height, width = before.shape
+    flow_HWD = flow.calc(_padded(before), _padded(after), None)[:height, :width]  # type: ignore[call-overload]
+    return lengths(flow_HWD)
+
+
+def lengths(flow_HWD: NDArray[np.float32]) -> Lengths:
+    """How long each vector is.
+
+    Not cv2.magnitude: its last digit depends on where in memory the flow happens to lie, and so on who did the work.
+    """
+    x_HW, y_HW = flow_HWD[..., 0], flow_HWD[..., 1]
+    return np.sqrt(x_HW * x_HW + y_HW * y_HW)
+
+
+def _padded(luma_HW: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    down, right = (max(0, _PADDED_PX - side) for side in luma_HW.shape)
+    return np.pad(luma_HW, ((0, down), (0, right)), mode="edge") if down or right else luma_HW
+
+
+def _shrunk(luma_HW: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
+    if luma_HW.shape == size[::-1]:
+        return luma_HW
+    return np.asarray(cv2.resize(luma_HW, size, interpolation=cv2.INTER_AREA), dtype=np.uint8)
 
 
 class Motion:
@@ -47,12 +115,7 @@ def _speed(lengths_HW: Lengths | None) -> tuple[float, float]:
     if lengths_HW is None:
         return 0.0, 0.0
     # Not cv2.mean: of floats its last digits depend on where in memory the picture happens to lie.
-    return float(lengths_HW.mean(dtype=np.float64)), _percentile_99(lengths_HW)
-
-
-def _percentile_99(lengths_HW: Lengths) -> float:
-    """What np.percentile gives, in a fifth of its time."""
     below, part = divmod(0.99 * (lengths_HW.size - 1), 1)
     two = (int(below), min(int(below) + 1, lengths_HW.size - 1))
     low, high = np.partition(lengths_HW, two, axis=None)[list(two)]
-    return float(low + part * (high - low))
+    return float(lengths_HW.mean(dtype=np.float64)), float(low + part * (high - low))

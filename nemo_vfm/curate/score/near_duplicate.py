@@ -10,11 +10,9 @@ from itertools import combinations
 import cv2
 import numpy as np
 
-from nemo_vfm.core.types.media_types import Frames
 from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
-from nemo_vfm.dedup.cosine import Pair
-from nemo_vfm.dedup.groups import kept_by_likeness
+from nemo_vfm.dedup.cluster import Pair, kept_by_likeness
 from nemo_vfm.dedup.sequence import RATE, Kept, alike, signature
 
 _MAX_SECONDS = 600  # longer clips are looked at less often, and only copies of the same length are found
@@ -46,7 +44,9 @@ class NearDuplicate:
         """A hash of the decoded frames, and their signatures as base64 of float16."""
         frames = footage.frames(footage.per_second(RATE, at_most=int(_MAX_SECONDS * RATE)))
         signatures = np.stack([signature(frame) for frame in frames]).astype("<f2")
-        return f"{_hash(frames)}:{signatures.shape[1]}:{base64.b64encode(signatures.tobytes()).decode()}"
+        small = [cv2.resize(frame, (32, 32), interpolation=cv2.INTER_AREA) for frame in frames]
+        digest = hashlib.sha256(np.stack(small).tobytes()).hexdigest()[:32]
+        return f"{digest}:{signatures.shape[1]}:{base64.b64encode(signatures.tobytes()).decode()}"
 
     def likeness(self, vectors: Sequence[str]) -> list[float]:
         """Of each clip to the other clip most like it; 0 where none is."""
@@ -75,11 +75,6 @@ def number(clip: ClipRecord, column: str) -> float:
     """A score that may be absent or a word, as a number; 0 where it is."""
     value = clip.scores.get(column, 0.0)
     return 0.0 if isinstance(value, str) else float(value)
-
-
-def _hash(frames_THWC: Frames) -> str:
-    small = [cv2.resize(frame, (32, 32), interpolation=cv2.INTER_AREA) for frame in frames_THWC]
-    return hashlib.sha256(np.stack(small).tobytes()).hexdigest()[:32]
 
 
 def _pairs(vectors: Sequence[str], above: float) -> list[Pair]:

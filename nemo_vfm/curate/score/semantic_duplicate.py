@@ -12,8 +12,7 @@ from nemo_vfm.curate.record.footage import ClipFrames
 from nemo_vfm.curate.record.stage import ClipRecord
 from nemo_vfm.curate.score.near_duplicate import number
 from nemo_vfm.dedup.color_layout import Look
-from nemo_vfm.dedup.semantic import Matches, match
-from nemo_vfm.dedup.vector_text import as_text, as_vectors
+from nemo_vfm.dedup.semantic import Matches, as_text, as_vectors, match
 
 
 class Embedder(Protocol):

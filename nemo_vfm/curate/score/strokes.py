@@ -35,7 +35,6 @@ class Edges(NamedTuple):
 
     Args:
         steady: those that all frames have at the same place.
-        all: those that any frame has.
     """
 
     steady: NDArray[np.uint8]
@@ -74,7 +73,12 @@ def steady_lines(steady_HW: NDArray[np.uint8]) -> list[Line]:
     for left, top, width, height, area in found.tolist():
         line = steady_HW[top : top + height, left : left + width] > 0
         strokes = (np.count_nonzero(line[:, 1:] & ~line[:, :-1]) + np.count_nonzero(line[:, 0])) / height
-        if _is_writing(steady_HW.shape[0], width, height, area, float(line.mean()), strokes):
+        # Writing is long, not too high, and filled by strokes at the distances that letters have. Found on three real
+        # films and their subtitled copies (2026-11): writing has 0.8 to 1.9 strokes a row over the length of its
+        # height, where planks, stripes and leaves that look alike have fewer than 6 strokes or fill less.
+        is_shaped = _FEWEST_PX <= height <= steady_HW.shape[0] / 4 and 1.5 <= width / height <= 40
+        is_inked = area >= 0.6 * width * height and line.mean() >= 0.15
+        if is_shaped and is_inked and 0.6 <= strokes * height / width <= 2.5:
             lines.append(Line(left, top, width, height, strokes))
     return lines
 
@@ -85,13 +89,3 @@ def _halved(steps_HW: NDArray[np.int16]) -> cv2.typing.MatLike:
 
 def _above_edge(image: cv2.typing.MatLike) -> cv2.typing.MatLike:
     return cv2.threshold(image, _EDGE, 255, cv2.THRESH_BINARY)[1]
-
-
-def _is_writing(rows: int, width: int, height: int, area: int, inked: float, strokes: float) -> bool:
-    """Long, not too high, filled by strokes at the distances that letters have.
-
-    Found on three real films and their subtitled copies (2026-11): writing has 0.8 to 1.9 strokes a row over the length
-    of its height, where planks, stripes and leaves that look alike have fewer than 6 strokes or fill less.
-    """
-    shape = _FEWEST_PX <= height <= rows / 4 and 1.5 <= width / height <= 40
-    return shape and area >= 0.6 * width * height and inked >= 0.15 and 0.6 <= strokes * height / width <= 2.5

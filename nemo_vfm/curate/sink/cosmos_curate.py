@@ -42,34 +42,37 @@ class CosmosCurate:
         written, short, silent = Written(), 0, 0
         videos: dict[str, list[str]] = {}
         for entry in clips(shards, written):
-            name = str(uuid.UUID(entry.key)) if _is_ours(entry.key) else None
-            if name is None:
+            if len(entry.key) != 32 or set(entry.key) - set("0123456789abcdef"):
                 raise UserError(f"sample {entry.key} is not a clip of a curation; cosmos-curate names clips by UUIDs")
+            name = str(uuid.UUID(entry.key))
             film = shards.read(entry, "mp4")
             write_bytes(folder / "clips" / f"{name}.mp4", film)
-            meta = self._meta(name, entry, _facts(shards, entry), len(film), at.absolute() / "clips" / f"{name}.mp4")
+            # What the sample's JSON says; nothing where there is none, or it is damaged.
+            try:
+                found = json.loads(shards.read(entry, "json")) if "json" in entry.members else {}
+            except (ValueError, RecursionError):
+                found = {}
+            facts = found if isinstance(found, dict) else {}
+            index, fps, text = entry.index, entry.index["fps"], caption_of(entry)
+            window = {"start_frame": 0, "end_frame": index["num_frames"], f"{self.captioner}_caption": text}
+            meta = {
+                "span_uuid": name, "source_video": str(index.get("source", "")), "duration_span": _span(entry, facts),
+                "width_source": index["width"], "height_source": index["height"], "framerate_source": fps,
+                "clip_location": str(at.absolute() / "clips" / f"{name}.mp4"),
+                "width": index["width"], "height": index["height"], "framerate": fps,
+                "num_frames": index["num_frames"], "video_codec": "h264", "num_bytes": len(film),
+                "errors": [], "windows": [window], "filtered_windows": [], "valid": True, "has_caption": bool(text),
+            }  # fmt: skip
             write_json(folder / "metas" / self.version / f"{name}.json", meta)
             videos.setdefault(meta["source_video"], []).append(name)
             written.written += 1
-            short += entry.index["num_frames"] / entry.index["fps"] < _SHORTEST_S
-            silent += not caption_of(entry).strip()
+            short += index["num_frames"] / fps < _SHORTEST_S
+            silent += not text.strip()
         write_json(folder / "summary.json", {video: {"clips": names} for video, names in sorted(videos.items())})
         if short:
             written.notes.append(f"{short} clips last less than {_SHORTEST_S:g} s: its shard pipeline drops them")
         note_captions(written, silent, "it embeds an empty text for them")
         return written
-
-    def _meta(self, name: str, entry: Entry, facts: Mapping[str, Json], size: int, film: Path) -> dict[str, Json]:
-        index, fps = entry.index, entry.index["fps"]
-        text = caption_of(entry)
-        window = {"start_frame": 0, "end_frame": index["num_frames"], f"{self.captioner}_caption": text}
-        return {
-            "span_uuid": name, "source_video": str(index.get("source", "")), "duration_span": _span(entry, facts),
-            "width_source": index["width"], "height_source": index["height"], "framerate_source": fps,
-            "clip_location": str(film), "width": index["width"], "height": index["height"], "framerate": fps,
-            "num_frames": index["num_frames"], "video_codec": "h264", "num_bytes": size,
-            "errors": [], "windows": [window], "filtered_windows": [], "valid": True, "has_caption": bool(text),
-        }  # fmt: skip
 
 
 def _span(entry: Entry, facts: Mapping[str, Json]) -> list[float]:
@@ -79,16 +82,3 @@ def _span(entry: Entry, facts: Mapping[str, Json]) -> list[float]:
         return [float(facts["pts_start"] * base), float(facts["pts_end"] * base)]
     except (KeyError, TypeError, ValueError, ArithmeticError):
         return [0.0, entry.index["num_frames"] / entry.index["fps"]]
-
-
-def _facts(shards: ShardSet, entry: Entry) -> Mapping[str, Json]:
-    """What the sample's JSON says; nothing where there is none, or it is damaged."""
-    try:
-        found = json.loads(shards.read(entry, "json")) if "json" in entry.members else {}
-    except (ValueError, RecursionError):
-        found = {}
-    return found if isinstance(found, dict) else {}
-
-
-def _is_ours(key: str) -> bool:
-    return len(key) == 32 and set(key) <= set("0123456789abcdef")

@@ -7,9 +7,8 @@ Read in its `examples/common/wan/prepare_dataset_wan.py` (NAME.mp4 and NAME.json
 from pathlib import Path
 
 from nemo_vfm.core.storage.files import write_bytes, write_json
-from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.sink.sink_layout import Written, caption_of, clips, note_captions
-from nemo_vfm.data.shards.shard_files import Entry, ShardSet
+from nemo_vfm.data.shards.shard_files import ShardSet
 
 
 class Dfm:
@@ -36,7 +35,10 @@ class Dfm:
                 continue
             write_bytes(folder / f"{entry.key}.mp4", shards.read(entry, "mp4"))
             write_json(folder / f"{entry.key}.json", {"caption": caption_of(entry)})
-            items.append(_item(entry))
+            items.append({
+                "file_name": f"{entry.key}.mp4", "width": entry.index["width"], "height": entry.index["height"],
+                "start_frame": 0, "end_frame": entry.index["num_frames"] - 1, "caption": caption_of(entry),
+            })  # fmt: skip
         write_json(folder / "meta.json", items)
         written.written = len(items)
         written.notes.append(
@@ -46,12 +48,3 @@ class Dfm:
         silent = sum(not item["caption"].strip() for item in items)
         note_captions(written, silent, "some of DFM's scripts skip them")
         return written
-
-
-def _item(entry: Entry) -> dict[str, Json]:
-    """One clip as meta.json lists it."""
-    index = entry.index
-    return {
-        "file_name": f"{entry.key}.mp4", "width": index["width"], "height": index["height"],
-        "start_frame": 0, "end_frame": index["num_frames"] - 1, "caption": caption_of(entry),
-    }  # fmt: skip

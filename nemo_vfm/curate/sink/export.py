@@ -1,19 +1,17 @@
 """Exports finished clip shards to `dataset/` in a sink's layout, and lists what it omits, and why."""
 
-from hashlib import sha256
 from pathlib import Path
 
 from nemo_vfm.core.errors import NothingKept, UserError
 from nemo_vfm.core.log import info, warn
-from nemo_vfm.core.storage.files import read_json, write_json
+from nemo_vfm.core.storage.files import write_json
 from nemo_vfm.core.storage.uri import Place, place
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.curate.examine.findings_cache import fingerprint
-from nemo_vfm.curate.output.write_outputs import replace_folder
+from nemo_vfm.curate.output.write_outputs import finished, replace_folder, shards_digest
 from nemo_vfm.curate.sink.sink_layout import Sink, Written
 from nemo_vfm.data.shards.shard_files import ShardSet
-from nemo_vfm.data.shards.shard_folder import folder_at
 
 
 class Export:
@@ -36,8 +34,10 @@ class Export:
             UserError: there are no finished clip shards.
             NothingKept: no clip fits the layout.
         """
-        state, marker, folder = self._state(run), run.folder / "export.json", run.folder / "dataset"
-        if (known := _known(marker)) is not None and known["made_of"] == state and folder.is_dir():
+        marker, folder = run.folder / "export.json", run.folder / "dataset"
+        # Some layouts hold the path at which they lie.
+        state = fingerprint(self.sink, shards_digest(self.shards), str(run.folder.absolute()))
+        if (known := finished(marker, state)) is not None and folder.is_dir():
             return Outcome(_summary(known), {"clips": known["written"]}, did_nothing=True)
         marker.unlink(missing_ok=True)
         if isinstance(self.shards, Path) and self.shards.resolve() == folder.resolve():
@@ -53,7 +53,12 @@ class Export:
             found.notes.append(
                 f"{repeated} clips have a weight (how often to train on them), which only our own loader uses"
             )
-        report = self._report(len(shards), found, state)
+        num_clips = len(shards)
+        assert num_clips == found.written + found.left_out.total(), "a clip is neither written nor left out"
+        report = {
+            "clips": num_clips, "written": found.written, "left_out": dict(sorted(found.left_out.items())),
+            "notes": found.notes, "made_of": state,
+        }  # fmt: skip
         for note in found.notes:
             info(note)
         for reason, number in found.left_out.items():
@@ -62,30 +67,6 @@ class Export:
             raise NothingKept(f"none of {len(shards)} clips fits the layout: {dict(found.left_out)}")
         write_json(marker, report)
         return Outcome(_summary(report), {"clips": found.written})
-
-    def _state(self, run: Run) -> str:
-        """All that the outputs are made of; some layouts hold the path at which they lie."""
-        index = folder_at(self.shards, None)
-        if index.size("shards.json") is None:
-            raise UserError(f"{self.shards} is not a finished folder of shards: there is no shards.json in it")
-        digest = sha256(index.read("shards.json", 1 << 30)).hexdigest()
-        return fingerprint(self.sink, digest, str(run.folder.absolute()))
-
-    def _report(self, num_clips: int, found: Written, state: str) -> dict[str, Json]:
-        assert num_clips == found.written + found.left_out.total(), "a clip is neither written nor left out"
-        return {
-            "clips": num_clips, "written": found.written, "left_out": dict(sorted(found.left_out.items())),
-            "notes": found.notes, "made_of": state,
-        }  # fmt: skip
-
-
-def _known(path: Path) -> dict[str, Json] | None:
-    """The stored summary of a finished export."""
-    try:
-        known = read_json(path)
-    except (OSError, ValueError):
-        return None
-    return known if isinstance(known, dict) and known.keys() >= {"made_of", "written", "clips"} else None
 
 
 def _summary(report: dict[str, Json]) -> str:

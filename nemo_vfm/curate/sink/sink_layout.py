@@ -14,16 +14,11 @@ _WHOLE = ("width", "height", "num_frames")
 
 @dataclass(slots=True)
 class Written:
-    """What a sink did.
+    """What a sink did."""
 
-    Args:
-        written: how many clips are in the layout.
-        left_out: reason -> how many clips are not.
-        notes: sentences for the user about what the layout still needs, or what its readers will do with it.
-    """
-
-    written: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    written: int = 0  #: how many clips are in the layout
+    left_out: Counter[str] = field(default_factory=Counter)  #: reason -> how many clips are not
+    #: sentences for the user about what the layout still needs, or what its readers will do with it
     notes: list[str] = field(default_factory=list)
 
 

@@ -45,17 +45,11 @@ class KeyedClip(Clip):
 
 @dataclass(frozen=True, slots=True)
 class ShardClip:
-    """One sample of one of the folders.
-
-    Args:
-        shards: the folder.
-        entry: what is known of the sample.
-        key: names it among the samples of all folders, and in shards that are written.
-    """
+    """One sample of one of the folders."""
 
     shards: ShardSet
-    entry: Entry
-    key: str
+    entry: Entry  #: what is known of the sample
+    key: str  #: names it among the samples of all folders, and in shards that are written
 
     def media(self) -> str | None:
         """The extension of its video or picture; None where it has neither."""

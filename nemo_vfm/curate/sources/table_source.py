@@ -11,13 +11,13 @@ from nemo_vfm.core.log import warn
 from nemo_vfm.core.sanitize import clean
 from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.caption.caption_columns import CAPTION_COLUMNS
+from nemo_vfm.curate.caption.caption_types import CAPTION_COLUMNS
 from nemo_vfm.curate.decide.score_table import NOT_SCORES
 from nemo_vfm.curate.record.stage import FACTS, SourceFile, TableSpan
-from nemo_vfm.curate.sources.subset import Subset
+from nemo_vfm.curate.sources.video_source import Subset
 from nemo_vfm.data.sources.table_file import Row, check_suffix, rows_of
 
-#: What the table of a curation has anyway, and the nameless column that pandas writes its row numbers to.
+#: What the table of a curation has anyway, and the nameless column that pandas writes its row numbers to
 _TAKEN = frozenset({*FACTS, *NOT_SCORES, *CAPTION_COLUMNS, ""})
 Kind = type[float] | type[str]
 

@@ -1,18 +1,59 @@
-"""Lists the videos and images of a folder, local or in an object store, in an order that depends on names alone."""
+"""Lists the videos and images of a folder, local or in an object store, and fetches those that are remote.
 
-from collections.abc import Iterator
+The order depends on names alone.
+"""
+
+import math
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePath, PurePosixPath
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
-from nemo_vfm.core.errors import UserError
+from nemo_vfm.core.errors import DataError, UserError
+from nemo_vfm.core.log import info, warn
+from nemo_vfm.core.storage import object_store
+from nemo_vfm.core.storage.files import sha256_file, sha256_text
 from nemo_vfm.core.storage.folder_walk import is_taken, say_passed_over, text_name, walk
-from nemo_vfm.core.storage.object_store import Item, items
+from nemo_vfm.core.storage.object_store import items
 from nemo_vfm.core.storage.uri import Address, Place, place
+from nemo_vfm.core.types.component import no_component
 from nemo_vfm.core.types.media_types import IMAGE_SUFFIXES, VIDEO_SUFFIXES
 from nemo_vfm.curate.record.stage import SourceFile
-from nemo_vfm.curate.sources.remote_source import FetchedFile
-from nemo_vfm.curate.sources.subset import Subset
+from nemo_vfm.data.shards.sample_members import CAPTION_SUFFIXES, texts_beside_media
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Subset:
+    """A share of some things, and the first of that share; a larger share contains every smaller one."""
+
+    first: int | None  #: how many at most; None takes all
+    share: float | None  #: part of 1, rounded up to whole things; None takes all
+
+    def __post_init__(self) -> None:
+        if self.first is not None and self.first < 1:
+            raise ValueError(f"first is {self.first}, but it must be at least 1")
+        if self.share is not None and not 0 < self.share <= 1:
+            raise ValueError(f"share is {self.share}, but it must be above 0 and at most 1, such as 0.01")
+
+    def of(self, found: Sequence[_T], name: Callable[[_T], str], what: str) -> list[_T]:
+        """The chosen ones in their order; which belong to a share follows from their names alone."""
+        chosen = list(found)
+        if self.share is not None:
+            by_lot = sorted(range(len(found)), key=lambda place: sha256_text(name(found[place])))
+            count = math.ceil(self.share * len(found) - 1e-9)  # 0.07 * 100 is more than 7
+            chosen = [found[place] for place in sorted(by_lot[:count])]
+        chosen = chosen[: self.first]
+        if len(chosen) < len(found):
+            info(f"the source gives {len(chosen):,} of {len(found):,} {what}")
+        return chosen
+
 
 Take = Literal["videos", "images", "both"]
 _SUFFIXES = {"videos": VIDEO_SUFFIXES, "images": IMAGE_SUFFIXES, "both": VIDEO_SUFFIXES | IMAGE_SUFFIXES}
@@ -98,7 +139,10 @@ class Folder:
         if self._into is None:
             raise UserError(f"{root} is in an object store, and no folder was given to fetch its videos to")
         suffixes = _SUFFIXES[self.take]
-        base, found = _base(root, suffixes)
+        # The folder that an address means and all that is in it; of one object, the folder it lies in.
+        below = items(root)
+        one = not below and root.suffix in suffixes
+        base, found = (root.parent, items(root.parent)) if one else (root, below)
         videos = [
             item
             for item in found
@@ -119,13 +163,6 @@ class Folder:
         ]
 
 
-def _base(root: Address, suffixes: frozenset[str]) -> tuple[Address, list[Item]]:
-    """The folder that an address means and all that is in it; of one object, the folder it lies in."""
-    below = items(root)
-    one = not below and root.suffix in suffixes
-    return (root.parent, items(root.parent)) if one else (root, below)
-
-
 def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Iterator[SourceFile]:
     """The files with one of these endings; `names` receives those of all files."""
 
@@ -135,3 +172,99 @@ def _media(root: Path, suffixes: frozenset[str], names: list[PurePath]) -> Itera
 
     for path, why in walk(root, wanted):
         yield SourceFile(path, text_name(path, root), root=root, passed_over=why)
+
+
+_MAX_SIDECAR_BYTES = 64 << 20
+_AT_ONCE = 8
+_LONG_NAME = 200  # bytes; a file may have 255, and `.txt` comes behind a video's
+
+
+@no_component
+class FetchedFile:
+    """Fetches objects when they are asked for and forgets those that nobody holds, the oldest first.
+
+    Args:
+        folder: where fetched files lie; it belongs to this class.
+        max_bytes: what they may fill together; who asks for more waits until others let go.
+    """
+
+    def __init__(self, address: Address, folder: Path, max_bytes: int) -> None:
+        self._address, self._folder, self._max_bytes = address, folder, max_bytes
+        self._changed = threading.Condition()
+        self._sizes: dict[Path, int] = {}  # of what is on the disk or on its way, the last used last
+        self._held: Counter[Path] = Counter()
+        self._hashes: dict[Path, str] = {}
+        self._fetching: dict[Path, threading.Lock] = {}
+        for path in sorted(folder.rglob("*"), key=lambda path: path.name) if folder.is_dir() else ():
+            if path.is_file() and path.suffix.lower() not in CAPTION_SUFFIXES and not path.name.startswith("."):
+                self._sizes[path] = path.stat().st_size
+
+    def path(self, item: object_store.Item) -> Path:
+        """Where a file will lie: another version of an object is another file."""
+        name = "/".join(map(_short, item.name.split("/")))
+        return self._folder / sha256_text(f"{item.stamp} {item.size}")[:12] / name
+
+    def fetch_sidecars(self, videos: Sequence[object_store.Item], others: Sequence[object_store.Item]) -> None:
+        """Put the text and JSON files beside videos where the videos will lie: small, and kept."""
+        by_name = defaultdict[str, list[object_store.Item]](list)
+        for item in others:
+            stem, dot, suffix = item.name.rpartition(".")
+            by_name[stem + dot + suffix.lower()].append(item)
+        wanted = []
+        for video in videos:
+            path = self.path(video)
+            for name, here in zip(texts_beside_media(video.name), texts_beside_media(path.name), strict=True):
+                items = by_name.get(name, [])[:1]
+                wanted += [(item, path.with_name(here).with_suffix(Path(item.name).suffix)) for item in items]
+        with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="sidecars") as threads:
+            list(threads.map(lambda pair: self._sidecar(*pair), wanted))
+
+    def _sidecar(self, item: object_store.Item, path: Path) -> None:
+        if item.size > _MAX_SIDECAR_BYTES:
+            warn(f"{self._address / item.name} is not used for captions: it has {item.size:,} bytes")
+        else:
+            object_store.download(self._address / item.name, path)
+
+    @contextmanager
+    def held(self, item: object_store.Item) -> Iterator[Path]:
+        """The object as a local file that stays while the block runs.
+
+        Raises:
+            DataError: it has vanished, is larger than all the room there is, or is no longer what it was before.
+            StoreError: the store does not answer, or refuses us.
+        """
+        path = self.path(item)
+        if item.size > self._max_bytes:
+            raise DataError(f"{self._address / item.name} has {item.size:,} bytes; raise max_fetched_gb")
+        with self._changed:
+            while path not in self._sizes and not self._has_room(item.size):
+                self._changed.wait()
+            self._sizes[path] = self._sizes.pop(path, item.size)
+            self._held[path] += 1
+        try:
+            with self._fetching.setdefault(path, threading.Lock()):
+                if not path.is_file() or path.stat().st_size != item.size:
+                    object_store.download(self._address / item.name, path, sha256=self._hashes.get(path))
+                if path not in self._hashes:
+                    self._hashes[path] = sha256_file(path)
+            yield path
+        finally:
+            with self._changed:
+                self._held[path] -= 1
+                if not path.is_file():
+                    self._sizes.pop(path, None)
+                self._changed.notify_all()
+
+    def _has_room(self, size: int) -> bool:
+        for path in list(self._sizes):
+            if sum(self._sizes.values()) + size <= self._max_bytes:
+                return True
+            if not self._held[path]:
+                path.unlink(missing_ok=True)
+                del self._sizes[path]
+        return sum(self._sizes.values()) + size <= self._max_bytes
+
+
+def _short(part: str) -> str:
+    """A part of an object's name as the name of a file, which may not be as long."""
+    return part if len(part.encode()) <= _LONG_NAME else f"{sha256_text(part)[:32]}{PurePosixPath(part).suffix[:16]}"

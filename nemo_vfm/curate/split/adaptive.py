@@ -3,9 +3,7 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.black import Black
-from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
-from nemo_vfm.curate.split.peaks import Peaks
+from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.finder import Finder, Spaced
+from nemo_vfm.curate.split.finder import Above, Finder, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.peaks import Above
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
 
 

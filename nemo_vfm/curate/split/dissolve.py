@@ -12,8 +12,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.finder import Gradual
-from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.finder import Glance, Gradual
 from nemo_vfm.curate.split.wipe import WipeLimits, sweep_of, wipe_strangeness
 
 _SCALES_S = (0.25, 0.5, 1.0)  # half of the longest dissolve that each sees
@@ -23,29 +22,23 @@ APART_S = 1.0  # a cut that is nearer than a dissolve can be long explains what 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md).
+    """What a dissolve is told by; chosen on 80 generated films (docs/how-to/video/splitting.md)."""
 
-    Args:
-        jump: mean difference of the pictures before and after, 0 to 255, at least.
-        strangeness: the middle's distance from their mean as a part of the jump, plus `drift`, at most.
-        drift: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that
-            turns goes on turning, a dissolve is over.
-        still: the strangeness where neither moves, at most, since there is no cause for more; a quarter of the drift
-            is added. A short turn of the camera between two still views has more.
-        quarter: the part of the way gone after a quarter of the time, and to go in the last quarter, at most: a shot
-            between two others may be their mean, too, but it rests.
-        likeness: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself.
-        contrast: of each, 0 to 128, at least: fades to and from a plain colour are another finder's.
-        step: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut.
-    """
-
-    jump: float = 15.0
-    strangeness: float = 0.3
+    jump: float = 15.0  #: mean difference of the pictures before and after, 0 to 255, at least
+    strangeness: float = 0.3  #: the middle's distance from their mean as a part of the jump, plus `drift`, at most
+    #: weight of how far each of the two moves by itself in the same time, as a part of the jump: a camera that turns
+    #: goes on turning, a dissolve is over
     drift: float = 0.1
+    #: the strangeness where neither moves, at most, since there is no cause for more; a quarter of the drift is added.
+    #: A short turn of the camera between two still views has more.
     still: float = 0.17
+    #: the part of the way gone after a quarter of the time, and to go in the last quarter, at most: a shot between two
+    #: others may be their mean, too, but it rests
     quarter: float = 0.4
+    #: the product of their layouts, -1 to 1, at most: a picture that gets brighter stays like itself
     likeness: float = 0.9
-    contrast: float = 8.0
+    contrast: float = 8.0  #: of each, 0 to 128, at least: fades to and from a plain colour are another finder's
+    #: the largest change from one frame to the next, as a part of the jump, at most: else it was a hard cut
     step: float = 0.5
 
 
@@ -54,7 +47,6 @@ class Dissolves:
 
     Args:
         fps: frames per second.
-        limits: see there.
         wipes: of wipes, whose jump and steps have the limits of dissolves; None looks for none.
     """
 
@@ -99,7 +91,13 @@ class Dissolves:
             self._glances.append(glance)
 
     def _step(self, middle: int) -> list[int]:
-        strangeness = self._strangeness(middle)
+        # Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes.
+        place, way, jump = self._reach, self._way, self._limits.jump
+        # Two pictures are never further apart than the way between them, which is cheaper to know.
+        halves = [half for half in self._halves if way[place + half] - way[place - half] >= jump]
+        strangeness = min(
+            (self._at(place, half) for half in halves if half <= middle < self._count - half), default=1.0
+        )
         if strangeness <= self._limits.strangeness:
             self._run.append((strangeness, middle))
         if not self._run:
@@ -111,13 +109,6 @@ class Dissolves:
         cuts: list[int] = [Gradual(min(self._run)[1])] if self._run else []
         self._run = []
         return cuts
-
-    def _strangeness(self, middle: int) -> float:
-        """Of that frame, `reach` frames back; the least over the scales inside the film, 1 where none passes."""
-        place, way, jump = self._reach, self._way, self._limits.jump
-        # Two pictures are never further apart than the way between them, which is cheaper to know.
-        halves = [half for half in self._halves if way[place + half] - way[place - half] >= jump]
-        return min((self._at(place, half) for half in halves if half <= middle < self._count - half), default=1.0)
 
     def _at(self, place: int, half: int) -> float:
         limits, glances = self._limits, self._glances

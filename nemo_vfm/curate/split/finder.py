@@ -1,11 +1,140 @@
-"""Defines finders, which turn glances at frames into cuts as soon as they are certain, and thins and joins their cuts.
+"""Reduces frames to glances, and defines finders, which turn glances into cuts as soon as they are certain.
 
-A cut is the number of the first frame after it. Every finder gives its cuts ascending.
+A glance holds the few numbers by which a cut is seen: content score, brightness and a thumbnail. A cut is the number of
+the first frame after it. Every finder gives its cuts ascending.
+
+Shape letters: H height, W width, C colours (RGB), D thumbnail cells times colours.
 """
 
+import math
+from collections import deque
 from typing import Protocol
 
-from nemo_vfm.curate.split.glance import Glance
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nemo_vfm.core.types.media_types import Frame
+
+SAMPLES = 96 * 54  # pixels looked at; the cost grows with them
+CELLS = (16, 9)  # of a thumbnail, across and down
+
+
+class Glance:
+    """What is seen of one frame.
+
+    Args:
+        content: PySceneDetect's content score: the mean of |change| of hue, saturation and value (each 0 to 255, hue
+            0 to 179) from the frame before; 0 in the first frame. Hue is not taken as a circle, as there.
+        sample_HWC: pixels picked from the frame on a grid.
+    """
+
+    __slots__ = ("_layout_D", "_length", "_thumbnail_D", "content", "sample_HWC")
+
+    def __init__(self, content: float, sample_HWC: Frame) -> None:
+        self.content, self.sample_HWC = content, sample_HWC
+        self._thumbnail_D: NDArray[np.float32] | None = None
+        self._layout_D: NDArray[np.float32] | None = None
+        self._length = 0.0
+
+    @property
+    def brightness(self) -> float:
+        """The mean of R, G and B, 0 to 255."""
+        return sum(cv2.mean(self.sample_HWC)[:3]) / 3
+
+    @property
+    def thumbnail_D(self) -> NDArray[np.float32]:
+        """16 by 9 cells of the whole frame, 0 to 255; too coarse to see small motion."""
+        if self._thumbnail_D is None:
+            small = cv2.resize(self.sample_HWC, CELLS, interpolation=cv2.INTER_AREA)
+            self._thumbnail_D = small.astype(np.float32).ravel()
+        return self._thumbnail_D
+
+    @property
+    def layout_D(self) -> NDArray[np.float32]:
+        """Where which colours are, in any light: the thumbnail without its mean, of length 1; 0 where it is flat."""
+        if self._layout_D is None:
+            cells_NC = self.thumbnail_D.reshape(-1, 3)
+            around_NC = cells_NC - cells_NC.mean(axis=0)  # cv2.reduce takes twenty times as long (2026-11)
+            self._length = float(cv2.norm(around_NC))
+            self._layout_D = around_NC.ravel() / np.float32(max(self._length, 1.0))
+        return self._layout_D
+
+    @property
+    def contrast(self) -> float:
+        """How far the thumbnail's cells are from their mean, root mean square, 0 to 128."""
+        size: int = self.layout_D.size
+        return self._length / math.sqrt(size)
+
+
+class Eye:
+    """Frames one after another; remembers only the frame before.
+
+    Args:
+        samples: pixels looked at; fewer are picked on a grid and not averaged, since a mean over a grid is an unbiased
+            guess at the mean over all pixels, while averaging first would take out the noise that thresholds count on.
+    """
+
+    def __init__(self, samples: int = SAMPLES) -> None:
+        self._samples = samples
+        self._before_HWC: NDArray[np.uint8] | None = None
+
+    def look(self, frame_HWC: Frame) -> Glance:
+        """The frame's glance."""
+        sample = pick(frame_HWC, self._samples)
+        colours = np.asarray(cv2.cvtColor(sample, cv2.COLOR_RGB2HSV), dtype=np.uint8)
+        before, self._before_HWC = self._before_HWC, colours
+        if before is None or before.shape != colours.shape:
+            return Glance(0.0, sample)
+        return Glance(cv2.norm(colours, before, cv2.NORM_L1) / colours.size, sample)
+
+
+def pick(frame_HWC: Frame, samples: int) -> Frame:
+    """At most about `samples` of its pixels on a grid, in the frame's own proportions."""
+    height, width = frame_HWC.shape[:2]
+    ratio = (samples / (height * width)) ** 0.5
+    if ratio >= 1:
+        return np.ascontiguousarray(frame_HWC)
+    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+    return np.asarray(cv2.resize(frame_HWC, size, interpolation=cv2.INTER_NEAREST), dtype=np.uint8)
+
+
+class Black:
+    """A stretch of at least `min_frames` is a shot of its own; a shorter one inside the film is cut in its middle.
+
+    Args:
+        black: brightness, 0 to 255, under which a frame is black.
+        min_frames: the length that makes it a shot.
+    """
+
+    def __init__(self, black: float, min_frames: int) -> None:
+        self._black, self._min_frames = black, min_frames
+        self._count = 0
+        self._start: int | None = None
+
+    def see(self, glance: Glance) -> list[int]:
+        """See `Finder`; a stretch is undecided until it ends or is long enough."""
+        number, self._count = self._count, self._count + 1
+        if glance.brightness >= self._black:
+            start, self._start = self._start, None
+            if start is None:
+                return []
+            if number - start >= self._min_frames:
+                return [Gradual(number)]
+            return [Gradual((start + number) // 2)] if start > 0 else []
+        if self._start is None:
+            self._start = number
+        long = self._count - self._start == self._min_frames
+        return [Gradual(self._start)] if self._start > 0 and long else []
+
+    def end(self) -> list[int]:
+        """Nothing comes after a stretch that ends with the film."""
+        return []
+
+    def certain(self) -> int:
+        """See `Finder`."""
+        undecided = self._start is not None and self._count - self._start < self._min_frames
+        return self._start if undecided and self._start is not None else self._count
 
 
 class Gradual(int):
@@ -32,7 +161,6 @@ class Spaced:
     """Another finder's cuts, but for those nearer than `min_frames` to the film's start or the cut before.
 
     Args:
-        finder: gives the cuts.
         min_frames: the least distance.
     """
 
@@ -64,9 +192,7 @@ class Joined:
     """All cuts of one finder, and those of another that are far enough from them and from each other.
 
     Args:
-        first: all of its cuts count.
         second: its cuts count where no other lies nearer than `min_frames`.
-        min_frames: that distance.
     """
 
     def __init__(self, first: Finder, second: Finder, min_frames: int) -> None:
@@ -79,7 +205,14 @@ class Joined:
         """See `Finder`."""
         self._chosen += self._first.see(glance)
         self._waiting += self._second.see(glance)
-        return self._give() if self._chosen or self._waiting else []
+        if not self._chosen and not self._waiting:
+            return []
+        self._choose(self._first.certain())
+        certain = self.certain()
+        ready = sorted(cut for cut in self._chosen if cut < certain)
+        self._chosen = [cut for cut in self._chosen if cut >= certain]
+        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
+        return ready
 
     def end(self) -> list[int]:
         """See `Finder`."""
@@ -93,17 +226,59 @@ class Joined:
         certain = min(self._first.certain(), self._second.certain())
         return min(certain, self._waiting[0]) if self._waiting else certain
 
-    def _give(self) -> list[int]:
-        self._choose(self._first.certain())
-        certain = self.certain()
-        ready = sorted(cut for cut in self._chosen if cut < certain)
-        self._chosen = [cut for cut in self._chosen if cut >= certain]
-        self._given = [cut for cut in self._given + ready if cut > certain - self._min_frames]
-        return ready
-
     def _choose(self, certain: int) -> None:
         """Decide those of the second around which the first is certain."""
         while self._waiting and self._waiting[0] + self._min_frames <= certain:
             cut = self._waiting.pop(0)
             if all(abs(cut - other) >= self._min_frames for other in self._given + self._chosen):
                 self._chosen.append(cut)
+
+
+class Peaks:
+    """Frames whose content score is far above the mean of their neighbours', as PySceneDetect's AdaptiveDetector.
+
+    Args:
+        min_content: a lower score is no cut, whatever the neighbours.
+    """
+
+    def __init__(self, ratio: float, window: int, min_content: float) -> None:
+        self._ratio, self._window, self._min_content = ratio, window, min_content
+        self._scores: deque[float] = deque(maxlen=2 * window + 1)
+        self._count = 0
+
+    def see(self, glance: Glance) -> list[int]:
+        """See `Finder`; `window` frames behind."""
+        self._scores.append(glance.content)
+        self._count += 1
+        if len(self._scores) <= 2 * self._window or (score := self._scores[self._window]) < self._min_content:
+            return []
+        mean = (sum(self._scores) - score) / (2 * self._window)
+        return [self._count - 1 - self._window] if score >= self._ratio * mean else []
+
+    def end(self) -> list[int]:
+        """The last `window` frames have too few neighbours."""
+        return []
+
+    def certain(self) -> int:
+        """See `Finder`."""
+        return max(0, self._count - self._window)
+
+
+class Above:
+    """Frames whose content score reaches a threshold, as PySceneDetect's ContentDetector."""
+
+    def __init__(self, threshold: float) -> None:
+        self._threshold, self._count = threshold, 0
+
+    def see(self, glance: Glance) -> list[int]:
+        """See `Finder`."""
+        self._count += 1
+        return [self._count - 1] if glance.content >= self._threshold else []
+
+    def end(self) -> list[int]:
+        """Nothing is left."""
+        return []
+
+    def certain(self) -> int:
+        """See `Finder`."""
+        return self._count

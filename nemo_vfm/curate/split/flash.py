@@ -5,8 +5,7 @@ from itertools import pairwise
 
 import cv2
 
-from nemo_vfm.curate.split.finder import Finder
-from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.finder import Finder, Glance
 
 _BEFORE = 3  # a flash may take a frame or two to light up, so the picture before it is sought this far back
 _STEADY = 0.1  # of a flash: where it is over, the light changes no more than this from frame to frame
@@ -20,7 +19,6 @@ class WithoutFlashes:
     time. Nothing else is taken for a flash, so a flash on a cut costs nothing.
 
     Args:
-        finder: gives cuts.
         num_frames: how long a flash may last.
         likeness: it has come back when its distance to before is at most this part of the jump,
         layout: and that of the colours' layouts, 0 to 2, is at most this: another shot may be as light as the one
@@ -41,7 +39,10 @@ class WithoutFlashes:
         self._glances.append(glance)
         self._waiting += self._finder.see(glance)
         cuts = self._decide(self._first + len(self._glances) - 1 - self._num_frames)
-        self._forget()
+        needed = self.certain() - _BEFORE
+        while self._first < needed:
+            self._glances.popleft()
+            self._first += 1
         return cuts
 
     def end(self) -> list[int]:
@@ -69,11 +70,7 @@ class WithoutFlashes:
     def _comes_back(self, cut: int) -> int:
         """The frame, after the jump at `cut`, at which the picture of before is back; 0 where it is not."""
         place = cut - self._first
-        back = self._same_picture(place) or self._light_goes_out(place)
-        return self._first + back if back else 0
-
-    def _same_picture(self, place: int) -> int:
-        """Where the picture after a jump is nearest to one before; 0 where none is near: all of a still shot."""
+        # Where the picture after a jump is nearest to one before; 0 where none is near: all of a still shot.
         near = []
         for before in [self._glances[at] for at in range(max(0, place - _BEFORE), place)]:
             limit = self._likeness * _apart(before, self._glances[place])
@@ -81,7 +78,8 @@ class WithoutFlashes:
                 apart = _apart(before, self._glances[after])
                 if apart <= limit and _differ(before, self._glances[after]) <= self._layout:
                     near.append((apart, after))
-        return min(near, default=(0.0, 0))[1]
+        back = min(near, default=(0.0, 0))[1] or self._light_goes_out(place)
+        return self._first + back if back else 0
 
     def _light_goes_out(self, place: int) -> int:
         """Where a light that came on at a jump is out again; 0 where it never is, or another shot lies under it."""
@@ -93,20 +91,12 @@ class WithoutFlashes:
             picture = self._glances[after]
             steady = abs(_lighter(picture, self._glances[after + 1])) <= _STEADY * light
             if steady and abs(_lighter(before, picture)) <= self._likeness * light:
-                return after if _apart(before, picture) <= self._way(place, after) else 0
+                # How far the picture may move until `after`, at its speeds on both sides of the light.
+                sides = range(max(0, place - _BEFORE), place), range(after, min(after + _BEFORE, len(self._glances)))
+                steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
+                way = sum(max(side, default=0.0) for side in steps) / 2 * (after - place + 1)
+                return after if _apart(before, picture) <= way else 0
         return 0
-
-    def _way(self, jump: int, after: int) -> float:
-        """How far the picture may move from before the jump to `after`, at its speeds on both sides of the light."""
-        sides = range(max(0, jump - _BEFORE), jump), range(after, min(after + _BEFORE, len(self._glances)))
-        steps = [[_apart(self._glances[a], self._glances[b]) for a, b in pairwise(side)] for side in sides]
-        return sum(max(side, default=0.0) for side in steps) / 2 * (after - jump + 1)
-
-    def _forget(self) -> None:
-        needed = self.certain() - _BEFORE
-        while self._first < needed:
-            self._glances.popleft()
-            self._first += 1
 
 
 def _lighter(a: Glance, b: Glance) -> float:

@@ -1,15 +1,118 @@
-"""Cuts frames into spans of bounded length at the cuts of a finder, each given as soon as it is certain."""
+"""Cuts frames into spans of bounded length at the cuts of a finder, each given as soon as it is certain.
 
+The frames around each cut that belong to neither shot, the whole of a dissolve, a fade or a wipe, are trimmed. Between
+one shot's picture and the middle of a transition, thumbnails tell how far each frame has come. Where a tenth of the way
+is left, half as many frames again may still change: a diagonal wipe begins in a corner.
+
+A video is split part by part between its holes, and several workers may split one long video. Each sends its glances,
+and one splits by all glances in order. A worker that begins in the middle guesses where shots end, which is right
+unless the video's start matters, and scores these. The spans that count are those of all glances from the first on, so
+they do not depend on the division of work.
+"""
+
+import base64
 import math
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import chain, islice
+from typing import Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.finder import Finder
-from nemo_vfm.curate.split.glance import Eye, Glance
-from nemo_vfm.curate.split.trim import REACH_S, Trim
+from nemo_vfm.curate.split.finder import Eye, Finder, Glance, Gradual
+
+REACH_S = 1.5  # nothing farther from the middle of a transition is trimmed
+_DARK = 24.0  # mean, 0 to 255: hues jump in the dark, so that a fade may pass for a hard cut
+_EDGE = 0.1  # of the way: a frame that has come no further is at one end of it
+_SAME = 2.0  # mean difference, 0 to 255, below which one side of a cut does not change
+
+
+class Trim:
+    """Turns cuts into gaps: from the first frame that belongs to neither shot to the first of the next shot.
+
+    A hard cut at frame 9 without a margin is the gap (9, 9).
+
+    Args:
+        finder: gives cuts; those that are `Gradual` are the middles of transitions.
+        margin: frames cut off on each side besides; None leaves every frame.
+        reach: the frames on each side of a gradual cut that may belong to it; 0 where the finder gives none.
+    """
+
+    def __init__(self, finder: Finder, margin: int | None, reach: int) -> None:
+        self._finder, self._margin, self._reach = finder, margin or 0, 0 if margin is None else reach
+        self._behind = self._margin + self._reach
+        self._glances: deque[Glance] = deque()
+        self._first = self._count = 0  # the number of the first remembered frame; frames seen
+        self._waiting: list[int] = []
+        self._before = 0  # the cut before
+        self._certain = 0
+
+    def see(self, glance: Glance) -> list[Span]:
+        """The gaps that have become certain with this frame."""
+        self._count += 1
+        self._waiting += self._finder.see(glance)
+        if self._reach:
+            self._glances.append(glance)
+        until = self._finder.certain() - self._behind
+        gaps = self._decide(until) if self._waiting else []
+        self._certain = max(0, min(until, self._waiting[0] - self._behind) if self._waiting else until)
+        while self._glances and self._first < self._certain:
+            self._glances.popleft()
+            self._first += 1
+        return gaps
+
+    def end(self) -> list[Span]:
+        """The gaps that are left when no frame comes any more."""
+        self._waiting += [cut for cut in self._finder.end() if cut < self._count]
+        return self._decide(self._count)
+
+    def certain(self) -> int:
+        """No gap will begin before this frame any more."""
+        return self._certain
+
+    def _decide(self, until: int) -> list[Span]:
+        gaps = []
+        while self._waiting and self._waiting[0] <= until:
+            cut = self._waiting.pop(0)
+            next_cut = self._waiting[0] if self._waiting else self._count
+            start, stop = self._extent(cut, next_cut) if self._reach else (cut, cut)
+            gaps.append((max(start - self._margin, 1), min(stop + self._margin, self._count - 1)))
+            self._before = cut
+        return gaps
+
+    def _extent(self, cut: int, next_cut: int) -> Span:
+        middle = min((cut - 1, cut), key=self._light)
+        if self._light(middle) >= _DARK:
+            if not isinstance(cut, Gradual):
+                return cut, cut
+            middle = cut
+        before = range(middle, max(self._before, cut - self._reach, self._first) - 1, -1)
+        after = range(middle, min(next_cut - 1, cut + self._reach, self._count - 1) + 1)
+        sides = self._half(before), self._half(after)
+        return (min(cut, middle - sides[0]), max(cut, middle + sides[1])) if any(sides) else (cut, cut)
+
+    def _light(self, number: int) -> float:
+        return float(self._glances[number - self._first].thumbnail_D.mean())
+
+    def _half(self, numbers: range) -> int:
+        """How many of these frames, the cut's first, are on their way to it."""
+        if len(numbers) < 2:
+            return 0
+        pictures = [self._glances[number - self._first].thumbnail_D for number in numbers]
+        if self._light(numbers[0]) < _DARK:  # of a fade the light tells all, whatever moves
+            pictures = [picture_D.mean(keepdims=True) for picture_D in pictures]
+        far_D, way_D = pictures[-1], pictures[0] - pictures[-1]
+        if float(np.abs(way_D).mean()) < _SAME:
+            return 0
+        shares = [float((picture_D - far_D) @ way_D) / float(way_D @ way_D) for picture_D in pictures]
+        if shares[1] < _EDGE:
+            return 0
+        half, tenth = (next(place for place, share in enumerate(shares) if share < least) for least in (0.5, _EDGE))
+        return min(max(2 * half, tenth + tenth // 2) + 4, len(numbers) - 1)
+
 
 MOST_TRIM_S = 10.0
 ShortTail = Literal["merge", "leave"]
@@ -17,20 +120,14 @@ ShortTail = Literal["merge", "leave"]
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """How long spans are, in frames.
+    """How long spans are, in frames."""
 
-    Args:
-        min_frames: two cuts are never nearer.
-        longest: longer shots are cut into pieces of this length.
-        tail: a last piece shorter than this joins the one before it, which is then longer than `longest`.
-        margin: frames cut off on each side of a cut, besides the whole of a transition; None leaves every frame.
-        reach: frames on each side of its middle that a transition may have; 0 where the finder gives hard cuts alone.
-    """
-
-    min_frames: int
-    longest: int
-    tail: int
+    min_frames: int  #: two cuts are never nearer
+    longest: int  #: longer shots are cut into pieces of this length
+    tail: int  #: a last piece shorter than this joins the one before it, which is then longer than `longest`
+    #: frames cut off on each side of a cut, besides the whole of a transition; None leaves every frame
     margin: int | None = None
+    #: frames on each side of its middle that a transition may have; 0 where the finder gives hard cuts alone
     reach: int = 0
 
     @classmethod
@@ -63,11 +160,7 @@ def check_lengths(*, min_length_s: float, max_length_s: float, min_tail_s: float
 
 
 class Pieces:
-    """Gaps between shots in, spans out. The gap of a hard cut at frame 9 that is not trimmed is (9, 9).
-
-    Args:
-        lengths: of the spans.
-    """
+    """Gaps between shots in, spans out. The gap of a hard cut at frame 9 that is not trimmed is (9, 9)."""
 
     def __init__(self, lengths: Lengths) -> None:
         self._longest, self._tail, self._start = lengths.longest, max(lengths.tail, 1), 0
@@ -111,3 +204,67 @@ def cut_glances(glances: Iterable[Glance], finder: Finder, lengths: Lengths) -> 
         yield from pieces.add(gaps, trim.certain())
     yield from pieces.add(trim.end(), 0)
     yield from pieces.end(count)
+
+
+_CELLS = 16 * 9 * 3
+_T = TypeVar("_T")
+_ROW = np.dtype([("content", "<f8"), ("brightness", "<f8"), ("thumbnail", "u1", (_CELLS,))])
+
+
+@runtime_checkable
+class SplitsByGlances(Protocol):
+    """A splitter that needs nothing but glances, in order."""
+
+    def plan(self, fps: float) -> tuple[Finder, Lengths]:
+        """A new finder of cuts, and how long spans are."""
+        ...
+
+
+class _Kept(Glance):
+    """A glance that was sent from another process: without the pixels that it was made of."""
+
+    __slots__ = ("_brightness",)
+
+    def __init__(self, content: float, brightness: float, thumbnail_D: np.ndarray) -> None:
+        super().__init__(content, np.empty((0, 0, 3), np.uint8))
+        self._brightness, self._thumbnail_D = brightness, thumbnail_D.astype(np.float32)
+
+    @property
+    def brightness(self) -> float:
+        """See `Glance`."""
+        return self._brightness
+
+
+def packed(glances: Sequence[Glance]) -> str:
+    """What finders read of some glances, as text."""
+    rows = np.zeros(len(glances), _ROW)
+    for row, glance in zip(rows, glances, strict=True):
+        row["content"], row["brightness"] = glance.content, glance.brightness
+        row["thumbnail"] = glance.thumbnail_D
+    return base64.b85encode(rows.tobytes()).decode()
+
+
+def in_parts(
+    items: Iterable[_T], holes: Sequence[int], cut: Callable[[Iterator[_T]], Iterable[Span]]
+) -> Iterator[Span]:
+    """The spans of frames, or of glances, that are cut anew from each of these numbers on: no shot spans a hole."""
+    rest = iter(items)
+    for first, stop in zip((0, *holes), (*holes, None), strict=True):
+        head = list(islice(rest, 1))
+        if not head:
+            return  # damaged before this part
+        part = chain(head, islice(rest, None if stop is None else stop - first - 1))
+        yield from ((first + start, first + end) for start, end in cut(part))
+        if stop is not None:
+            deque(part, maxlen=0)  # frames that the splitter did not ask for
+
+
+def spans_of(texts: Iterable[str], splitter: SplitsByGlances, fps: float, holes: Sequence[int]) -> list[Span]:
+    """The spans of a film whose glances were packed piece by piece."""
+    return list(in_parts(_unpacked(texts), holes, lambda part: cut_glances(part, *splitter.plan(fps))))
+
+
+def _unpacked(texts: Iterable[str]) -> Iterator[Glance]:
+    for text in texts:
+        for content, brightness, thumbnail_D in np.frombuffer(base64.b85decode(text), _ROW):
+            yield _Kept(float(content), float(brightness), thumbnail_D)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nemo_vfm.core.types.media_types import Frame, Span
 from nemo_vfm.curate.record.stage import Splitter
-from nemo_vfm.curate.split.glance import SAMPLES, Glance, pick
+from nemo_vfm.curate.split.finder import SAMPLES, Glance, pick
 
 _NEAR_START, _NEAR_STOP = 0.05, 0.95  # parts of a span at which it is looked at: not at its very edges
 

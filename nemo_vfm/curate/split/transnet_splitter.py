@@ -98,12 +98,7 @@ class TransNetV2Split:
 
 
 class Edges:
-    """Probabilities that a shot ends in, cuts out: the frame after each rise over the threshold.
-
-    Args:
-        threshold: that is to be exceeded.
-        min_frames: two cuts are never nearer.
-    """
+    """Probabilities that a shot ends in, cuts out: the frame after each rise over the threshold."""
 
     def __init__(self, threshold: float, min_frames: int) -> None:
         self._threshold, self._min_frames = threshold, min_frames

@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.types.media_types import Frame, Span
-from nemo_vfm.curate.split.black import Black
 from nemo_vfm.curate.split.dissolve import APART_S, Dissolves, Limits
-from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
+from nemo_vfm.curate.split.finder import Black, Finder, Joined, Peaks, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.peaks import Peaks
 from nemo_vfm.curate.split.shot_lengths import Lengths, ShortTail, check_lengths, cut
 from nemo_vfm.curate.split.wipe import WipeLimits
 

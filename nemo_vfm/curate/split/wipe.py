@@ -11,53 +11,43 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nemo_vfm.curate.split.glance import CELLS, Glance
+from nemo_vfm.curate.split.finder import CELLS, Glance
 
 Array = NDArray[np.float32]
 Times = NDArray[np.float64]
 _X_N, _Y_N = (axis.ravel() / 16.0 for axis in np.meshgrid(np.arange(CELLS[0]) - 7.5, np.arange(CELLS[1]) - 4.0))
 _ONE_C = np.ones(3, np.float32)
-#: Straight wipes in any direction, and an iris.
+#: Straight wipes in any direction, and an iris
 _WAYS = (
     np.stack([np.ones_like(_X_N), _X_N, _Y_N], axis=1),
     np.stack([np.ones_like(_X_N), np.hypot(_X_N, _Y_N)], axis=1),
 )
-#: How far from its place in the order a cell's change may be, as a part of all times; 0.15 of ten takes in whip pans.
+#: How far from its place in the order a cell's change may be, as a part of all times; 0.15 of ten takes in whip pans
 _NEAR = 0.12
 
 
 @dataclass(frozen=True, slots=True)
 class WipeLimits:
-    """What a wipe is told by; chosen on videos of other seeds than the benchmark's (docs/how-to/video/splitting.md).
+    """What a wipe is told by; chosen on videos of other seeds than the benchmark's (docs/how-to/video/splitting.md)."""
 
-    Args:
-        strangeness: how far the middle's cells are from before or after, whichever is nearer, as a part of the way
-            from one to the other, at most: 0 in a perfect wipe, 0.5 in a dissolve.
-        balance: the part of the changing cells that has changed in the middle, at least, and has not, at least.
-        order: the part of the change that comes when a direction or an iris says, at least.
-        explained: the part of the variance of the cells' times of change that it explains, at least: what changes
-            everywhere at once is no wipe.
-    """
-
+    #: how far the middle's cells are from before or after, whichever is nearer, as a part of the way from one to the
+    #: other, at most: 0 in a perfect wipe, 0.5 in a dissolve
     strangeness: float = 0.25
+    #: the part of the changing cells that has changed in the middle, at least, and has not, at least
     balance: float = 0.35
-    order: float = 0.7
+    order: float = 0.7  #: the part of the change that comes when a direction or an iris says, at least
+    #: the part of the variance of the cells' times of change that it explains, at least: what changes everywhere at
+    #: once is no wipe
     explained: float = 0.4
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """How a change goes over the picture.
+    """How a change goes over the picture."""
 
-    Args:
-        order: see `WipeLimits`.
-        explained: see `WipeLimits`.
-        middle: when the mean cell changes, from the middle of the glances, as a part of their time.
-    """
-
-    order: float
-    explained: float
-    middle: float
+    order: float  #: see `WipeLimits`
+    explained: float  #: see `WipeLimits`
+    middle: float  #: when the mean cell changes, from the middle of the glances, as a part of their time
 
 
 def wipe_strangeness(before: Glance, middle: Glance, after: Glance) -> tuple[float, float]:

@@ -19,15 +19,10 @@ _LONGEST = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Overlap:
-    """Where a text meets an evaluation.
+    """Where a text meets an evaluation."""
 
-    Args:
-        reference: the position of the evaluation's text.
-        ngram: the words in common, normalised.
-    """
-
-    reference: int
-    ngram: str
+    reference: int  #: the position of the evaluation's text
+    ngram: str  #: the words in common, normalised
 
 
 class Contamination:
@@ -83,7 +78,11 @@ class Contamination:
                 by_size.setdefault(size, []).append((reference, window_hashes(_line(found), size)))
             elif found:
                 self._whole.setdefault(line, reference)
-        self._require_words()
+        empty = sum(not line for line in self._lines)
+        if empty == len(self._lines):
+            raise ValueError(f"none of the {empty} references has a word; give the texts of the evaluations")
+        if empty:
+            logger().warning("%d of %d references have no words and match nothing", empty, len(self._lines))
         for size, parts in by_size.items():
             hashes_G = np.concatenate([hashes for _, hashes in parts])
             owners_G = np.repeat(
@@ -92,14 +91,6 @@ class Contamination:
             # Stable, so that of several references with one n-gram the first is met first.
             order = np.argsort(hashes_G, kind="stable")
             self._hashes_G[size], self._owners_G[size] = hashes_G[order], owners_G[order]
-
-    def _require_words(self) -> None:
-        """Refuse an evaluation that nothing can be like; say how many of its texts have no words."""
-        empty = sum(not line for line in self._lines)
-        if empty == len(self._lines):
-            raise ValueError(f"none of the {empty} references has a word; give the texts of the evaluations")
-        if empty:
-            logger().warning("%d of %d references have no words and match nothing", empty, len(self._lines))
 
     def _find_size(self, found: list[str], line_U: NDArray[np.uint64], size: int) -> Overlap | None:
         """The first n-gram of `size` words that a reference has, too."""

@@ -1,9 +1,11 @@
-"""Normalises texts before they are compared, and splits them into words."""
+"""Normalises texts before they are compared, splits them into words, and finds those that are then equal."""
 
 import re
 import sys
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
+from hashlib import blake2b
 
 # Soft hyphens, joiners and direction marks: nobody sees them, and one of them would make a copy another text.
 _INVISIBLE = re.compile("[\u00ad\u034f\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
@@ -36,3 +38,23 @@ def words(text: str) -> list[str]:
 def _long_runs_of_marks() -> re.Pattern[str]:
     marks = "".join(chr(code) for code in range(0x300, sys.maxunicode + 1) if unicodedata.combining(chr(code)))
     return re.compile(f"([{marks}]{{30}})[{marks}]+")
+
+
+def text_digest(text: str) -> bytes:
+    """16 bytes that are equal for texts that are equal after normalize()."""
+    return blake2b(normalize(text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def exact_duplicates(texts: Iterable[str]) -> dict[int, int]:
+    """`{position of a copy: position of the first text that is equal after normalize()}`.
+
+    Texts may be a stream: 16 bytes of each distinct one are kept. Two different texts get the same 16 bytes once in
+    10^38 pairs.
+    """
+    first: dict[bytes, int] = {}
+    gone: dict[int, int] = {}
+    for position, text in enumerate(texts):
+        kept = first.setdefault(text_digest(text), position)
+        if kept != position:
+            gone[position] = kept
+    return gone

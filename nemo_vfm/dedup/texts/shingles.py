@@ -25,17 +25,14 @@ _LONGEST = 1_000
 class Shingles:
     """Which n-grams of a text are compared.
 
-    Args:
-        unit: "characters" suits short texts and every script. In long documents most 5-grams of characters of a
-            language occur anyway, so there "words" tells texts apart better; punctuation is then ignored.
-        size: units of one n-gram. A text with fewer units is one shingle.
-
     Raises:
         ValueError: where size is below 1 or above 1,000.
     """
 
+    #: "characters" suits short texts and every script. In long documents most 5-grams of characters of a language occur
+    #: anyway, so there "words" tells texts apart better; punctuation is then ignored.
     unit: Literal["characters", "words"] = "characters"
-    size: int = 5
+    size: int = 5  #: units of one n-gram. A text with fewer units is one shingle.
 
     def __post_init__(self) -> None:
         if self.unit not in ("characters", "words"):
@@ -76,7 +73,11 @@ def window_hashes(line_U: NDArray[np.uint64], size: int) -> NDArray[np.uint64]:
     for offset in range(size):
         found *= _MULTIPLIER
         found += line_U[offset : offset + count]
-    return _mixed(found)
+    for _ in range(2):  # spread every bit over all bits
+        found ^= found >> _SHIFT
+        found *= _MIX
+    found ^= found >> _SHIFT
+    return found
 
 
 @lru_cache(maxsize=1 << 17)
@@ -100,12 +101,3 @@ def _words(texts: Iterable[Sequence[str]], size: int) -> NDArray[np.uint64]:
 def _before(counts_N: NDArray[np.int64]) -> NDArray[np.int64]:
     """The sum of the counts before each."""
     return np.cumsum(counts_N) - counts_N
-
-
-def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Spread every bit over all bits, in place."""
-    for _ in range(2):
-        numbers ^= numbers >> _SHIFT
-        numbers *= _MIX
-    numbers ^= numbers >> _SHIFT
-    return numbers

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.curate.decide.check_rules import reads_captions
-from nemo_vfm.curate.decide.limit import Limit
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.expression import Limit
+from nemo_vfm.curate.decide.rule import Rule, reads_captions
 from nemo_vfm.curate.decide.score_table import Labels
 from nemo_vfm.explain.clip.curation_folder import Curation
 

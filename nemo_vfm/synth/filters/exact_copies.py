@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from nemo_vfm.dedup.texts.exact_texts import text_digest
+from nemo_vfm.dedup.texts.normalize_text import text_digest
 from nemo_vfm.synth.filters.turn_texts import Turns, joined, require_turns
 from nemo_vfm.synth.programs.row_program import Draft
 

@@ -5,8 +5,7 @@ from collections.abc import Callable
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.dedup.texts.minhash import bands_for
-from nemo_vfm.dedup.texts.near_text_index import NearTextIndex
-from nemo_vfm.dedup.texts.near_texts import NUM_HASHES
+from nemo_vfm.dedup.texts.near_texts import NUM_HASHES, NearTextIndex
 from nemo_vfm.dedup.texts.shingles import Shingles
 from nemo_vfm.synth.filters.turn_texts import Turns, joined, require_turns
 from nemo_vfm.synth.programs.row_program import Draft

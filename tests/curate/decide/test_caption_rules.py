@@ -10,8 +10,7 @@ from nemo_vfm.cli.main import main
 from nemo_vfm.core.nested_error import PartRefused
 from nemo_vfm.core.types.job import Run
 from nemo_vfm.curate.balance import Balance
-from nemo_vfm.curate.decide.check_rules import check_rules
-from nemo_vfm.curate.decide.rule import Rule
+from nemo_vfm.curate.decide.rule import Rule, check_rules
 from nemo_vfm.curate.execute.inline_executor import Inline
 from nemo_vfm.curate.score.near_duplicate import NearDuplicate
 from nemo_vfm.data.shards.shard_files import ShardSet

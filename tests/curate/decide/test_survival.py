@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from nemo_vfm.curate.decide.fate import survival
 from nemo_vfm.curate.decide.rule import Rule, first_broken
 from nemo_vfm.curate.decide.score_table import Labels, Table
-from nemo_vfm.curate.decide.survival import survival
 
 RANDOM = np.random.default_rng(7)
 X = np.round(RANDOM.normal(5, 2, 400), 1)

@@ -15,7 +15,7 @@ from nemo_vfm.config.locate import NotLocated, locate, trust_list
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.curate.learned.cosmos_embed import CosmosEmbed
 from nemo_vfm.curate.record.stage import Compares, Learned
-from nemo_vfm.dedup.vector_text import as_vectors
+from nemo_vfm.dedup.semantic import as_vectors
 from tests.support.films import pan
 
 NAME = "nemo_vfm.curate.learned.cosmos_embed.CosmosEmbed"

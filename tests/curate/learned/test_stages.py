@@ -19,7 +19,7 @@ from nemo_vfm.curate.learned.learned_duplicate import LearnedDuplicate
 from nemo_vfm.curate.learned.scorer_task import Rate, Recognise, Sort
 from nemo_vfm.curate.learned.video_type import VideoType
 from nemo_vfm.curate.record.stage import Compares, Labelling, Learned
-from nemo_vfm.dedup.vector_text import as_text, as_vectors
+from nemo_vfm.dedup.semantic import as_text, as_vectors
 from nemo_vfm.models.scorer import Scorer
 from tests.curate.score.test_semantic_duplicate import record
 from tests.support.encoders import tiny_clip, tiny_head

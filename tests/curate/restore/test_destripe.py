@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from nemo_vfm.core.errors import DataError
+from nemo_vfm.curate.record.footage import luma
 from nemo_vfm.curate.record.stage import Restoration, Restorer
 from nemo_vfm.curate.restore.crop_letterbox import Letterbox
 from nemo_vfm.curate.restore.destripe import Destripe
-from nemo_vfm.curate.restore.luma import luma
 from nemo_vfm.data.video.decode import open_video
-from nemo_vfm.restore.stripe_direction import refine_deg
 from nemo_vfm.restore.stripe_excess import StripeExcess
+from nemo_vfm.restore.stripes import refine_deg
 from tests.support.films import pan
 from tests.support.striped import half_scratched, leaves, psnr_db, with_stripes
 

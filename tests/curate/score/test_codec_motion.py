@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames, MotionVectors
-from nemo_vfm.curate.score.codec_motion import CodecMotion
-from nemo_vfm.curate.score.vector_field import cell_areas, cell_lengths, cosmos_lengths
+from nemo_vfm.curate.score.codec_motion import CodecMotion, cell_areas, cell_lengths, cosmos_lengths
 from tests.support.filmed import blocks, filmed
 from tests.support.films import HEIGHT, WIDTH, pan, texture
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nemo_vfm.curate.score.flow import lengths
+from nemo_vfm.curate.score.motion import lengths
 
 
 def test_lengths_do_not_depend_on_where_in_memory_the_flow_lies():

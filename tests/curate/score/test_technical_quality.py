@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.score.blockiness import blockiness
-from nemo_vfm.curate.score.technical_quality import TechnicalQuality
+from nemo_vfm.curate.score.technical_quality import TechnicalQuality, blockiness
 
 HEIGHT, WIDTH = 192, 320
 

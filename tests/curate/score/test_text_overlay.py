@@ -9,8 +9,7 @@ import pytest
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.curate.record.footage import ClipFrames
-from nemo_vfm.curate.score.text_detector import overlap
-from nemo_vfm.curate.score.text_overlay import TextOverlay
+from nemo_vfm.curate.score.text_overlay import TextOverlay, overlap
 from tests.support.filmed import filmed
 from tests.support.onnx_file import bright_smears
 

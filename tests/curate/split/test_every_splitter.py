@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from nemo_vfm.curate.record.stage import Splitter
 from nemo_vfm.curate.split.adaptive import AdaptiveSplit
 from nemo_vfm.curate.split.content import ContentSplit
-from nemo_vfm.curate.split.glance import Eye
-from nemo_vfm.curate.split.split_segments import SplitsByGlances, in_parts, packed, spans_of
+from nemo_vfm.curate.split.finder import Eye
+from nemo_vfm.curate.split.shot_lengths import REACH_S, SplitsByGlances, in_parts, packed, spans_of
 from nemo_vfm.curate.split.stitch import Stitch
 from nemo_vfm.curate.split.stride import FixedStride
-from nemo_vfm.curate.split.trim import REACH_S
 from nemo_vfm.curate.split.union import UnionSplit
 
 FPS = 8

@@ -9,12 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.curate.split.black import Black
 from nemo_vfm.curate.split.dissolve import Dissolves, Limits
-from nemo_vfm.curate.split.finder import Finder, Joined, Spaced
+from nemo_vfm.curate.split.finder import Black, Finder, Glance, Joined, Peaks, Spaced
 from nemo_vfm.curate.split.flash import WithoutFlashes
-from nemo_vfm.curate.split.glance import Glance
-from nemo_vfm.curate.split.peaks import Peaks
 from nemo_vfm.curate.split.shot_lengths import Lengths, Pieces
 
 

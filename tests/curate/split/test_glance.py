@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scenedetect import ContentDetector, FrameTimecode, StatsManager
 
-from nemo_vfm.curate.split.glance import Eye, pick
+from nemo_vfm.curate.split.finder import Eye, pick
 from tests.support.shot_films import corpus
 
 

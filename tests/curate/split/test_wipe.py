@@ -5,7 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nemo_vfm.curate.split.glance import Glance
+from nemo_vfm.curate.split.finder import Glance
 from nemo_vfm.curate.split.union import UnionSplit
 from nemo_vfm.curate.split.wipe import sweep_of, wipe_strangeness
 from tests.support.cut_score import CutScore, match

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nemo_vfm.dedup.texts import near_text_index
-from nemo_vfm.dedup.texts.near_text_index import NearTextIndex, _Chains
-from nemo_vfm.dedup.texts.near_texts import near_duplicates, similar_pairs
+from nemo_vfm.dedup.texts import near_texts
+from nemo_vfm.dedup.texts.near_texts import NearTextIndex, _Chains, near_duplicates, similar_pairs
 from nemo_vfm.dedup.texts.shingles import Shingles
 from tests.dedup.texts.made_texts import changed, sentences
 
@@ -40,7 +39,7 @@ def test_all_pairs_are_those_of_the_search_in_one_batch(threshold: float, shingl
         found |= {(other, place, similarity) for other, similarity in index.matches(text)}
         index.enter(text)
     pairs = similar_pairs(texts, threshold=threshold, shingles=shingles)
-    assert len(FAMILIES) > near_text_index._FIRST_ROOM and len(found) > 50
+    assert len(FAMILIES) > near_texts._FIRST_ROOM and len(found) > 50
     assert found == {(pair.a, pair.b, pair.jaccard) for pair in pairs}
 
 
@@ -59,7 +58,7 @@ def test_of_any_texts_the_same_ones_go(texts: list[str]):
 
 def test_chains_find_equal_keys_of_the_same_band_alone_however_they_collide():
     chains, numbers = _Chains(3), np.random.default_rng(0)
-    keys_NB = numbers.integers(0, 40, size=(3 * near_text_index._FIRST_ROOM, 3), dtype=np.uint64) << np.uint64(32)
+    keys_NB = numbers.integers(0, 40, size=(3 * near_texts._FIRST_ROOM, 3), dtype=np.uint64) << np.uint64(32)
     for item, keys_B in enumerate(keys_NB[:600]):
         if item in (0, 1, 255, 256, 511, 512, 599):
             assert chains.others(keys_B).tolist() == np.flatnonzero((keys_NB[:item] == keys_B).any(axis=1)).tolist()

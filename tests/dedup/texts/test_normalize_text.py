@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nemo_vfm.dedup.texts.exact_texts import exact_duplicates
-from nemo_vfm.dedup.texts.normalize_text import normalize, words
+from nemo_vfm.dedup.texts.normalize_text import exact_duplicates, normalize, words
 
 
 @pytest.mark.parametrize(
