@@ -52,17 +52,11 @@ class Recogniser(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """What became of one clip.
+    """What became of one clip."""
 
-    Args:
-        text: what is said, one line; empty with every other status than success.
-        status: no_sound where the video has none, no_speech where the model heard nothing.
-        failure: why there is no text; None but for errors.
-    """
-
-    text: str
-    status: Status
-    failure: str | None = None
+    text: str  #: what is said, one line; empty with every other status than success
+    status: Status  #: no_sound where the video has none, no_speech where the model heard nothing
+    failure: str | None = None  #: why there is no text; None but for errors
 
 
 @needs_gpu()

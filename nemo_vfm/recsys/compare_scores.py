@@ -16,7 +16,7 @@ from nemo_vfm.core.storage.uri import local
 from nemo_vfm.core.types.job import Outcome, Run
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.recsys.logistic_regression import LogisticModel
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
+from nemo_vfm.recsys.sessions.teacher import ScoreRanks
 
 if TYPE_CHECKING:
     import pyarrow as pa

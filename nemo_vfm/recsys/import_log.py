@@ -16,10 +16,17 @@ from nemo_vfm.recsys.feature_table.table_manifest import NAME, read_manifest
 from nemo_vfm.recsys.feature_table.table_writer import UNFINISHED, FeatureTableWriter
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, Vocabulary, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, IdMap
-from nemo_vfm.recsys.log_import.import_counts import ImportCounts
 from nemo_vfm.recsys.log_import.known_ids import VOCABULARY, KnownIds
-from nemo_vfm.recsys.log_import.log_intake import IntakeState, LogIntake, OnBadRow, state_of
-from nemo_vfm.recsys.log_import.row_sampling import NEGATIVES, KeepBy, RowSampling
+from nemo_vfm.recsys.log_import.log_intake import (
+    NEGATIVES,
+    ImportCounts,
+    IntakeState,
+    KeepBy,
+    LogIntake,
+    OnBadRow,
+    RowSampling,
+    state_of,
+)
 from nemo_vfm.recsys.sources.log_reading import ImportSource
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk

@@ -24,7 +24,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.core.types.media_types import VIDEO_SUFFIXES
 from nemo_vfm.data.video.encode import encode_mp4
 from nemo_vfm.synth import shot_plan
-from nemo_vfm.synth.draw_shot import Shot, draw
+from nemo_vfm.synth.shot_plan import Shot, draw
 
 _MOST_FILES, _LARGEST_CRF = 1_000_000, 51
 _NUM_SPECIAL_FILES = 3  # the copy, the re-encoded copy, the damaged one

@@ -42,15 +42,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """A story.
-
-    Args:
-        sentences: in order.
-        nats: minus the logarithm of its probability, in natural units.
-    """
+    """A story."""
 
     sentences: tuple[str, ...]
-    nats: float
+    nats: float  #: minus the logarithm of its probability, in natural units
 
     @property
     def text(self) -> str:

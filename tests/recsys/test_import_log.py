@@ -24,8 +24,7 @@ from nemo_vfm.recsys.import_log import ImportLog
 from nemo_vfm.recsys.log_import import import_counts
 from nemo_vfm.recsys.log_import.frequent_ids import FrequentIds, read_vocabulary
 from nemo_vfm.recsys.log_import.hashed_ids import HashedIds, hashed
-from nemo_vfm.recsys.log_import.log_intake import LogIntake
-from nemo_vfm.recsys.log_import.row_sampling import RowSampling
+from nemo_vfm.recsys.log_import.log_intake import LogIntake, RowSampling
 from nemo_vfm.recsys.sources import text_blocks
 from nemo_vfm.recsys.sources.criteo_tsv import CriteoTsv
 from nemo_vfm.recsys.sources.kuairand_csv import KuaiRandCsv

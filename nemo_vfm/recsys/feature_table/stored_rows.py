@@ -39,16 +39,11 @@ _KINDS |= {DROPPED: "int32", FEATURE: "list<int64>", WEIGHT: "list<float>", SAMP
 
 @dataclass(frozen=True, eq=False)
 class StoredRows:
-    """A row group.
+    """A row group."""
 
-    Args:
-        samples: all columns but the features of groups.
-        inverses: of each group, the unique row of each sample: int64 (B,).
-        unique: of each group, the unique rows of its features as they are stored.
-    """
-
-    samples: LogChunk
-    inverses: Mapping[str, Tensor]
+    samples: LogChunk  #: all columns but the features of groups
+    inverses: Mapping[str, Tensor]  #: of each group, the unique row of each sample: int64 (B,)
+    #: of each group, the unique rows of its features as they are stored
     unique: Mapping[str, Mapping[str, Jagged | WindowedRows]]
 
     @cached_property

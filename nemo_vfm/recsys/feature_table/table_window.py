@@ -13,7 +13,6 @@ from torch import Tensor
 
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.data.batching.faults import Fault
-from nemo_vfm.recsys.feature_table.id_checks import ids_in_range
 from nemo_vfm.recsys.feature_table.stored_rows import StoredRows
 from nemo_vfm.recsys.feature_table.table_reader import FeatureTable
 from nemo_vfm.sparse.deduped_group import DedupedGroup
@@ -28,15 +27,10 @@ OutOfRange = Literal["stop", "weight_0"]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TableWindow:
-    """Samples in the order of training.
+    """Samples in the order of training."""
 
-    Args:
-        batch: all of them.
-        faults: what is wrong with samples, by their places.
-    """
-
-    batch: FeatureBatch
-    faults: Mapping[int, Fault] = field(default_factory=dict)
+    batch: FeatureBatch  #: all of them
+    faults: Mapping[int, Fault] = field(default_factory=dict)  #: what is wrong with samples, by their places
 
     def rows(self, begin: int, end: int) -> tuple[FeatureBatch, list[Fault | None]]:
         """The samples begin..end, and what is wrong with each."""
@@ -50,16 +44,14 @@ class TableWindow:
 class WindowReader:
     """What is read of a table, and how.
 
-    Args:
-        table: the table.
-        dense, labels, features: names of what is read.
-        groups: groups of features that batches hold deduplicated, by name.
-        num_rows: of features, the rows of their tables; ids of the others are not checked.
-        out_of_range: see `OutOfRange`.
-        item_times: features with the times of items, none of which may be after its sample's.
+    dense, labels, features: names of what is read.
+    groups: groups of features that batches hold deduplicated, by name.
+    num_rows: of features, the rows of their tables; ids of the others are not checked.
+    out_of_range: see `OutOfRange`.
+    item_times: features with the times of items, none of which may be after its sample's.
     """
 
-    table: FeatureTable
+    table: FeatureTable  #: the table
     dense: Sequence[str]
     labels: Sequence[str]
     features: Sequence[str]
@@ -176,3 +168,37 @@ def _joined_groups(groups: Sequence[DedupedGroup]) -> DedupedGroup:
     features = {name: Jagged.cat([group.features[name] for group in groups]) for name in groups[0].features}
     inverses = [group.inverse_B + begin for group, begin in zip(groups, begins, strict=True)]
     return DedupedGroup(features, torch.cat(inverses))
+
+
+def ids_in_range(batch: FeatureBatch, num_rows: Mapping[str, int]) -> tuple[FeatureBatch, dict[int, str]]:
+    """The batch with valid ids, and for each sample that had another what was wrong.
+
+    Args:
+        num_rows: of features, the rows of their tables; ids of the others are not checked.
+    """
+    features, wrong = _mended(batch.features, num_rows)
+    groups = dict(batch.groups)
+    for name, group in batch.groups.items():
+        mended, wrong_rows = _mended(group.features, num_rows)
+        if wrong_rows:
+            groups[name] = DedupedGroup(mended, group.inverse_B)
+            bad_U = torch.zeros(group.num_unique, dtype=torch.bool)
+            bad_U[torch.tensor([*wrong_rows])] = True
+            for sample in bad_U[group.inverse_B].nonzero().squeeze(1).tolist():
+                wrong.setdefault(sample, wrong_rows[int(group.inverse_B[sample])])
+    return replace(batch, features=features, groups=groups), wrong
+
+
+def _mended(features: Mapping[str, Jagged], num_rows: Mapping[str, int]) -> tuple[dict[str, Jagged], dict[int, str]]:
+    mended, wrong = dict(features), dict[int, str]()
+    for name in features.keys() & num_rows.keys():
+        rows, most = features[name], num_rows[name]
+        bad_N = (rows.values_N < 0) | (rows.values_N >= most)
+        if not bad_N.any():
+            continue
+        mended[name] = Jagged(rows.values_N.masked_fill(bad_N, 0), rows.lengths_B, rows.weights_N)
+        place_N = bad_N.nonzero().squeeze(1)
+        row_N = torch.searchsorted(rows.offsets, place_N, right=True) - 1
+        for row, value in zip(row_N.tolist(), rows.values_N[place_N].tolist(), strict=True):
+            wrong.setdefault(row, f"{name} has the id {value}, but its table has the rows 0 to {most - 1}")
+    return mended, wrong

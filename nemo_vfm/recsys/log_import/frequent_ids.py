@@ -82,13 +82,9 @@ def counts_of_features(chunks: Iterable[LogChunk], counted_ids: int) -> "dict[st
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vocabulary:
-    """The ids that have rows of their own.
+    """The ids that have rows of their own."""
 
-    Args:
-        ids: of each feature (V,): that at place v has row v + 1.
-    """
-
-    ids: Mapping[str, _Ids]
+    ids: Mapping[str, _Ids]  #: of each feature (V,): that at place v has row v + 1
     _sorted: dict[str, tuple[_Ids, _Ids]] = field(default_factory=dict)
 
     @property

@@ -15,17 +15,11 @@ EDGES = 2 ** np.arange(16)
 
 @dataclass(frozen=True, eq=False)
 class ReuseHistogram:
-    """Of the rows that were looked up at least once in a batch.
+    """Of the rows that were looked up at least once in a batch."""
 
-    Args:
-        rows: share of these rows in each of the 17 bins of lookups a row.
-        accesses: share of all lookups that went to the rows of each bin.
-        mean: lookups a row.
-    """
-
-    rows: NDArray[np.float64]
-    accesses: NDArray[np.float64]
-    mean: float
+    rows: NDArray[np.float64]  #: share of these rows in each of the 17 bins of lookups a row
+    accesses: NDArray[np.float64]  #: share of all lookups that went to the rows of each bin
+    mean: float  #: lookups a row
 
     @staticmethod
     def of_counts(counts: NDArray[np.int64]) -> "ReuseHistogram":

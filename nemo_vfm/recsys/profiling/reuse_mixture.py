@@ -18,15 +18,10 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class ReuseMixture:
-    """Share w_k of the touched rows has the rate l_k: its lookups are Poisson, given that there is at least one.
+    """Share w_k of the touched rows has the rate l_k: its lookups are Poisson, given that there is at least one."""
 
-    Args:
-        rates_K: lookups that a row of this kind expects in a batch.
-        weights_K: share of the rows that are looked up; they add up to 1.
-    """
-
-    rates_K: _Floats
-    weights_K: _Floats
+    rates_K: _Floats  #: lookups that a row of this kind expects in a batch
+    weights_K: _Floats  #: share of the rows that are looked up; they add up to 1
 
     def rates(self, num_touched: float) -> _Floats:
         """Rates of a table of which about `num_touched` rows are looked up, the others included: (R,).

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
-from nemo_vfm.recsys.sessions.alias_table import AliasTable
 from nemo_vfm.recsys.sessions.id_feature import IdDraws, IdFeature
-from nemo_vfm.recsys.sessions.random_stream import RandomStream
+from nemo_vfm.recsys.sessions.random_stream import AliasTable, RandomStream
 from nemo_vfm.recsys.sessions.session_window import SessionWindow, WindowLayout
 from nemo_vfm.recsys.sessions.teacher import FittedTeacher, Teacher
 from nemo_vfm.sparse.log_chunk import LogChunk

@@ -19,37 +19,24 @@ MOST_CHANGES = 1 << 21
 
 @dataclass(frozen=True, eq=False)
 class SessionWindow:
-    """Sessions that run at the same time, and begin and end in the window.
+    """Sessions that run at the same time, and begin and end in the window."""
 
-    Args:
-        number: of the window.
-        first: its first sample's place in the log.
-        session_B: of each sample, in the order of time.
-        clustered_B: samples by their place in the window, session by session, each ordered by time.
-        keys: of each group, session * MOST_CHANGES + changes of the group since the session began.
-    """
-
-    number: int
-    first: int
-    session_B: Tensor
-    clustered_B: Tensor
-    keys: Mapping[str, Tensor]
+    number: int  #: of the window
+    first: int  #: its first sample's place in the log
+    session_B: Tensor  #: of each sample, in the order of time
+    clustered_B: Tensor  #: samples by their place in the window, session by session, each ordered by time
+    keys: Mapping[str, Tensor]  #: of each group, session * MOST_CHANGES + changes of the group since the session began
 
 
 @dataclass(frozen=True, eq=False)
 class WindowLayout:
-    """Makes windows.
+    """Makes windows."""
 
-    Args:
-        seed: of the log.
-        samples_per_session: the mean.
-        lengths: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
-        unchanged: of each group, the chance that a sample leaves it as it was; the first of a session never does.
-    """
-
-    seed: int
-    samples_per_session: float
+    seed: int  #: of the log
+    samples_per_session: float  #: the mean
+    #: geometric from 1 on, or all of the same length. The last session of a window is cut at its end.
     lengths: Literal["geometric", "fixed"]
+    #: of each group, the chance that a sample leaves it as it was; the first of a session never does
     unchanged: Mapping[str, float]
 
     def window(self, number: int, first: int, num_samples: int) -> SessionWindow:

@@ -1,6 +1,6 @@
 """Gives samples of a made log a probability of a click: a logistic function of hidden values, of known AUC.
 
-Shape letters: B samples, R rows of a table, C terms.
+Shape letters: B samples, R rows of a table, C terms, T different scores.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from nemo_vfm.core.bounds import require_between
-from nemo_vfm.recsys.sessions.expected_auc import ScoreRanks
 from nemo_vfm.recsys.sessions.random_stream import RandomStream
 from nemo_vfm.sparse.log_chunk import LogChunk
 
@@ -92,21 +91,14 @@ class Teacher:
 
 @dataclass(frozen=True, eq=False)
 class FittedTeacher:
-    """A teacher of one log.
+    """A teacher of one log."""
 
-    Args:
-        teacher: its settings.
-        hidden: of each column, the hidden values of its table's rows, float64.
-        standard: mean and standard deviation of each column; without, they stay as they are.
-        scale: a.
-        bias: b.
-    """
-
-    teacher: Teacher
-    hidden: Mapping[str, Tensor]
+    teacher: Teacher  #: its settings
+    hidden: Mapping[str, Tensor]  #: of each column, the hidden values of its table's rows, float64
+    #: mean and standard deviation of each column; without, they stay as they are
     standard: Mapping[str, tuple[float, float]]
-    scale: float = 1.0
-    bias: float = 0.0
+    scale: float = 1.0  #: a
+    bias: float = 0.0  #: b
 
     def probability(self, chunk: LogChunk) -> Tensor:
         """Of a click: float64 (B,)."""
@@ -181,3 +173,40 @@ def _bias(logit_B: Tensor, rate: float) -> float:
         bias = bias + missing / slope if slope > 0 else (low + high) / 2
         bias = bias if low < bias < high else (low + high) / 2
     return bias
+
+
+class ScoreRanks:
+    """Samples in the order of a score, ready for the expected AUC under any probabilities.
+
+    Args:
+        score_B: any numbers.
+    """
+
+    def __init__(self, score_B: Tensor) -> None:
+        different_T, self._of_B = torch.unique(score_B, return_inverse=True)
+        self._num_different = len(different_T)
+
+    def expected_auc(self, probability_B: Tensor) -> float:
+        """The expected share of pairs of a positive and a negative sample in which the positive one scores higher.
+
+        sum over i != j of p_i (1 - p_j) ([s_i > s_j] + [s_i = s_j] / 2), over the same sum without the brackets. Of the
+        probabilities themselves it is the Bayes AUC: no score reaches more.
+
+        Args:
+            probability_B: of a positive label, 0 to 1.
+
+        Raises:
+            ValueError: all labels are certain to be alike.
+        """
+        positive_B, negative_B = probability_B.double(), 1 - probability_B.double()
+        positive_T, negative_T, itself_T = map(self._summed, (positive_B, negative_B, positive_B * negative_B))
+        below_T = negative_T.cumsum(0) - negative_T
+        won = (positive_T * (below_T + negative_T / 2) - itself_T / 2).sum()
+        pairs = positive_T.sum() * negative_T.sum() - itself_T.sum()
+        if not pairs > 0:
+            raise ValueError("an AUC needs samples with both labels, but all of these certainly have the same")
+        return float(won / pairs)
+
+    def _summed(self, each_B: Tensor) -> Tensor:
+        """Over the samples of each score: float64 (T,)."""
+        return torch.zeros(self._num_different, dtype=torch.float64).index_add_(0, self._of_B, each_B)

@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nemo_vfm.core.errors import UserError
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import LogRows
 from nemo_vfm.sparse.jagged import Jagged
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrowRows:
-    """Rows of a Parquet file. Columns are converted when asked for; rows that do not convert are refused.
+    """Rows of a Parquet file. Columns are converted when asked for; rows that do not convert are refused."""
 
-    Args:
-        rows: all of the batch.
-        batch: a `pyarrow.RecordBatch`.
-    """
-
-    rows: LogRows
-    batch: Any
+    rows: LogRows  #: all of the batch
+    batch: Any  #: a `pyarrow.RecordBatch`
 
     def times(self, name: str) -> Tensor:
         """Integers, dates or times: int64, (L,). A null is refused.

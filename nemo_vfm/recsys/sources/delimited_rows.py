@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nemo_vfm.recsys.sources.log_reading import BadRow
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import BadRow, LogRows
 from nemo_vfm.recsys.sources.text_blocks import TextBlock
 from nemo_vfm.sparse.jagged import Jagged
 
@@ -24,15 +23,10 @@ for _digits in (b"0123456789abcdef", b"0123456789ABCDEF"):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DelimitedRows:
-    """A block, cut into cells. Columns are converted when asked for; rows that do not convert are refused.
+    """A block, cut into cells. Columns are converted when asked for; rows that do not convert are refused."""
 
-    Args:
-        rows: those with the right number of columns.
-        table: a `pyarrow.Table` with a string a cell, null where it is empty.
-    """
-
-    rows: LogRows
-    table: Any
+    rows: LogRows  #: those with the right number of columns
+    table: Any  #: a `pyarrow.Table` with a string a cell, null where it is empty
 
     def whole_numbers(self, name: str) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Values of a column of integers, 0 where a cell is empty, and whether it has one: (L,) each."""

@@ -9,8 +9,7 @@ import numpy as np
 from nemo_vfm.core.errors import DataError, UserError
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.recsys.sources.arrow_values import ArrowRows
-from nemo_vfm.recsys.sources.log_reading import LogPosition, ReadChunk, Sessions, samples
-from nemo_vfm.recsys.sources.log_rows import LogRows
+from nemo_vfm.recsys.sources.log_reading import LogPosition, LogRows, ReadChunk, Sessions, samples
 from nemo_vfm.recsys.sources.named_columns import NamedColumns
 from nemo_vfm.recsys.sources.text_blocks import sizes_of
 from nemo_vfm.sparse.log_chunk import LogChunk

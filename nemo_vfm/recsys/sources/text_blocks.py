@@ -20,34 +20,21 @@ _TO_ASCII = bytes(range(128)) + b"\x01" * 128
 
 @dataclass(frozen=True, slots=True)
 class TextBlock:
-    """Whole lines of a file; the header is never among them.
+    """Whole lines of a file; the header is never among them."""
 
-    Args:
-        file: its path.
-        text: in ASCII; any other byte, and a carriage return that ends no line, is the byte 1.
-        num_lines: how many.
-        end: where to go on.
-        share: of all files' bytes, as they are on disk, up to there.
-    """
-
-    file: str
-    text: bytes
-    num_lines: int
-    end: LogPosition
-    share: float
+    file: str  #: its path
+    text: bytes  #: in ASCII; any other byte, and a carriage return that ends no line, is the byte 1
+    num_lines: int  #: how many
+    end: LogPosition  #: where to go on
+    share: float  #: of all files' bytes, as they are on disk, up to there
 
 
 @dataclass(frozen=True, slots=True)
 class TextFiles:
-    """Text files in order.
+    """Text files in order."""
 
-    Args:
-        paths: those that end in .gz are unpacked.
-        header: the first line of each file, where they have one.
-    """
-
-    paths: Sequence[Path]
-    header: str = ""
+    paths: Sequence[Path]  #: those that end in .gz are unpacked
+    header: str = ""  #: the first line of each file, where they have one
 
     def blocks(self, begin: LogPosition) -> Iterator[TextBlock]:
         """All lines from `begin` on.

@@ -9,7 +9,7 @@ from typing import Protocol
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.optional import needs_packages
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.calls.json_answer import NoJson, json_in
+from nemo_vfm.synth.checks.answer_data import NoJson, json_in
 from nemo_vfm.synth.checks.call_schema import check_tools
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.row_program import Ask, AsksModels, NoAnswer, Program, RowFailed
@@ -17,15 +17,10 @@ from nemo_vfm.synth.programs.row_program import Ask, AsksModels, NoAnswer, Progr
 
 @dataclass(frozen=True, slots=True)
 class Toolset:
-    """Tools that are there in one conversation.
+    """Tools that are there in one conversation."""
 
-    Args:
-        tools: in OpenAI's form, valid, with different names.
-        parents: what they were made from.
-    """
-
-    tools: Sequence[Json]
-    parents: Mapping[str, Json]
+    tools: Sequence[Json]  #: in OpenAI's form, valid, with different names
+    parents: Mapping[str, Json]  #: what they were made from
 
 
 class ToolSource(AsksModels, Protocol):

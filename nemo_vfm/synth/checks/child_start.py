@@ -16,7 +16,7 @@ import traceback
 from types import ModuleType
 from typing import Any
 
-from nemo_vfm.synth.checks import landlock, own_namespaces, syscall_filter
+from nemo_vfm.synth.checks import kernel_limits
 
 #: What the process exits with where its program ran to its last line, and where it had no memory left.
 AT_ITS_END, OUT_OF_MEMORY = 97, 98
@@ -58,9 +58,9 @@ def _limit(order: dict[str, Any]) -> list[str]:
     for name, (soft, hard) in order["rlimits"].items():
         resource.setrlimit(getattr(resource, name), (soft, hard))
     without, layers = order["without"], ["rlimits"]
-    if "namespaces" not in without and own_namespaces.leave_network():
+    if "namespaces" not in without and kernel_limits.leave_network():
         layers.append("namespaces")
-        if own_namespaces.mount_small_disk(order["folder"], order["disk_kb"]):
+        if kernel_limits.mount_small_disk(order["folder"], order["disk_kb"]):
             layers.append("small disk")
     os.chdir(order["folder"])
     return layers
@@ -83,14 +83,14 @@ def _place_files(files: dict[str, str], stdin: str) -> None:
 def _close_doors(order: dict[str, Any]) -> list[str]:
     """Limit files, rights and system calls; the order matters, since each takes away what the one before needs."""
     without, layers = order["without"], []
-    if own_namespaces.drop_capabilities():
+    if kernel_limits.drop_capabilities():
         layers.append("no capabilities")
     own = [sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), f"{sys.base_exec_prefix}/lib"]
-    if "landlock" not in without and landlock.limit_files(
+    if "landlock" not in without and kernel_limits.limit_files(
         [*own, *_SYSTEM], [order["folder"], "/dev/null", "/dev/zero"]
     ):
         layers.append("landlock")
-    if "seccomp" not in without and syscall_filter.refuse_calls(order["threads"]):
+    if "seccomp" not in without and kernel_limits.refuse_calls(order["threads"]):
         layers.append("seccomp")
     return layers
 

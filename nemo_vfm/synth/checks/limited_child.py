@@ -59,43 +59,27 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How a program ended.
+    """How a program ended."""
 
-    Args:
-        ending: `ok` if it exited with 0; `refused` if it was never run: `stderr` then says why.
-        stdout: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced.
-        stderr: the same.
-        seconds: wall time, the start of the interpreter included.
-        reached_end: whether its last line was run. A program that exits with 0 before its tests is `ok` without this.
-            One that sets out to deceive can forge both.
-        layers: of protection that were in force.
-    """
-
-    ending: Ending
-    stdout: str
-    stderr: str
-    seconds: float
+    ending: Ending  #: `ok` if it exited with 0; `refused` if it was never run: `stderr` then says why
+    stdout: str  #: what it wrote, cut at the limit; bytes that are no UTF-8 are replaced
+    stderr: str  #: the same
+    seconds: float  #: wall time, the start of the interpreter included
+    #: whether its last line was run. A program that exits with 0 before its tests is `ok` without this. One that sets
+    #: out to deceive can forge both.
     reached_end: bool = False
-    layers: tuple[str, ...] = ()
+    layers: tuple[str, ...] = ()  #: of protection that were in force
 
 
 @dataclass(frozen=True, slots=True)
 class Protections:
-    """What can be limited on this machine.
+    """What can be limited on this machine."""
 
-    Args:
-        files: it reads nothing but Python and its own folder, and writes nothing else.
-        network: it opens no socket, or has no network.
-        processes: it starts none, and reaches none.
-        disk: all that it writes is bounded, not only each file.
-        layers: that bring this about.
-    """
-
-    files: bool
-    network: bool
-    processes: bool
-    disk: bool
-    layers: tuple[str, ...]
+    files: bool  #: it reads nothing but Python and its own folder, and writes nothing else
+    network: bool  #: it opens no socket, or has no network
+    processes: bool  #: it starts none, and reaches none
+    disk: bool  #: all that it writes is bounded, not only each file
+    layers: tuple[str, ...]  #: that bring this about
 
 
 @functools.cache

@@ -9,8 +9,7 @@ from typing import Any
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.answer_measures import occurrences, words
 from nemo_vfm.synth.checks.instruction_kinds import KINDS
-from nemo_vfm.synth.embedded.answer_form import AnswerForm
-from nemo_vfm.synth.embedded.word_draw import WordDraw
+from nemo_vfm.synth.embedded.word_draw import AnswerForm, WordDraw
 
 _DISOBEYED = 0.1  # share of answers that obey nothing
 _QUOTED = r'"[^"]*"'

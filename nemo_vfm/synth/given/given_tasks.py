@@ -4,10 +4,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.given.given_messages import as_task, is_flagged, licence_of, messages_of
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource, kind_of_value
-from nemo_vfm.synth.programs.row_program import Program
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.given.row_source import (
+    GivenRow,
+    RowSource,
+    as_task,
+    is_flagged,
+    kind_of_value,
+    licence_of,
+    messages_of,
+)
+from nemo_vfm.synth.programs.row_program import Program, Task
 
 
 class GivenTasks:

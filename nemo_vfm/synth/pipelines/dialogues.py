@@ -7,10 +7,19 @@ from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.answer_list import plain_words
 from nemo_vfm.synth.programs.judgement import Reward, transcript
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.list_questions import plain_words
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    Draft,
+    Dropped,
+    Program,
+    RowFailed,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 _LABEL = re.compile(r"^\W*(?:user|human|me|next message)\W*:\s*", re.IGNORECASE)
 _FILLER = re.compile(
@@ -57,12 +66,7 @@ class Dialogues:
 
 @dataclass(frozen=True, slots=True)
 class Dialogue:
-    """One dialogue.
-
-    Args:
-        pipeline: with its settings.
-        task: that begins it.
-    """
+    """One dialogue."""
 
     pipeline: Dialogues
     task: Task

@@ -4,9 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.given.given_messages import licence_of, messages_of
 from nemo_vfm.synth.given.given_tasks import origin
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of, messages_of
 from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed, said
 
 #: What this run writes anew; a given row's own is kept in `given_row`.
@@ -53,15 +52,10 @@ class GivenRows:
 
 @dataclass(frozen=True, slots=True)
 class PassedRow:
-    """One row.
-
-    Args:
-        pipeline: with its settings.
-        given: the row.
-    """
+    """One row."""
 
     pipeline: GivenRows
-    given: GivenRow
+    given: GivenRow  #: the row
 
     def row(self) -> Program[Draft | Dropped]:
         """As it was given.

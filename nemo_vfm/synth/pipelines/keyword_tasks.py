@@ -9,8 +9,7 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
-from nemo_vfm.synth.programs.task_source import Task
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, Task, answered, said
 
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
@@ -88,17 +87,11 @@ class KeywordTasks:
 
 @dataclass(frozen=True, slots=True)
 class KeywordTask:
-    """One task.
+    """One task."""
 
-    Args:
-        task: what is to be done.
-        place: keyword and level.
-        code: whether code in its answer must compile.
-    """
-
-    task: str
-    place: Mapping[str, str]
-    code: bool
+    task: str  #: what is to be done
+    place: Mapping[str, str]  #: keyword and level
+    code: bool  #: whether code in its answer must compile
 
     def row(self) -> Program[Draft | Dropped]:
         """The task and its answer."""

@@ -7,9 +7,17 @@ from typing import Literal
 
 from nemo_vfm.dedup.texts.normalize_text import normalize, words
 from nemo_vfm.synth.programs.judgement import transcript
-from nemo_vfm.synth.programs.row_filter import AskingFilter
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, answered, said
-from nemo_vfm.synth.programs.task_source import Task, TaskSource
+from nemo_vfm.synth.programs.row_program import (
+    Ask,
+    AskingFilter,
+    Draft,
+    Dropped,
+    Program,
+    Task,
+    TaskSource,
+    answered,
+    said,
+)
 
 Half = Literal["sft", "preference"]
 
@@ -71,17 +79,11 @@ def half_of(task: Task, sft_share: float, salt: str = "") -> Half:
 
 @dataclass(frozen=True, slots=True)
 class RealPrompt:
-    """One prompt.
-
-    Args:
-        pipeline: with its settings.
-        task: the prompt.
-        is_copy: whether it was there before.
-    """
+    """One prompt."""
 
     pipeline: RealPrompts
-    task: Task
-    is_copy: bool
+    task: Task  #: the prompt
+    is_copy: bool  #: whether it was there before
 
     def row(self) -> Program[Draft | Dropped]:
         """With an answer in the half `sft`."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.synth.checks.csv_table import table_in
+from nemo_vfm.synth.checks.answer_data import table_in
 from nemo_vfm.synth.checks.final_answer import final_answer, same_answer
 from nemo_vfm.synth.checks.program_model import end_in
 from nemo_vfm.synth.checks.python_code import code_in, parsed
@@ -80,19 +80,12 @@ class TableReports:
 
 @dataclass(frozen=True, slots=True)
 class TableQuestion:
-    """One question. Those about one table share what is asked for it.
-
-    Args:
-        pipeline: with its settings.
-        topic: of the table.
-        table: which of the topic's.
-        place: of the question among those of the table.
-    """
+    """One question. Those about one table share what is asked for it."""
 
     pipeline: TableReports
-    topic: str
-    table: int
-    place: int
+    topic: str  #: of the table
+    table: int  #: which of the topic's
+    place: int  #: of the question among those of the table
 
     def row(self) -> Program[Draft | Dropped]:
         """Table, report, question, answer, and the program that agrees."""

@@ -5,8 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
-from nemo_vfm.synth.given.given_messages import licence_of
-from nemo_vfm.synth.given.row_source import GivenRow, RowSource
+from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
 from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
 
 _LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
@@ -73,15 +72,10 @@ class Upsampler:
 
 @dataclass(frozen=True, slots=True)
 class CaptionPair:
-    """One caption.
-
-    Args:
-        pipeline: with its settings.
-        given: the caption.
-    """
+    """One caption."""
 
     pipeline: Upsampler
-    given: GivenRow
+    given: GivenRow  #: the caption
 
     def row(self) -> Program[Draft | Dropped]:
         """With a short prompt for it."""
