@@ -100,43 +100,32 @@ class NeMoExperiment:
     def run(self, run: Run) -> Outcome:
         """Train; go on from NeMo's last checkpoint where the folder has one."""
         manager = require("nemo.utils.exp_manager", purpose="NeMoExperiment")
-        from lightning.pytorch import seed_everything
-
-        settings = self._settings(run)
-        seed_everything(run.seed % 2**32, workers=True, verbose=False)
-        trainer = _trainer(settings, run.folder)
-        manager.exp_manager(trainer, settings.exp_manager)
-        model = self.model(settings.model, trainer)
-        model.maybe_init_from_pretrained_checkpoint(settings)
-        trainer.fit(model)  # type: ignore[arg-type]
-        return _outcome(model, trainer, run.folder)
-
-    def _settings(self, run: Run) -> "DictConfig":
-        """The file's settings, with every folder inside the run's."""
+        import lightning.pytorch as pl
         from omegaconf import OmegaConf
+
+        from nemo_vfm.nemo.metrics_reader import WriteMetrics
 
         settings = read_settings(self.config, self.changes)
         section = self.exp_manager.section() if self.exp_manager else settings.get("exp_manager") or {}
         plain = section if isinstance(section, dict) else OmegaConf.to_container(section, resolve=True)
         settings.exp_manager = inside(plain, run.folder.absolute())  # type: ignore[arg-type]
         compare(run.folder, OmegaConf.to_container(settings, resolve=False))  # type: ignore[arg-type]
-        return settings
-
-
-def _trainer(settings: "DictConfig", folder: Path) -> "pl.Trainer":
-    """Lightning's trainer by the file's section. NeMo attaches loggers and checkpoints itself."""
-    import lightning.pytorch as pl
-
-    from nemo_vfm.nemo.metrics_reader import WriteMetrics
-
-    os.environ.setdefault("WANDB_MODE", "offline")
-    given = dict(require("nemo.utils.trainer_utils", purpose="NeMoExperiment").resolve_trainer_cfg(settings.trainer))
-    own = {"logger": False, "enable_checkpointing": False, "default_root_dir": str(folder)}
-    for key in own.keys() & given.keys():
-        if given[key] not in (own[key], None):
-            log.warn(f"trainer.{key}: {given[key]} is not used: the run folder keeps loggers and checkpoints")
-    callbacks = [*(given.pop("callbacks", None) or []), WriteMetrics(folder)]
-    return pl.Trainer(**{**given, **own, "callbacks": callbacks})
+        pl.seed_everything(run.seed % 2**32, workers=True, verbose=False)
+        # Lightning's trainer by the file's section. NeMo attaches loggers and checkpoints itself.
+        os.environ.setdefault("WANDB_MODE", "offline")
+        utils = require("nemo.utils.trainer_utils", purpose="NeMoExperiment")
+        given = dict(utils.resolve_trainer_cfg(settings.trainer))
+        own = {"logger": False, "enable_checkpointing": False, "default_root_dir": str(run.folder)}
+        for key in own.keys() & given.keys():
+            if given[key] not in (own[key], None):
+                log.warn(f"trainer.{key}: {given[key]} is not used: the run folder keeps loggers and checkpoints")
+        callbacks = [*(given.pop("callbacks", None) or []), WriteMetrics(run.folder)]
+        trainer = pl.Trainer(**{**given, **own, "callbacks": callbacks})
+        manager.exp_manager(trainer, settings.exp_manager)
+        model = self.model(settings.model, trainer)
+        model.maybe_init_from_pretrained_checkpoint(settings)
+        trainer.fit(model)  # type: ignore[arg-type]
+        return _outcome(model, trainer, run.folder)
 
 
 def _outcome(model: NeMoModel, trainer: "pl.Trainer", folder: Path) -> Outcome:
@@ -172,12 +161,6 @@ def read_settings(file: Path, changes: Mapping[str, Json]) -> "DictConfig":
             OmegaConf.update(found, address, value, force_add=address.startswith(("trainer.", "exp_manager.")))
     except (OSError, YAMLError, OmegaConfBaseException) as error:
         raise UserError(f"{file}: {error}") from error
-    _require_whole(file, found)
-    OmegaConf.set_struct(found, False)
-    return found
-
-
-def _require_whole(file: Path, found: "DictConfig") -> None:
     if missing := [name for name in SECTIONS if name not in found]:
         raise UserError(f"{file} has no section {missing[0]!r}; a NeMo configuration has {' and '.join(SECTIONS)}")
     if found.get("init_from_pretrained_model"):
@@ -185,6 +168,8 @@ def _require_whole(file: Path, found: "DictConfig") -> None:
                         "downloaded here: supply its archive, and name it as init_from_nemo_model")  # fmt: skip
     if [entry for entry in found.get("defaults") or [] if entry != "_self_"]:
         raise UserError(f"{file} includes other files (defaults); resolve it with hydra's --cfg job first")
+    OmegaConf.set_struct(found, False)
+    return found
 
 
 def length(duration: Duration | None) -> dict[str, Json]:

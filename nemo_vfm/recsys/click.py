@@ -65,12 +65,7 @@ class Click:
             )
         targets = {name: batch.labels[name].float() for name in self.labels}
         label_BL = torch.stack([*targets.values()], 1)
-        self._require_in_range(label_BL, batch)
-        observed_B = ~label_BL.isnan().all(1)
-        return ModelInputs({"batch": batch}, targets, batch.weight_B * observed_B)
-
-    def _require_in_range(self, label_BL: Tensor, batch: FeatureBatch) -> None:
-        """One look at all labels: on a GPU each look waits for the device."""
+        # One look at all labels: on a GPU each look waits for the device.
         wrong_BL = ((label_BL < 0) | (label_BL > 1)) & (batch.weight_B[:, None] > 0)
         if wrong_BL.any():
             row, column = wrong_BL.nonzero()[0].tolist()
@@ -78,6 +73,8 @@ class Click:
                 f"batch {batch.index}: the label {[*self.labels][column]!r} of sample {batch.keys[row]} is "
                 f"{float(label_BL[row, column]):g}, but labels must be 0 to 1, or NaN where not observed"
             )
+        observed_B = ~label_BL.isnan().all(1)
+        return ModelInputs({"batch": batch}, targets, batch.weight_B * observed_B)
 
     def losses(self, output: Tensor, prepared: ModelInputs) -> Tensor:
         """The loss of each sample, (B,), in natural units, from logits (B, L).

@@ -117,7 +117,9 @@ class Sample:
         ranks = join_sampling(self.parallel)
         prompts, folder = self.prompts.prompts(), run.folder / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        missing = _missing_on_rank_0(ranks, [i for i in range(len(prompts)) if not self._file(folder, i).is_file()])
+        # Rank 0's list counts, since ranks may see a shared disk differently but must agree.
+        own = [i for i in range(len(prompts)) if not self._file(folder, i).is_file()]
+        missing: list[int] = json.loads(ranks.everyone_says(json.dumps(own))[0])
         if missing:
             self._sample([(i, prompts[i]) for i in missing], folder, run.seed, ranks)
         ranks.everyone_says("sampled")
@@ -235,12 +237,6 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
         yield items[start : start + size]
 
 
-def _missing_on_rank_0(ranks: SamplingRanks, missing: Sequence[int]) -> Sequence[int]:
-    """Return rank 0's list of missing videos, since ranks may see a shared disk differently but must agree."""
-    found: Sequence[int] = json.loads(ranks.everyone_says(json.dumps(missing))[0])
-    return found
-
-
 def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
     """Write the record of one video of a batch.
 
@@ -302,26 +298,18 @@ class SamplingModel:
             init_weights=self.checkpoint is None, fp8=self.fp8,
         )  # fmt: skip
         with set_apart(model):
-            self._load(model, seed, ranks)
+            if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
+                load_pretrained(model, self.checkpoint)
+            elif self.checkpoint is not None:
+                with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
+                    load_weights_into(model, weights_of(found.saved, self.weights))
+            else:
+                # Replace zero matrices by noise, so that untrained outputs are not constant.
+                for name, parameter in model.named_parameters():
+                    if parameter.ndim > 1 and not whole(parameter.detach()).any():
+                        noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
+                        copy_own(parameter, noise / parameter.shape[1] ** 0.5)
         fill_adapters(attached)
-        return self._place(model, ranks, offload=offload)
-
-    def _attach(self, model: nn.Module) -> list[AttachedAdapter]:
-        for name, file in self.adapters.items():
-            if (objection := file.objection(to_two=isinstance(model, NoiseExperts))) is not None:
-                raise UserError(f"adapters.{name}: {objection}")
-        return attach_adapters(model, self.adapters)
-
-    def _load(self, model: nn.Module, seed: int, ranks: SamplingRanks) -> None:
-        if isinstance(self.checkpoint, Path) and transformer_in(self.checkpoint) is not None:
-            load_pretrained(model, self.checkpoint)
-        elif self.checkpoint is not None:
-            with opened(self.checkpoint, ALONE if ranks.mesh is None else joined()) as found:
-                load_weights_into(model, weights_of(found.saved, self.weights))
-        else:
-            _randomize_zeros(model, seed)
-
-    def _place(self, model: nn.Module, ranks: SamplingRanks, *, offload: bool) -> nn.Module:
         if not offload:
             return model if ranks.mesh is not None else model.to(device())
         if not ranks.has_plain_weights:
@@ -331,13 +319,11 @@ class SamplingModel:
             model.keep_one_on_device()
         return model.to("cpu") if ranks.has_plain_weights else model
 
-
-def _randomize_zeros(model: nn.Module, seed: int) -> None:
-    """Replace zero matrices by noise, so that untrained outputs are not constant."""
-    for name, parameter in model.named_parameters():
-        if parameter.ndim > 1 and not whole(parameter.detach()).any():
-            noise = torch.randn(parameter.shape, generator=generator(seed, "untrained", name))
-            copy_own(parameter, noise / parameter.shape[1] ** 0.5)
+    def _attach(self, model: nn.Module) -> list[AttachedAdapter]:
+        for name, file in self.adapters.items():
+            if (objection := file.objection(to_two=isinstance(model, NoiseExperts))) is not None:
+                raise UserError(f"adapters.{name}: {objection}")
+        return attach_adapters(model, self.adapters)
 
 
 def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpus: int) -> DevicePlan:

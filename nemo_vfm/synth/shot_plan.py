@@ -65,19 +65,16 @@ class Shot:
 def films(*, seed: int, num_films: int, shots_per_film: int) -> list[list[Shot]]:
     """The shots of each film, in order: the first film ends in a fade to black, the last with a static shot."""
     random = np.random.default_rng(derive(seed, "demo films"))
-    combinations = _shuffled_rounds(random, num_films * shots_per_film)
-    shots = [_shot(random, combination, index % 2 == 1) for index, combination in enumerate(combinations)]
-    plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
-    plan[0][-1] = _faded(plan[0][-1])
-    plan[-1][-1] = _still(plan[-1][-1])
-    return plan
-
-
-def _shuffled_rounds(random: np.random.Generator, count: int) -> list[Combination]:
-    """Each drawn combination once before any comes twice."""
+    # Each drawn combination once before any comes twice.
+    count = num_films * shots_per_film
     choices = trained()
     rounds = [random.permutation(len(choices)) for _ in range(-(-count // len(choices)))]
-    return [choices[i] for i in np.concatenate(rounds)[:count]]
+    combinations = [choices[i] for i in np.concatenate(rounds)[:count]]
+    shots = [_shot(random, combination, index % 2 == 1) for index, combination in enumerate(combinations)]
+    plan = [shots[start : start + shots_per_film] for start in range(0, len(shots), shots_per_film)]
+    plan[0][-1] = replace(plan[0][-1], num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)
+    plan[-1][-1] = replace(plan[-1][-1], direction=None)
+    return plan
 
 
 def _shot(random: np.random.Generator, combination: Combination, light: bool) -> Shot:
@@ -95,33 +92,22 @@ def _shot(random: np.random.Generator, combination: Combination, light: bool) ->
     )
 
 
-def _faded(shot: Shot) -> Shot:
-    return replace(shot, num_fade_frames=_NUM_FADE_FRAMES, num_black_frames=_NUM_BLACK_FRAMES)
-
-
-def _still(shot: Shot) -> Shot:
-    return replace(shot, direction=None)
-
-
 def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
     """The frames of a shot, (T, H, W, 3). Equal shots give equal bytes."""
     random = np.random.default_rng(shot.texture_seed)
     background_HW3 = _background(random, shot.brightness, side_px)
     texture = _ObjectTexture.draw(random)
     frames = np.empty((shot.num_frames, side_px, side_px, 3), np.uint8)
-    for index, (x, y) in enumerate(_path(shot)):
+    # Centre of the object in each frame, (T, 2), in sides.
+    dx, dy = DIRECTIONS.get(shot.direction or "", (0, 0))
+    along_T = np.linspace(-0.5, 0.5, shot.num_frames) * shot.travel
+    across = shot.lateral - 0.5
+    centre_T2 = 0.5 + np.stack([along_T * dx + across * abs(dy), along_T * dy + across * abs(dx)], axis=1)
+    for index, (x, y) in enumerate(centre_T2):
         picture = background_HW3.copy()
         _paint(picture, shot, texture, x, y)
         frames[index] = np.round(np.clip(picture * _light(shot, index), 0, 1) * 255)
     return frames
-
-
-def _path(shot: Shot) -> NDArray[np.float64]:
-    """Centre of the object in each frame, (T, 2), in sides."""
-    dx, dy = DIRECTIONS.get(shot.direction or "", (0, 0))
-    along_T = np.linspace(-0.5, 0.5, shot.num_frames) * shot.travel
-    across = shot.lateral - 0.5
-    return 0.5 + np.stack([along_T * dx + across * abs(dy), along_T * dy + across * abs(dx)], axis=1)
 
 
 def _light(shot: Shot, index: int) -> float:

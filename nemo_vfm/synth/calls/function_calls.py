@@ -61,7 +61,9 @@ class FunctionCalls:
         sets = yield from self.tools.toolsets()
         served = [self._served(place) for place in range(len(sets))]
         plans = [(place, which) for place in range(len(sets)) for which in (True, False) if which in served[place]]
-        asks = [self._ask(sets[place], which, served[place].count(which)) for place, which in plans]
+        asks = [Ask("requests" if which else "other_requests",
+                    {"tools": _json(sets[place].tools), "count": str(served[place].count(which))})
+                for place, which in plans]  # fmt: skip
         lists = yield from lists_of(asks, self.requests)
         texts = {plan: iter(items) for plan, items in zip(plans, lists, strict=True)}
         found = []
@@ -80,9 +82,6 @@ class FunctionCalls:
         served = [True] * (self.requests - none) + [False] * none
         random.Random(f"{place}").shuffle(served)
         return served
-
-    def _ask(self, one: Toolset, served: bool, count: int) -> Ask:
-        return Ask("requests" if served else "other_requests", {"tools": _json(one.tools), "count": str(count)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -208,21 +208,23 @@ def _several(text: str) -> _Several | None:
 
 def _same(one: _Value, other: _Value) -> bool | None:
     if isinstance(one, Measured) and isinstance(other, Measured):
-        return _same_number(one, other)
+        if _equal(one.number, other.number):
+            return True
+        if (one.unit == "%") == (other.unit == "%"):
+            return False
+        percent, plain = (one, other) if one.unit == "%" else (other, one)
+        return _equal(percent.number / 100, plain.number)
     if isinstance(one, _Several) and isinstance(other, _Several):
         return _same_several(one, other)
     if isinstance(one, _Said) and isinstance(other, _Said):
-        return _same_text(one, other)
+        # Other texts than choices are known to differ only where one says yes and one says no.
+        if one.choice != other.choice:
+            return None
+        if one.choice or one.text == other.text:
+            return one.text == other.text
+        sides = [[text in truth for truth in _TRUTHS] for text in (one.text, other.text)]
+        return sides[0] == sides[1] if all(map(any, sides)) else None
     return False if {type(one), type(other)} == {Measured, _Several} else None
-
-
-def _same_number(one: Measured, other: Measured) -> bool:
-    if _equal(one.number, other.number):
-        return True
-    if (one.unit == "%") == (other.unit == "%"):
-        return False
-    percent, plain = (one, other) if one.unit == "%" else (other, one)
-    return _equal(percent.number / 100, plain.number)
 
 
 def _equal(one: Number, other: Number) -> bool:
@@ -242,16 +244,6 @@ def _same_several(one: _Several, other: _Several) -> bool | None:
             return False
         del left[found]
     return True
-
-
-def _same_text(one: _Said, other: _Said) -> bool | None:
-    """Other texts than choices are known to differ only where one says yes and one says no."""
-    if one.choice != other.choice:
-        return None
-    if one.choice or one.text == other.text:
-        return one.text == other.text
-    sides = [[text in truth for truth in _TRUTHS] for text in (one.text, other.text)]
-    return sides[0] == sides[1] if all(map(any, sides)) else None
 
 
 class _NotReadError(ValueError):
@@ -333,18 +325,15 @@ class _Reader:
         if self._depth > _MOST_DEPTH:
             raise _NotReadError
         try:
-            return self._one_atom()
+            if self._next() in ("(", "{"):
+                return self._group()
+            for command, read in (("\\frac", self._fraction), ("\\sqrt", self._root), ("\\pi", lambda: math.pi)):
+                if self.text.startswith(command, self.at):
+                    self.at += len(command)
+                    return read()
+            return self._number()
         finally:
             self._depth -= 1
-
-    def _one_atom(self) -> Number:
-        if self._next() in ("(", "{"):
-            return self._group()
-        for command, read in (("\\frac", self._fraction), ("\\sqrt", self._root), ("\\pi", lambda: math.pi)):
-            if self.text.startswith(command, self.at):
-                self.at += len(command)
-                return read()
-        return self._number()
 
     def _number(self) -> Number:
         if not (match := _NUMBER.match(self.text, self.at)):

@@ -123,9 +123,17 @@ def run_python(
         return ProgramResult("refused", "", wrong, 0.0)
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder, _Order() as order:
+        file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
+        rlimits = {
+            "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
+            "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
+            "RLIMIT_MSGQUEUE": (0, 0),
+        }  # fmt: skip
+        # Of root the kernel does not count processes; there the filter of system calls does it alone.
+        rlimits |= {} if limits.threads else {"RLIMIT_NPROC": (0, 0)}
         order.write(
             source=source, stdin=stdin, files=dict(files or {}), folder=str(Path(folder).resolve()),
-            rlimits=_rlimits(limits), disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
+            rlimits=rlimits, disk_kb=limits.disk_kb, threads=limits.threads, strict=strict,
             without=sorted(without), parent=os.getpid(),
         )  # fmt: skip
         return _Child(order.file, folder, limits).result()
@@ -175,7 +183,11 @@ class _Child:
             try:
                 cut = self._watch()
             finally:
-                self._kill_group()
+                # Before the child is waited for: until then its number belongs to nobody else.
+                try:
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    self._process.kill()
                 code = self._process.wait()
             return self._judged(cut, code, json.loads(report.read() or "{}"))
 
@@ -201,7 +213,10 @@ class _Child:
             ready = [key for key, _ in selector.select(0 if over else max(left, 0))]
             streams = [key for key in ready if key.data]
             for key in streams:
-                self._take(selector, key)
+                if data := os.read(key.fd, 65536):
+                    self._written[key.data] += data
+                else:
+                    selector.unregister(key.fileobj)
             if sum(map(len, self._written.values())) > self._limits.output_kb * 1024:
                 return "output"
             if over and not streams:
@@ -209,19 +224,6 @@ class _Child:
             over = over or len(ready) > len(streams)
             if left <= 0:
                 return "timeout"
-
-    def _take(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
-        if data := os.read(key.fd, 65536):
-            self._written[key.data] += data
-        else:
-            selector.unregister(key.fileobj)
-
-    def _kill_group(self) -> None:
-        """Before the child is waited for: until then its number belongs to nobody else."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            self._process.kill()
 
     def _judged(self, cut: Ending | None, code: int, report: dict[str, Any]) -> ProgramResult:
         seconds, most = time.monotonic() - self._begun, self._limits.output_kb * 1024
@@ -238,17 +240,6 @@ class _Child:
             return "timeout" if seconds >= self._limits.cpu_s else "memory"
         ends: dict[int, Ending] = {0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout"}
         return ends.get(code, "error")
-
-
-def _rlimits(limits: Limits) -> dict[str, tuple[int, int]]:
-    file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
-    found = {
-        "RLIMIT_CPU": (limits.cpu_s, limits.cpu_s + 1), "RLIMIT_AS": (memory, memory), "RLIMIT_FSIZE": (file, file),
-        "RLIMIT_NOFILE": (_OPEN_FILES, _OPEN_FILES), "RLIMIT_CORE": (0, 0), "RLIMIT_MEMLOCK": (0, 0),
-        "RLIMIT_MSGQUEUE": (0, 0),
-    }  # fmt: skip
-    # Of root the kernel does not count processes; there the filter of system calls does it alone.
-    return found if limits.threads else {**found, "RLIMIT_NPROC": (0, 0)}
 
 
 def _wrong_name(files: Mapping[str, str]) -> str:

@@ -63,13 +63,10 @@ class GivenTasks:
         for row in self.rows.given_rows():
             if row.fault:
                 raise UserError(f"{row.where} cannot be read: {row.fault}")
-            yield self._task(row)
-
-    def _task(self, row: GivenRow) -> Task:
-        messages = as_task(messages_of(row, self.column), row.where, self.turns)
-        flagged = self.flag is not None and is_flagged(row, self.flag)
-        truth = None if self.answer is None else _truth(row, self.answer)
-        return Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
+            messages = as_task(messages_of(row, self.column), row.where, self.turns)
+            flagged = self.flag is not None and is_flagged(row, self.flag)
+            truth = None if self.answer is None else _truth(row, self.answer)
+            yield Task(messages, origin(row), truth, licence_of(row, self.licence), flagged)
 
 
 def origin(row: GivenRow) -> dict[str, Json]:

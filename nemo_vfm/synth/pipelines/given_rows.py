@@ -74,17 +74,11 @@ class PassedRow:
         models = values.get("models")
         more |= {"generator": values.get("generator"), "models": models if isinstance(models, dict) else {}}
         more["given_row"] = {name: values[name] for name in _WRITTEN if name in values}
-        return Draft(
-            messages, origin(self.given), self._scores(), self._verifier(),
-            licence_of(self.given, self.pipeline.licence), more,
-        )  # fmt: skip
-
-    def _scores(self) -> dict[str, float]:
-        """Of an earlier run; what a stranger calls so may be anything."""
+        # Of an earlier run; what a stranger calls so may be anything.
         scores: Json = self.given.values.get("scores")
         numbers = isinstance(scores, dict) and all(type(one) in (int, float) for one in scores.values())
-        return dict(scores) if numbers else {}
-
-    def _verifier(self) -> str:
         verifier = self.given.values.get("verifier")
-        return verifier if isinstance(verifier, str) else ""
+        return Draft(
+            messages, origin(self.given), dict(scores) if numbers else {},
+            verifier if isinstance(verifier, str) else "", licence_of(self.given, self.pipeline.licence), more,
+        )  # fmt: skip

@@ -67,7 +67,8 @@ class KeywordTasks:
         keywords = self.bank.all()[: self.most_keywords]
         if self.sort:
             answers = yield [Ask("about", {"keyword": keyword}) for keyword in keywords]
-            keywords = [word for word, answer in zip(keywords, answers, strict=True) if _says_yes(answer)]
+            keywords = [word for word, answer in zip(keywords, answers, strict=True)
+                        if isinstance(answer, str) and _YES.match(answer)]  # fmt: skip
             if not keywords:
                 raise RowFailed("the model did not answer yes for any keyword when asked whether it is about the "
                                 "subject")  # fmt: skip
@@ -105,10 +106,6 @@ class KeywordTask:
                 return Dropped("code that does not compile")
             verifier = f"python: {len(blocks)} of {len(blocks)} blocks compile"
         return Draft(messages, _parents(self.task, self.place), verifier=verifier)
-
-
-def _says_yes(answer: object) -> bool:
-    return isinstance(answer, str) and _YES.match(answer) is not None
 
 
 def _parents(task: str, place: Mapping[str, str]) -> dict[str, Json]:

@@ -97,7 +97,19 @@ class Synthesize:
         self.prompts = self._told(prompts, {"language": ("in", language), "audience": ("for", audience)})
         self._asker()  # refuses a budget that cannot be kept
         for one in self._asking():
-            _require(one, self.prompts, self.models)
+            name = type(one).__name__
+            for role in one.roles():
+                if role not in self.models:
+                    raise ValueError(f"{name} needs a model in the role {role}; models has "
+                                     f"{', '.join(sorted(self.models)) or 'none'}")  # fmt: skip
+            for prompt, places in one.prompts().items():
+                if prompt not in self.prompts:
+                    raise ValueError(
+                        f"{name} needs a prompt named {prompt}; prompts has {', '.join(sorted(self.prompts))}"
+                    )
+                if unknown := sorted(self.prompts[prompt].names() - places):
+                    raise ValueError(f"the prompt {prompt} has a placeholder {{{unknown[0]}}}, which {name} does not "
+                                     f"fill; it fills {', '.join(sorted(places))}")  # fmt: skip
 
     def needs(self, *, num_gpus: int | None = None, folder: Path | None = None) -> Needs:
         """See `HasNeeds`: of the prompts it reads those that something asks by."""
@@ -200,21 +212,6 @@ class Synthesize:
         return Outcome(said, figures, did_nothing=bool(known) and not asked and not failed)
 
 
-def _require(asks: AsksModels, prompts: Mapping[str, Prompt], models: Mapping[str, ChatModel]) -> None:
-    name = type(asks).__name__
-    for role in asks.roles():
-        if role not in models:
-            raise ValueError(
-                f"{name} needs a model in the role {role}; models has {', '.join(sorted(models)) or 'none'}"
-            )
-    for prompt, places in asks.prompts().items():
-        if prompt not in prompts:
-            raise ValueError(f"{name} needs a prompt named {prompt}; prompts has {', '.join(sorted(prompts))}")
-        if unknown := sorted(prompts[prompt].names() - places):
-            raise ValueError(f"the prompt {prompt} has a placeholder {{{unknown[0]}}}, which {name} does not "
-                             f"fill; it fills {', '.join(sorted(places))}")  # fmt: skip
-
-
 def _counted(use: Use) -> dict[str, Json]:
     return {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
 
@@ -251,7 +248,11 @@ def _conversations(column: Sequence[Json]) -> pa.Array:
             return array
     except pa.ArrowException:  # given rows may have a number here and a text there
         pass
-    return pa.array([messages and [_with_texts(message) for message in messages] for messages in column])
+
+    def as_texts(message: Mapping[str, Json]) -> dict[str, Json]:
+        return {name: value if name in ("role", "content") else _text(value) for name, value in message.items()}
+
+    return pa.array([messages and [as_texts(message) for message in messages] for messages in column])
 
 
 def _with_openai_calls(message: Mapping[str, Json]) -> dict[str, Json]:
@@ -267,10 +268,6 @@ def _with_text_arguments(call: Json) -> Json:
         case {"function": {"arguments": dict(arguments)} as function}:
             return {**call, "function": {**function, "arguments": _text(arguments)}}
     return call
-
-
-def _with_texts(message: Mapping[str, Json]) -> dict[str, Json]:
-    return {name: value if name in ("role", "content") else _text(value) for name, value in message.items()}
 
 
 def _text(value: Json) -> str:
