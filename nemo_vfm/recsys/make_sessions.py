@@ -170,32 +170,35 @@ class _Making:
         """Write everything, and `sessions.json` last."""
         count = self.log.num_samples
         with bar("make sessions", count * (1 + (self.job.shards > 0))) as line:
-            result = {"settings": plan, "samples": count, "measured": self._table(line)}
+            # The table, and what is measured of it: on resuming, too, of its first samples.
+            writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
+            end, step = self.log.num_samples, self.log.chunk_samples
+            written, measured = end if writer is None else writer.resume(), self._statistics()
+            for at in range(0, end, step):
+                last = min(at + step, end)
+                if at < _MEASURED_SAMPLES or last > written:
+                    chunk = self.log.samples(at, last, clustered=True)
+                if at < _MEASURED_SAMPLES:
+                    measured.add(chunk, self._held_out(chunk))
+                if writer is not None and last > written:
+                    writer.add(chunk.rows(max(written - at, 0), len(chunk)))
+                line.advance(last - at)
+            if writer is not None:
+                writer.finish()
+            result = {"settings": plan, "samples": count, "measured": measured.json()}
             if self.job.shards:
                 self._shards(line)
         if self.job.logistic is not None:
-            result["logistic"] = self._logistic(self.job.logistic)
+            # The fit of the ridge that is best for it: the comparison is to be fair to logistic regression.
+            trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
+            models = dict(self.job.logistic.fits(trained, self.log.rows()))
+            aucs = self._aucs(models)
+            best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
+            models[best].save(self.folder / _LOGISTIC)
+            result["logistic"] = {"ridge": best, "auc": aucs[best]}
         write_json(self.folder / "ledger.json", {"rows": {"in": count, "kept": count, "dropped": {}, "failed": {}}})
         write_json(self.folder / _RESULT, result)
         return result
-
-    def _table(self, line: Bar) -> Json:
-        """The table, and what is measured of it: on resuming, too, of its first samples."""
-        writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
-        end, step = self.log.num_samples, self.log.chunk_samples
-        written, measured = end if writer is None else writer.resume(), self._statistics()
-        for at in range(0, end, step):
-            last = min(at + step, end)
-            if at < _MEASURED_SAMPLES or last > written:
-                chunk = self.log.samples(at, last, clustered=True)
-            if at < _MEASURED_SAMPLES:
-                measured.add(chunk, self._held_out(chunk))
-            if writer is not None and last > written:
-                writer.add(chunk.rows(max(written - at, 0), len(chunk)))
-            line.advance(last - at)
-        if writer is not None:
-            writer.finish()
-        return measured.json()
 
     def _statistics(self) -> LogStatistics:
         return LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
@@ -231,15 +234,6 @@ class _Making:
             folder, schema, rows_per_part=self.job.rows_per_part, rows_per_group=self.job.rows_per_group,
             zstd_level=self.job.zstd_level, clustered=clustered, table_rows=self.log.rows(),
         )  # fmt: skip
-
-    def _logistic(self, regression: LogisticRegression) -> Json:
-        """The fit of the ridge that is best for it: the comparison is to be fair to logistic regression."""
-        trained = (LabelledSamples(one.features, one.dense_BF, one.labels["click"]) for one in self._trained_on())
-        models = dict(regression.fits(trained, self.log.rows()))
-        aucs = self._aucs(models)
-        best = max(models, key=lambda ridge: aucs[ridge]["held_out"])
-        models[best].save(self.folder / _LOGISTIC)
-        return {"ridge": best, "auc": aucs[best]}
 
     def _trained_on(self) -> Iterator[LogChunk]:
         for chunk in FeatureTable(self.folder / _TABLE).log_chunks():

@@ -52,7 +52,8 @@ def group_columns(group: DedupedGroup, windows: Sequence[str]) -> tuple[dict[str
         if name in windows:
             shifted = windowed(rows)
             columns[DROPPED + name] = pa.array(_dropped(shifted.starts_B).to(torch.int32).numpy())
-            rows = _suffixes(shifted)
+            ends_U = shifted.starts_B + shifted.lengths_B
+            rows = Jagged(shifted.buffer_K, _dropped(ends_U))
         columns |= _lists(name, rows)
     return columns, {name: len(columns[FEATURE + name].values) for name in group.features}
 
@@ -97,11 +98,6 @@ def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
 
 def _dropped(starts_U: Tensor) -> Tensor:
     return torch.diff(starts_U, prepend=starts_U.new_zeros(1))
-
-
-def _suffixes(rows: WindowedRows) -> Jagged:
-    ends_U = rows.starts_B + rows.lengths_B
-    return Jagged(rows.buffer_K, _dropped(ends_U))
 
 
 def _lists(name: str, rows: Jagged) -> dict[str, Any]:

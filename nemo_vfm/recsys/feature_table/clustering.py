@@ -77,7 +77,10 @@ class SessionSort:
         runs = self._runs()
         for begin, end in self._ranges(runs) if runs else ():
             chunk = LogChunk.cat([read_buckets(path, begin, end) for path in runs])
-            chunk = chunk.select(torch.from_numpy(_order(chunk)))
+            keys = (chunk.ids_B, chunk.time_B, chunk.session_B)
+            chunk = chunk.select(
+                torch.from_numpy(np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B))))
+            )
             yield from _whole_sessions(chunk)
 
     def remove(self) -> None:
@@ -148,11 +151,6 @@ def without_first(chunks: Iterable[LogChunk], num_rows: int) -> Iterator[LogChun
         if len(chunk) > num_rows:
             yield chunk.rows(num_rows, len(chunk))
         num_rows = max(0, num_rows - len(chunk))
-
-
-def _order(chunk: LogChunk) -> NDArray[np.int64]:
-    keys = (chunk.ids_B, chunk.time_B, chunk.session_B)
-    return np.lexsort((*(key.numpy() for key in keys), buckets(chunk.session_B)))
 
 
 def _whole_sessions(chunk: LogChunk) -> Iterator[LogChunk]:

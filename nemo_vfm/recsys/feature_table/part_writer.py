@@ -38,19 +38,33 @@ class PartWriter:
 
     def write(self, tables: Mapping[str, Any]) -> None:
         """One row group of each file."""
+        import pyarrow.parquet as pq
+
         for group, table in tables.items():
             if group not in self._writers:
-                self._writers[group] = self._opened(group, table.schema)
+                path = self._temporary(group)
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._writers[group] = pq.ParquetWriter(
+                    path, table.schema, **writer_options(self._encodings[group], self._zstd_level)
+                )
             self._writers[group].write_table(table, row_group_size=table.num_rows)
         self._row_groups.append(tables[SAMPLES].num_rows)
 
     def close(self) -> Part:
         """Give the files their names, that of the samples last."""
+        import pyarrow.parquet as pq
+
         files = {}
         for group in reversed(self._writers):
             self._writers[group].close()
             temporary, path = self._temporary(group), self._folder / part_path(self._name, group)
-            self.column_bytes[group] = _column_bytes(temporary)
+            # Compressed bytes of each column; one of lists has a single leaf, whose path begins with the column's name.
+            footer, found = pq.read_metadata(temporary), Counter[str]()
+            names = footer.schema.to_arrow_schema().names
+            for row_group in map(footer.row_group, range(footer.num_row_groups)):
+                for place, name in enumerate(names):
+                    found[name] += row_group.column(place).total_compressed_size
+            self.column_bytes[group] = dict(found)
             sync(temporary)
             file = PartFile(temporary.stat().st_size, sha256_file(temporary))
             temporary.replace(path)
@@ -58,28 +72,9 @@ class PartWriter:
             files[part_path(self._name, group)] = file
         return Part(self._name, tuple(self._row_groups), dict(sorted(files.items())))
 
-    def _opened(self, group: str, schema: Any) -> Any:
-        import pyarrow.parquet as pq
-
-        path = self._temporary(group)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return pq.ParquetWriter(path, schema, **writer_options(self._encodings[group], self._zstd_level))
-
     def _temporary(self, group: str) -> Path:
         path = self._folder / part_path(self._name, group)
         return path.with_name(f".{path.name}.tmp")
-
-
-def _column_bytes(path: Path) -> dict[str, int]:
-    """Compressed bytes of each column; one of lists has a single leaf, whose path begins with the column's name."""
-    import pyarrow.parquet as pq
-
-    footer, found = pq.read_metadata(path), Counter[str]()
-    names = footer.schema.to_arrow_schema().names
-    for row_group in map(footer.row_group, range(footer.num_row_groups)):
-        for place, name in enumerate(names):
-            found[name] += row_group.column(place).total_compressed_size
-    return dict(found)
 
 
 def smallest_encodings(table: Any, zstd_level: int) -> dict[str, str]:

@@ -62,7 +62,11 @@ class WindowReader:
 
     def stored(self, row_groups: Sequence[int]) -> StoredRows:
         """The row groups as they are stored, one after another."""
-        return _joined([self.table.stored(number, self.features) for number in row_groups])
+        parts = [self.table.stored(number, self.features) for number in row_groups]
+        groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
+        inverses = {name: group.inverse_B for name, group in groups.items()}
+        unique = {name: group.features for name, group in groups.items()}
+        return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
 
     def window(self, stored: StoredRows, rows_M: Tensor) -> TableWindow:
         """These samples, in this order.
@@ -80,7 +84,16 @@ class WindowReader:
             {name: DedupedGroup(group.features, group.inverse_B[rows_M]) for name, group in groups.items()},
         )  # fmt: skip
         self._require_past(batch, samples.time_B[rows_M])
-        return self._checked(batch)
+        batch, wrong = ids_in_range(batch, self.num_rows)
+        where = str(self.table.folder)
+        faults = {n: Fault(str(int(batch.ids_B[n])), where, message) for n, message in wrong.items()}
+        if faults and self.out_of_range == "stop":
+            raise DataError(
+                f"{next(iter(faults.values()))}. {len(faults):,} of {len(batch):,} samples have such ids. Hash the "
+                "ids into the table, make it larger, or set data.out_of_range=weight_0"
+            )
+        batch.weight_B[list(faults)] = 0
+        return TableWindow(batch, faults)
 
     def _require_past(self, batch: FeatureBatch, time_M: Tensor) -> None:
         for name in self.item_times:
@@ -121,18 +134,6 @@ class WindowReader:
         samples = replace(stored.samples, features={name: plain[name] for name in self.features if name in plain})
         return replace(stored, samples=samples), {name: taken.get(name) or found[name] for name in self.groups}
 
-    def _checked(self, batch: FeatureBatch) -> TableWindow:
-        batch, wrong = ids_in_range(batch, self.num_rows)
-        where = str(self.table.folder)
-        faults = {n: Fault(str(int(batch.ids_B[n])), where, message) for n, message in wrong.items()}
-        if faults and self.out_of_range == "stop":
-            raise DataError(
-                f"{next(iter(faults.values()))}. {len(faults):,} of {len(batch):,} samples have such ids. Hash the "
-                "ids into the table, make it larger, or set data.out_of_range=weight_0"
-            )
-        batch.weight_B[list(faults)] = 0
-        return TableWindow(batch, faults)
-
 
 def joined(parts: Sequence[FeatureBatch], index: int) -> FeatureBatch:
     """One batch of all samples; rows that two parts have stay apart."""
@@ -154,13 +155,6 @@ def _selected(rows: Jagged, rows_M: Tensor) -> Jagged:
     if rows.weights_N is None and len(rows.values_N) == len(rows) and bool((rows.lengths_B == 1).all()):
         return Jagged(rows.values_N.index_select(0, rows_M), torch.ones_like(rows_M))
     return rows.select(rows_M)
-
-
-def _joined(parts: Sequence[StoredRows]) -> StoredRows:
-    groups = {name: _joined_groups([part.groups[name] for part in parts]) for name in parts[0].groups}
-    inverses = {name: group.inverse_B for name, group in groups.items()}
-    unique = {name: group.features for name, group in groups.items()}
-    return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
 
 
 def _joined_groups(groups: Sequence[DedupedGroup]) -> DedupedGroup:

@@ -15,7 +15,6 @@ from nemo_vfm.recsys.feature_table.part_writer import SAMPLES, PartWriter, part_
 from nemo_vfm.recsys.feature_table.table_manifest import NAME, TableManifest, ValueCounts, read_manifest
 from nemo_vfm.recsys.feature_table.table_schema import TableSchema
 from nemo_vfm.sparse.deduped_group import DedupedGroup
-from nemo_vfm.sparse.jagged import Jagged
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_deduplication import deduplicated
 
@@ -69,13 +68,18 @@ class FeatureTableWriter:
         Raises:
             UserError: they were written with another schema.
         """
+        import pyarrow.parquet as pq
+
         if not (self._folder / UNFINISHED).is_file():
             return 0
         found = read_manifest(self._folder, UNFINISHED)
         if (found.schema, found.clustered) != (self._done.schema, self._done.clustered):
             raise UserError(f"{self._folder} holds parts with another schema; write into an empty folder")
         self._done, self._rows = found, found.num_rows
-        self._last = _last_sample(self._folder / part_path(found.parts[-1].name, SAMPLES))
+        # Session and time of the last sample of a part.
+        with pq.ParquetFile(self._folder / part_path(found.parts[-1].name, SAMPLES)) as file:
+            rows = file.read_row_group(file.num_row_groups - 1, columns=["session", "time"])
+        self._last = rows["session"][-1].as_py(), rows["time"][-1].as_py()
         return self._rows
 
     def add(self, chunk: LogChunk) -> None:
@@ -185,15 +189,6 @@ def _tables(
     return tables, stored
 
 
-def _last_sample(path: Path) -> tuple[int, int]:
-    """Session and time of the last sample of a part."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as file:
-        rows = file.read_row_group(file.num_row_groups - 1, columns=["session", "time"])
-    return rows["session"][-1].as_py(), rows["time"][-1].as_py()
-
-
 def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
     """The columns of the schema, each of the right type and length.
 
@@ -271,14 +266,10 @@ def _require_types(chunk: LogChunk) -> None:
     for name, column in {**chunk.dense, **chunk.labels, **weights}.items():
         _require(name, column, torch.float32)
     for name, rows in chunk.features.items():
-        _require_jagged(name, rows)
-
-
-def _require_jagged(name: str, rows: Jagged) -> None:
-    _require(name, rows.values_N, torch.int64)
-    _require(f"lengths of {name}", rows.lengths_B, torch.int64)
-    if rows.weights_N is not None:
-        _require(f"weights of {name}", rows.weights_N, torch.float32)
+        _require(name, rows.values_N, torch.int64)
+        _require(f"lengths of {name}", rows.lengths_B, torch.int64)
+        if rows.weights_N is not None:
+            _require(f"weights of {name}", rows.weights_N, torch.float32)
 
 
 def _require(name: str, column: Tensor, dtype: torch.dtype) -> None:

@@ -95,14 +95,7 @@ class Vocabulary:
 
     def table_rows(self, feature: str, ids: Jagged) -> Jagged:
         """See `IdMap`."""
-        known, rows = self._table(feature)
-        values = ids.values_N.numpy()
-        places = np.searchsorted(known[1:], values) + 1
-        places[known[np.minimum(places, len(known) - 1)] != values] = 0
-        return replace(ids, values_N=torch.from_numpy(rows[places]))
-
-    def _table(self, feature: str) -> tuple[_Ids, _Ids]:
-        """Ids in ascending order and their rows; in front one id that is not looked for, with row 0."""
+        # Ids in ascending order and their rows; in front one id that is not looked for, with row 0.
         if feature not in self.ids:
             have = ", ".join(self.ids)
             raise UserError(
@@ -111,7 +104,11 @@ class Vocabulary:
         if feature not in self._sorted:
             order = np.argsort(self.ids[feature])
             self._sorted[feature] = np.append(0, self.ids[feature][order]), np.append(0, order + 1)
-        return self._sorted[feature]
+        known, rows = self._sorted[feature]
+        values = ids.values_N.numpy()
+        places = np.searchsorted(known[1:], values) + 1
+        places[known[np.minimum(places, len(known) - 1)] != values] = 0
+        return replace(ids, values_N=torch.from_numpy(rows[places]))
 
     def write(self, path: Path) -> None:
         """A safetensors file with a tensor of ids a feature."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from nemo_vfm.core.errors import DataError
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.recsys.log_import.hashed_ids import IdMap
-from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, ReadChunk, trainable
+from nemo_vfm.recsys.sources.log_reading import BadRow, ImportSource, LogPosition, trainable
 from nemo_vfm.sparse.log_chunk import LogChunk
 from nemo_vfm.sparse.row_fingerprint import mix64_
 from nemo_vfm.sparse.tables.counter_hash import name_salt, signed_salt
@@ -129,23 +129,20 @@ class LogIntake:
             DataError: a row is bad and stops, or all of a block are, or a file is damaged.
         """
         for read in map(trainable, self.source.read(state.position)):
-            self._judge(read)
+            if read.bad and self.on_bad_row == "stop":
+                raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
+            if len(read.bad) >= MOST_BAD and not len(read.chunk):
+                reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
+                raise DataError(
+                    f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
+                    f"{count:,} of them: {reason}. Is the file of another kind?"
+                )
             counts = counts_of(state.counts.json())
             counts.total += read.num_rows
             counts.fail(read.bad)
             chunk = read.chunk if self.sampling is None else self.sampling.kept(read.chunk, counts.dropped)
             state = IntakeState(read.end, counts, read.share)
             yield self._with_rows(chunk), state
-
-    def _judge(self, read: ReadChunk) -> None:
-        if read.bad and self.on_bad_row == "stop":
-            raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")
-        if len(read.bad) >= MOST_BAD and not len(read.chunk):
-            reason, count = Counter(row.reason for row in read.bad).most_common(1)[0]
-            raise DataError(
-                f"none of {len(read.bad):,} rows from line {read.bad[0].line} of {read.file} on is a sample; "
-                f"{count:,} of them: {reason}. Is the file of another kind?"
-            )
 
     def _with_rows(self, chunk: LogChunk) -> LogChunk:
         if self.ids is None:

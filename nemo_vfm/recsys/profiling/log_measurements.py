@@ -67,17 +67,15 @@ class LogMeasurements:
         self.kept.add(chunk)
         for name, feature in chunk.features.items():
             self.ids[name].add(feature.values_N)
-            self.lengths[name] = _added(self.lengths[name], np.bincount(feature.lengths_B.numpy()))
+            # The sum of two arrays, the shorter one filled with zeros.
+            one = self.lengths[name]
+            other = np.bincount(feature.lengths_B.numpy())
+            total = np.zeros(max(len(one), len(other)), np.int64)
+            total[: len(one)] += one
+            total[: len(other)] += other
+            self.lengths[name] = total
             if name in self.tables:
                 np.add.at(self.counts_R[name], self.tables[name].of(feature.values_N, name).numpy(), 1)
-
-
-def _added(one: Counts, other: Counts) -> Counts:
-    """The sum of two arrays, the shorter one filled with zeros."""
-    total = np.zeros(max(len(one), len(other)), np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
 
 
 class ValueSketch:
@@ -143,7 +141,11 @@ class SessionSums:
         columns = [torch.ones_like(begins_B), begins_B]
         for name in self.features:
             feature = chunk.features[name]
-            changed_B = _changes(feature, self._last.features[name] if self._last else None)
+            # `row_changes`, the first row compared with the one before it.
+            before = self._last.features[name] if self._last else None
+            changed_B = row_changes([feature])
+            if before is not None:
+                changed_B[:1] = row_changes([Jagged.cat([before, feature.rows(0, 1)])])[1:]
             columns += [feature.lengths_B > 0, feature.lengths_B, changed_B & ~begins_B]
         self.sums_GK += sums_by_group(session_groups(chunk.session_B, self.seed), columns)
         self._last = chunk.rows(len(chunk) - 1, len(chunk))
@@ -192,14 +194,6 @@ def same_session(session_B: Tensor, before: Tensor | None) -> Tensor:
     if before is not None:
         same_B[:1] = session_B[:1] == before
     return same_B
-
-
-def _changes(feature: Jagged, before: Jagged | None) -> Tensor:
-    """`row_changes`, the first row compared with the one before it."""
-    changed_B = row_changes([feature])
-    if before is not None:
-        changed_B[:1] = row_changes([Jagged.cat([before, feature.rows(0, 1)])])[1:]
-    return changed_B
 
 
 def add_counts(counts_WR: Counts, row_N: Tensor, window_N: Tensor) -> None:

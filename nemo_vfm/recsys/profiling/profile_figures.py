@@ -181,7 +181,15 @@ def reuse(lookups: Jagged, batch_size: int, jackknife: Jackknife) -> dict[str, J
     Args:
         lookups: the rows of its table that each sample looks up.
     """
-    counts_P34 = _reuse_counts(lookups, batch_size)
+    # Of each batch the rows in each of the 17 bins, then their lookups.
+    found = []
+    for begin, end in _batches(len(lookups), batch_size):
+        first, last = lookups.offsets[[begin, end]].tolist()
+        counts = torch.unique(lookups.values_N[first:last], return_counts=True)[1].numpy()
+        shares = ReuseHistogram.of_counts(counts) if len(counts) else None
+        bins = np.concatenate([shares.rows * len(counts), shares.accesses * counts.sum()]) if shares else np.zeros(34)
+        found.append(bins)
+    counts_P34 = np.stack(found)
     mean = jackknife.estimate(counts_P34, lambda sums: np.asarray(sums[..., 17:].sum(-1) / sums[..., :17].sum(-1)))
     return {
         "rows": jackknife.estimate(counts_P34, lambda sums: sums[..., :17] / sums[..., :17].sum(-1, keepdims=True)),
@@ -206,18 +214,6 @@ def num_batches(num_samples: int, batch_size: int) -> int:
 def _batches(num_samples: int, batch_size: int) -> Iterator[tuple[int, int]]:
     for begin in range(0, num_batches(num_samples, batch_size) * batch_size, batch_size):
         yield begin, min(begin + batch_size, num_samples)
-
-
-def _reuse_counts(lookups: Jagged, batch_size: int) -> Floats:
-    """Of each batch the rows in each of the 17 bins, then their lookups."""
-    found = []
-    for begin, end in _batches(len(lookups), batch_size):
-        first, last = lookups.offsets[[begin, end]].tolist()
-        counts = torch.unique(lookups.values_N[first:last], return_counts=True)[1].numpy()
-        shares = ReuseHistogram.of_counts(counts) if len(counts) else None
-        bins = np.concatenate([shares.rows * len(counts), shares.accesses * counts.sum()]) if shares else np.zeros(34)
-        found.append(bins)
-    return np.stack(found)
 
 
 def _shares(sums: Floats) -> Floats:
@@ -246,7 +242,12 @@ def icdf_interval(
     if not counts_R.any() or not len(lookups.values_N):
         return {"value": rows.tolist(), "low": rows.tolist(), "high": rows.tolist()}
     group_N = group_B.repeat_interleave(lookups.lengths_B)
-    half = jackknife.half_width(_sums_by_point(counts_R, rows, lookups.values_N, group_N), _shares) * kept_share**0.5
+    # Lookups of each group by the first point of the ICDF whose rows hold them: (G, 101).
+    rank_R = np.empty(len(counts_R), np.int64)
+    rank_R[np.argsort(-counts_R, kind="stable")] = np.arange(1, len(counts_R) + 1)
+    cell_N = group_N.numpy() * len(rows) + np.searchsorted(rows, rank_R[lookups.values_N.numpy()])
+    sums_GP = np.bincount(cell_N, minlength=NUM_GROUPS * len(rows)).reshape(NUM_GROUPS, -1).astype(np.float64)
+    half = jackknife.half_width(sums_GP, _shares) * kept_share**0.5
     half = np.nan_to_num(half, nan=1.0)
     inside_R = np.sort(counts_R)[::-1].cumsum() / counts_R.sum()
     outside_R = _held_out_shares(len(counts_R), lookups.values_N, group_N)
@@ -254,14 +255,6 @@ def icdf_interval(
     low = rows_of_share(inside_R, np.clip(SHARES - half, 0, 1))
     high = rows_of_share(whole_R, np.clip(SHARES + half, 0, 1))
     return {"value": rows.tolist(), "low": low.tolist(), "high": high.tolist()}
-
-
-def _sums_by_point(counts_R: Counts, rows: Counts, row_N: Tensor, group_N: Tensor) -> Floats:
-    """Lookups of each group by the first point of the ICDF whose rows hold them: (G, 101)."""
-    rank_R = np.empty(len(counts_R), np.int64)
-    rank_R[np.argsort(-counts_R, kind="stable")] = np.arange(1, len(counts_R) + 1)
-    cell_N = group_N.numpy() * len(rows) + np.searchsorted(rows, rank_R[row_N.numpy()])
-    return np.bincount(cell_N, minlength=NUM_GROUPS * len(rows)).reshape(NUM_GROUPS, -1).astype(np.float64)
 
 
 def _held_out_shares(num_rows: int, row_N: Tensor, group_N: Tensor) -> Floats:

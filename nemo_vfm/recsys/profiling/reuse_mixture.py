@@ -43,7 +43,13 @@ class ReuseMixture:
 def fit(histogram: ReuseHistogram, num_rates: int = 200) -> ReuseMixture:
     """Least squares over both histograms and the sum of weights, with weights of 0 or more."""
     rates = np.geomspace(0.1, _LARGEST_RATE, num_rates)
-    rows, accesses = _bin_shares(rates)
+    # Given at least one lookup: P(count in bin), and E[count; count in bin], (17, K) each.
+    touched = -np.expm1(-rates)
+    at_most = _poisson_cdf(EDGES, rates)
+    below = _poisson_cdf(EDGES - 1, rates)  # E[X; X <= n] = rate P(X <= n - 1)
+    rows = np.diff(np.vstack([np.exp(-rates), at_most, np.ones_like(rates)]), axis=0)
+    accesses = rates * np.diff(np.vstack([np.zeros_like(rates), below, np.ones_like(rates)]), axis=0)
+    rows, accesses = rows / touched, accesses / touched
     target = np.concatenate([histogram.rows, histogram.accesses, [1.0]])
     weights = nonnegative_least_squares(np.vstack([rows, accesses / histogram.mean, np.ones(num_rates)]), target)
     return ReuseMixture(rates[weights > 0], weights[weights > 0] / weights.sum())
@@ -87,16 +93,6 @@ def _inside(a: _Floats, b: _Floats, x: _Floats, free: NDArray[np.bool_]) -> _Flo
         first = steps.argmin()
         x = x + steps[first] * (goal - x)
         free[first], x[first] = False, 0
-
-
-def _bin_shares(rates: _Floats) -> tuple[_Floats, _Floats]:
-    """Given at least one lookup: P(count in bin), and E[count; count in bin], (17, K) each."""
-    touched = -np.expm1(-rates)
-    at_most = _poisson_cdf(EDGES, rates)
-    below = _poisson_cdf(EDGES - 1, rates)  # E[X; X <= n] = rate P(X <= n - 1)
-    rows = np.diff(np.vstack([np.exp(-rates), at_most, np.ones_like(rates)]), axis=0)
-    accesses = rates * np.diff(np.vstack([np.zeros_like(rates), below, np.ones_like(rates)]), axis=0)
-    return rows / touched, accesses / touched
 
 
 def _poisson_cdf(counts: NDArray[np.int64], rates: _Floats) -> _Floats:

@@ -41,7 +41,17 @@ class WindowLayout:
 
     def window(self, number: int, first: int, num_samples: int) -> SessionWindow:
         """The window of this number, with samples first, first + 1, ... of the log."""
-        length_K = self._session_lengths(first, num_samples)
+        # Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k.
+        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
+        if self.lengths == "fixed" or mean == 1:
+            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
+        else:
+            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
+            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
+        ends_K = length_K.cumsum(0)
+        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
+        length_K = length_K[:num_sessions]
+        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
         begins_K = length_K.cumsum(0) - length_K
         order_B = RandomStream(self.seed, "time").uniform(first + torch.arange(num_samples)).argsort()
         of_B = torch.arange(len(length_K)).repeat_interleave(length_K)[order_B]
@@ -54,17 +64,3 @@ class WindowLayout:
             changes_B -= changes_B[begins_K].repeat_interleave(length_K)
             keys[group] = torch.empty_like(of_B).index_copy_(0, clustered_B, session_B * MOST_CHANGES + changes_B)
         return SessionWindow(number, first, first + of_B, clustered_B, keys)
-
-    def _session_lengths(self, first: int, num_samples: int) -> Tensor:
-        """Of sessions that have `num_samples` together; a session's number is that of the window's first sample + k."""
-        mean, numbers = self.samples_per_session, first + torch.arange(num_samples)
-        if self.lengths == "fixed" or mean == 1:
-            length_K = torch.full((math.ceil(num_samples / mean),), round(mean))
-        else:
-            uniform = RandomStream(self.seed, "session lengths").uniform(numbers)  # as many as there can be sessions
-            length_K = 1 + (torch.log1p(-uniform) / math.log1p(-1 / mean)).to(torch.int64)
-        ends_K = length_K.cumsum(0)
-        num_sessions = int(torch.searchsorted(ends_K, num_samples)) + 1
-        length_K = length_K[:num_sessions]
-        length_K[-1] -= ends_K[num_sessions - 1] - num_samples
-        return length_K

@@ -81,7 +81,19 @@ class Teacher:
         columns = FittedTeacher(self, hidden, {}).columns(chunk)
         standard = {name: _moments(name, column_B) for name, column_B in columns.items()}
         z_B = FittedTeacher(self, hidden, standard).score(chunk)
-        return FittedTeacher(self, hidden, standard, *_scaled(z_B, self.auc, self.rate))
+        # a and b of the wanted AUC and mean, by bisection: the AUC rises with a.
+        ranks = ScoreRanks(z_B)
+
+        def auc_at(scale: float) -> float:
+            return ranks.expected_auc(torch.sigmoid(z_B * scale + _bias(z_B * scale, self.rate)))
+
+        low, high = 0.0, 1.0
+        while high < _LARGEST_SCALE and auc_at(high) < self.auc:
+            high *= 2
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if auc_at(middle) < self.auc else (low, middle)
+        return FittedTeacher(self, hidden, standard, *(high, _bias(z_B * high, self.rate)))
 
     def hidden_columns(self) -> dict[str, str]:
         """The feature of each column of hidden values: one a single feature, and two a pair."""
@@ -142,22 +154,6 @@ def _moments(name: str, column_B: Tensor) -> tuple[float, float]:
     if not deviation > 1e-9:
         raise ValueError(f"the teacher's term {name} is the same in all samples; give its tables more rows")
     return mean, deviation
-
-
-def _scaled(z_B: Tensor, auc: float, rate: float) -> tuple[float, float]:
-    """a and b of the wanted AUC and mean, by bisection: the AUC rises with a."""
-    ranks = ScoreRanks(z_B)
-
-    def auc_at(scale: float) -> float:
-        return ranks.expected_auc(torch.sigmoid(z_B * scale + _bias(z_B * scale, rate)))
-
-    low, high = 0.0, 1.0
-    while high < _LARGEST_SCALE and auc_at(high) < auc:
-        high *= 2
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if auc_at(middle) < auc else (low, middle)
-    return high, _bias(z_B * high, rate)
 
 
 def _bias(logit_B: Tensor, rate: float) -> float:

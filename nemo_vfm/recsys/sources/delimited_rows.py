@@ -57,7 +57,10 @@ class DelimitedRows:
         bad = digits & np.uint64(0xF0F0F0F0F0F0F0F0)
         if bad.any():
             self.rows.refuse(np.flatnonzero(present)[bad > 0], f"{name} is not hexadecimal")
-        return jagged_of(_joined_digits(digits), present)
+        # Numbers of eight hexadecimal digits, a byte each, the highest first: joined to pairs, fours, and all.
+        for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
+            digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
+        return jagged_of(digits.view(np.int64), present)
 
     def _cells(self, name: str) -> Any:
         return self.table.column(name).combine_chunks()
@@ -101,10 +104,3 @@ def jagged_of(values: NDArray[np.int64], present_L: NDArray[np.bool_]) -> Jagged
         present_L: which have one.
     """
     return Jagged(torch.from_numpy(values), torch.from_numpy(present_L.astype(np.int64)))
-
-
-def _joined_digits(digits: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Numbers of eight hexadecimal digits, a byte each, the highest first: joined to pairs, fours, and all."""
-    for bits, mask in ((4, 0x00FF00FF00FF00FF), (8, 0x0000FFFF0000FFFF), (16, 0xFFFFFFFF)):
-        digits = (digits << np.uint64(bits) | digits >> np.uint64(2 * bits)) & np.uint64(mask)
-    return digits.view(np.int64)

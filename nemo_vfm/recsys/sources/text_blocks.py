@@ -58,7 +58,11 @@ class TextFiles:
         file = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
         with named_damage(path, at):
             if self.header:
-                at = max(at, self._header_end(file, path, at), key=lambda one: one.offset)
+                line = file.readline(BLOCK_BYTES)
+                found = line.decode("utf-8-sig", "replace").strip()
+                if found != self.header:
+                    raise UserError(f"{path} begins with {found[:200]!r}, but {self.header!r} was expected")
+                at = max(at, LogPosition(at.file, len(line), 1, at.row), key=lambda one: one.offset)
             file.seek(at.offset)
         rest = b""
         while True:
@@ -73,13 +77,6 @@ class TextFiles:
             lines = text.count(b"\n") + (not text.endswith(b"\n"))
             at = LogPosition(at.file, at.offset + cut, at.line + lines, at.row + lines)
             yield _ascii(text), at
-
-    def _header_end(self, file: BinaryIO, path: Path, at: LogPosition) -> LogPosition:
-        line = file.readline(BLOCK_BYTES)
-        found = line.decode("utf-8-sig", "replace").strip()
-        if found != self.header:
-            raise UserError(f"{path} begins with {found[:200]!r}, but {self.header!r} was expected")
-        return LogPosition(at.file, len(line), 1, at.row)
 
 
 def sizes_of(paths: Sequence[Path]) -> list[int]:

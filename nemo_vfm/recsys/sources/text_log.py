@@ -133,7 +133,15 @@ class TextRows:
         """Whole numbers or hashes of texts, alone or in lists; an empty row where there is none."""
 
         def convert(value: Json) -> tuple[int, ...] | None:
-            return _ids(value, self.lists.get(name))
+            # Of a list, also one that is written as a text, in which brackets and quotes are no part of ids.
+            separator = self.lists.get(name)
+            if isinstance(value, str) and separator is not None:
+                inside = value.removeprefix("[").removesuffix("]").strip(" \t")
+                value = [part.strip(" \t'\"") for part in inside.split(separator)] if inside else []
+            elif isinstance(value, str) and value.startswith("[") and value.endswith("]"):
+                return None
+            found = [_id(one) if one != "" else None for one in (value if isinstance(value, list) else [value])]
+            return None if None in found else tuple(one for one in found if one is not None)
 
         wrong = "has an id that is neither a whole number nor text"
         found = self._converted(name, convert, wrong, tuple[int, ...](), required=False)
@@ -177,17 +185,6 @@ def _id(value: Json) -> int | None:
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 64:
         return None
     return value - (1 << 64) if value >= 1 << 63 else value
-
-
-def _ids(value: Json, separator: str | None) -> tuple[int, ...] | None:
-    """Of a list, also one that is written as a text, in which brackets and quotes are no part of ids."""
-    if isinstance(value, str) and separator is not None:
-        inside = value.removeprefix("[").removesuffix("]").strip(" \t")
-        value = [part.strip(" \t'\"") for part in inside.split(separator)] if inside else []
-    elif isinstance(value, str) and value.startswith("[") and value.endswith("]"):
-        return None
-    found = [_id(one) if one != "" else None for one in (value if isinstance(value, list) else [value])]
-    return None if None in found else tuple(one for one in found if one is not None)
 
 
 def _number(value: Json) -> float | None:
