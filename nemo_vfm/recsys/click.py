@@ -117,10 +117,7 @@ class Click:
         own = {"id": batch.ids_B} | ({} if batch.session_B is None else {"session": batch.session_B})
         own["weight"] = batch.weight_B
         for name, label_B in prepared.targets.items():
-            own |= {
-                self.label_column(name): label_B,
-                self._named("score", name): prepared.tags[_tag(name)].sigmoid(),
-            }
+            own |= {self.label_column(name): label_B, self._named("score", name): prepared.tags[_tag(name)].sigmoid()}
         others = {name: label_B for name, label_B in batch.labels.items() if name not in self.labels}
         if taken := sorted(own.keys() & others.keys()):
             raise UserError(
@@ -198,11 +195,7 @@ def _groups(batch: FeatureBatch, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _measured(counts: ScoreCounts) -> dict[str, float]:
-    return {
-        "auc": counts.auc(),
-        "normalised_entropy": counts.normalised_entropy(),
-        "calibration": counts.calibration(),
-    }
+    return {"auc": counts.auc(), "normalised_entropy": counts.normalised_entropy(), "calibration": counts.calibration()}
 
 
 def _tag(label: str) -> str:

@@ -51,12 +51,7 @@ class Instruction:
 
 
 def draw(
-    rng: Random,
-    count: int,
-    *,
-    prompt: str = "",
-    bank: Sequence[str] = WORDS,
-    kinds: Collection[str] | None = None,
+    rng: Random, count: int, *, prompt: str = "", bank: Sequence[str] = WORDS, kinds: Collection[str] | None = None
 ) -> list[Instruction]:
     """Instructions, each of another kind, for which there is an answer that obeys all.
 

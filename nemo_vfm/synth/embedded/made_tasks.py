@@ -55,12 +55,7 @@ def _table_program(found: re.Match[str], messages: Sequence[Json], draw: WordDra
     kind, name = (asked[1], asked[2]) if asked else ("total", "cost")
     read = f"column = [int(row[{name!r}]) for row in csv.DictReader(TABLE.splitlines())]"
     wrong = draw.number(20)
-    lines = [
-        "import csv",
-        "",
-        "column = [1, 2]" if wrong == 0 else read,
-        f"print({_VALUES.get(kind, 'sum(column)')})",
-    ]
+    lines = ["import csv", "", "column = [1, 2]" if wrong == 0 else read, f"print({_VALUES.get(kind, 'sum(column)')})"]
     if wrong in (1, 2):
         lines[-1] = ("print(column[len(column)])", "print(")[wrong - 1]
     return "\n".join(["```python", *lines, "```"])
