@@ -22,7 +22,6 @@ class LabelledSamples(NamedTuple):
 
     Args:
         features: by name, with a row a sample.
-        dense_BF: dense features.
         label_B: 0 to 1; it is not read for scores.
     """
 

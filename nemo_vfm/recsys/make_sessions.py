@@ -89,11 +89,7 @@ class MakeSessions:
 
 
 class LogStatistics:
-    """Counts over samples that come session by session, in chunks of any size.
-
-    Args:
-        groups: features that change together, by name.
-    """
+    """Counts over samples that come session by session, in chunks of any size."""
 
     def __init__(self, groups: Mapping[str, Sequence[str]]) -> None:
         self._groups = groups
@@ -103,12 +99,7 @@ class LogStatistics:
         self._labels: list[tuple[Tensor, Tensor, Tensor]] = []
 
     def add(self, chunk: LogChunk, is_held_out_B: Tensor) -> None:
-        """Count the next samples, at least one.
-
-        Args:
-            chunk: samples of a made log.
-            is_held_out_B: which of them a training does not see.
-        """
+        """Count the next samples, at least one."""
         begins_B = torch.diff(chunk.session_B, prepend=chunk.session_B.new_tensor([-1])) != 0
         if self._last is not None:
             begins_B[0] = chunk.session_B[0] != self._last.session_B[0]

@@ -238,13 +238,7 @@ def _groups(items: Sequence[tuple[int, Prompt]], size: int) -> Iterator[Sequence
 
 
 def write_cache(video: Path, batch: GeneratedVideos, index: int) -> None:
-    """Write the record of one video of a batch.
-
-    Args:
-        video: file of the video.
-        batch: generated batch.
-        index: of the video in the batch.
-    """
+    """Write the record of one video of a batch."""
     record: dict[str, Json] = {"blocks": batch.num_blocks, "skipped": batch.num_skipped}
     if batch.errors:
         error = batch.errors[index]
@@ -327,13 +321,7 @@ class SamplingModel:
 
 
 def sampling_plan_for(model: Factory[[], nn.Module], plan: SamplingPlan, num_gpus: int) -> DevicePlan:
-    """Describe how sampling would use a number of GPUs, with the bytes of weights on each.
-
-    Args:
-        model: builds the network; its size is unknown if its folder is missing.
-        plan: the parallel degrees.
-        num_gpus: number of available GPUs.
-    """
+    """Describe how sampling would use a number of GPUs, with the bytes of weights on each."""
     notes = []
     if (idle := num_gpus - plan.world) > 0:
         notes.append(f"this recipe samples on {plan}, so {idle} of {num_gpus} GPUs would be idle")

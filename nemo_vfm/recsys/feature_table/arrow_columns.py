@@ -64,11 +64,7 @@ def tensor(column: Any) -> Tensor:
 
 
 def jagged(lists: Any, weights: Any | None) -> Jagged:
-    """A column of lists, and one of their weights.
-
-    Raises:
-        DataError: the weights have other lengths.
-    """
+    """A column of lists, and one of their weights."""
     values_N, offsets = _values(lists)
     lengths_B = torch.from_numpy(offsets[1:] - offsets[:-1])
     if weights is None:
@@ -83,11 +79,7 @@ def jagged(lists: Any, weights: Any | None) -> Jagged:
 
 
 def windows(suffixes: Jagged, dropped_U: Tensor) -> WindowedRows:
-    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped ones.
-
-    Raises:
-        DataError: more values are dropped than the row before has, or fewer than none.
-    """
+    """Rows of which the new values are stored: row u ends where its new values do, and begins after all dropped."""
     ends_U, starts_U = suffixes.lengths_B.cumsum(0), dropped_U.to(torch.int64).cumsum(0)
     kept_U = ends_U - suffixes.lengths_B - starts_U
     if len(bad := ((dropped_U < 0) | (kept_U < 0)).nonzero()):

@@ -69,11 +69,7 @@ class SessionSort:
             self._write(pending, state)
 
     def sorted_chunks(self) -> Iterator[LogChunk]:
-        """All samples; those of a session are in one chunk.
-
-        Raises:
-            UserError: the sessions of one bucket do not fit into the memory.
-        """
+        """All samples; those of a session are in one chunk."""
         runs = self._runs()
         for begin, end in self._ranges(runs) if runs else ():
             chunk = LogChunk.cat([read_buckets(path, begin, end) for path in runs])
@@ -127,11 +123,8 @@ def write_clustered(
     Killed and called again with the same chunks, it goes on and comes to the same bytes.
 
     Args:
-        chunks: the samples.
-        folder: of the table.
         memory_bytes: that the samples may take in memory; a row group of the table comes on top.
         spill: a folder for files, as large as the samples; it is deleted at the end.
-        rows_per_part, rows_per_group: see `FeatureTableWriter`.
     """
     sort = SessionSort(spill, memory_bytes)
     done = sort.state() or 0
@@ -254,14 +247,7 @@ def chunk_of(
     rows: tuple[int, int],
     values: Mapping[str, tuple[int, int]],
 ) -> LogChunk:
-    """The samples of a slice.
-
-    Args:
-        names: of all tensors.
-        part: gives the slice of a tensor from its name, begin and end.
-        rows: begin and end of the samples.
-        values: begin and end of their values, by feature.
-    """
+    """The samples of a slice."""
 
     def columns(prefix: str) -> dict[str, Tensor]:
         found = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

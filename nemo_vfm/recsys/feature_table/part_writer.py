@@ -20,14 +20,7 @@ def part_path(name: str, group: str) -> str:
 
 
 class PartWriter:
-    """Writes row groups under temporary names; `close` gives them their own.
-
-    Args:
-        folder: of the table.
-        name: of the part.
-        encodings: of each file, by the path of a column.
-        zstd_level: of all columns.
-    """
+    """Writes row groups under temporary names; `close` gives them their own."""
 
     def __init__(self, folder: Path, name: str, encodings: Mapping[str, Mapping[str, str]], zstd_level: int) -> None:
         self._folder, self._name = folder, name

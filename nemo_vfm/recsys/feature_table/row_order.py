@@ -104,7 +104,6 @@ def spans(
     """Samples first .. first + count of endless epochs, as windows and ranges of their samples.
 
     Args:
-        num_samples: of an epoch.
         borders_of: where each window of an epoch begins, and the last one ends.
     """
     found = []

@@ -69,9 +69,6 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
 
     Args:
         names: the features to read.
-
-    Raises:
-        DataError: a file is damaged or foreign: it says which, and where in it.
     """
     schema = manifest.schema
     groups = {group: [n for n in schema.groups[group] if n in names] for group in schema.groups}
@@ -101,11 +98,7 @@ def read_row_group(folder: Path, manifest: TableManifest, part: Part, number: in
 
 
 def read_numbers(folder: Path, part: Part, number: int, column: str) -> Tensor:
-    """One of `NUMBERS` of each sample of a row group, int64.
-
-    Raises:
-        DataError: see `read_row_group`.
-    """
+    """One of `NUMBERS` of each sample of a row group, int64."""
     path = folder / part_path(part.name, SAMPLES)
     return _Columns(path, number, [column], part.row_groups[number]).numbers(column)
 

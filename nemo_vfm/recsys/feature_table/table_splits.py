@@ -63,11 +63,7 @@ class TrainedRows:
     seed: int  #: of the run
 
     def of(self, row_group: int) -> Tensor:
-        """Whether each sample of a row group is trained on: bool, (B,).
-
-        Raises:
-            DataError: a sample has several ids of the feature that decides, or a file is damaged.
-        """
+        """Whether each sample of a row group is trained on: bool, (B,)."""
         match self.held_out:
             case None:
                 begin, end = self.table.row_groups[row_group : row_group + 2]

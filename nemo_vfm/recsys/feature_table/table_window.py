@@ -69,11 +69,7 @@ class WindowReader:
         return StoredRows(LogChunk.cat([part.samples for part in parts]), inverses, unique)
 
     def window(self, stored: StoredRows, rows_M: Tensor) -> TableWindow:
-        """These samples, in this order.
-
-        Raises:
-            DataError: an id is no row of its table, and `out_of_range` is `stop`; or an item is newer than its sample.
-        """
+        """These samples, in this order."""
         stored, groups = self._with_groups(stored)
         samples = stored.samples
         weight_M = torch.ones(len(rows_M)) if samples.weight_B is None else samples.weight_B[rows_M]

@@ -63,11 +63,7 @@ class FeatureTableWriter:
         self._part: PartWriter | None = None
 
     def resume(self) -> int:
-        """How many samples an interrupted writer has left in whole parts: go on with the sample after them.
-
-        Raises:
-            UserError: they were written with another schema.
-        """
+        """How many samples an interrupted writer has left in whole parts: go on with the sample after them."""
         import pyarrow.parquet as pq
 
         if not (self._folder / UNFINISHED).is_file():
@@ -83,12 +79,7 @@ class FeatureTableWriter:
         return self._rows
 
     def add(self, chunk: LogChunk) -> None:
-        """Take the next samples, which must stay as they are until they are written.
-
-        Raises:
-            DataError: a column is missing or of another type, a row is not valid, or the samples are not in order.
-            UserError: the folder holds a table already.
-        """
+        """Take the next samples, which must stay as they are until they are written."""
         self._pending.append(only_columns(chunk, self._done.schema, at=self._rows + self._waiting))
         self._waiting += len(chunk)
         if self._waiting < self._rows_per_group:
@@ -100,12 +91,7 @@ class FeatureTableWriter:
         self._pending, self._waiting = [chunk.rows(whole, len(chunk))], len(chunk) - whole
 
     def finish(self) -> TableManifest:
-        """Write what is left, and the manifest.
-
-        Raises:
-            DataError: see `add`.
-            NothingKept: there was not a single sample.
-        """
+        """Write what is left, and the manifest."""
         if self._waiting:
             self._write(self._taken())
         if self._part is not None:
@@ -194,9 +180,6 @@ def only_columns(chunk: LogChunk, schema: TableSchema, *, at: int) -> LogChunk:
 
     Args:
         at: number of the first sample in the table, for the message.
-
-    Raises:
-        DataError: one is missing, or of another type, or see `LogChunk.require_valid`.
     """
     for kind in ("dense", "labels", "features"):
         found = getattr(chunk, kind)
@@ -230,9 +213,6 @@ def require_order(chunk: LogChunk, before: tuple[int, int] | None, *, at: int) -
     Args:
         before: session and time of the sample before, if any.
         at: number of the first sample in the table, for the message.
-
-    Raises:
-        DataError: one does.
     """
     sessions_B, times_B = chunk.session_B, chunk.time_B
     if before is not None:

@@ -119,11 +119,7 @@ class Vocabulary:
 
 
 def read_vocabulary(path: Path) -> Vocabulary:
-    """The vocabulary that `Vocabulary.write` wrote.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """The vocabulary that `Vocabulary.write` wrote."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -138,9 +134,6 @@ class IdCounts:
 
     Past that, the ids with the lowest counts are forgotten (as in Manku and Motwani's lossy counting, 2002): each count
     is too low by at most `missed`.
-
-    Args:
-        limit: of different ids.
     """
 
     def __init__(self, limit: int) -> None:

@@ -41,11 +41,7 @@ class KnownIds:
             )
 
     def file(self) -> Path:
-        """Where the vocabulary is.
-
-        Raises:
-            UserError: there is none.
-        """
+        """Where the vocabulary is."""
         found = self.path / VOCABULARY if self.path.is_dir() else self.path
         if not found.is_file():
             raise UserError(f"there is no {found}; give the run folder of an ImportLog with FrequentIds or KnownIds")
@@ -56,12 +52,7 @@ class KnownIds:
         return sha256_file(self.file())
 
     def vocabulary(self, chunks: Iterable[LogChunk]) -> Vocabulary:
-        """The old one, or one that has grown, for which all samples are read.
-
-        Raises:
-            UserError: there is no old one.
-            DataError: it is damaged.
-        """
+        """The old one, or one that has grown, for which all samples are read."""
         known = read_vocabulary(self.file())
         if not self.grow:
             return known

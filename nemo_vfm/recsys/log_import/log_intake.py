@@ -123,11 +123,7 @@ class LogIntake:
     raw_features: Sequence[str] = ()  #: whose numbers are no ids and stay as they are
 
     def chunks(self, state: IntakeState) -> Iterator[tuple[LogChunk, IntakeState]]:
-        """Samples, and how far the source is read after them.
-
-        Raises:
-            DataError: a row is bad and stops, or all of a block are, or a file is damaged.
-        """
+        """Samples, and how far the source is read after them."""
         for read in map(trainable, self.source.read(state.position)):
             if read.bad and self.on_bad_row == "stop":
                 raise DataError(f"{read.bad[0]}. Set on_bad_row: drop to leave out and count such rows.")

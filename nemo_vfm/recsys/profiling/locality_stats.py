@@ -31,11 +31,7 @@ class ReuseHistogram:
 
 
 def first_histogram(path: Path) -> ReuseHistogram:
-    """The first section of a `locality_stats` file: one batch of all tables.
-
-    Raises:
-        DataError: it does not have 17 bins of rows and 17 of accesses, and both totals.
-    """
+    """The first section of a `locality_stats` file: one batch of all tables."""
     text = path.read_text()
     shares = [float(share) for share in re.findall(r"^\(\d+(?:, \d+\]|\+): (\d\.\d+)", text, re.M)[:34]]
     totals = [re.search(rf"^Avg # of {what}: (\d+)", text, re.M) for what in ("indices", "unique cols")]

@@ -35,15 +35,10 @@ class LogMeasurements:
     """What is summed and counted in one pass.
 
     Args:
-        features: their names.
         tables: of some features, the rows that their ids look up.
         fraction: of the sessions of the log, that are given to it.
         max_ids: distinct ids a feature that are counted exactly.
         max_values: ids and samples of the sessions that are kept.
-        seed: see `session_uniform`.
-
-    Raises:
-        UserError: a table is of no feature.
     """
 
     def __init__(
@@ -123,12 +118,7 @@ class ValueSketch:
 
 
 class SessionSums:
-    """Sums over the samples of a log, apart for `NUM_GROUPS` groups of its sessions.
-
-    Args:
-        features: their names.
-        seed: see `session_uniform`.
-    """
+    """Sums over the samples of a log, apart for `NUM_GROUPS` groups of its sessions."""
 
     def __init__(self, features: Sequence[str], seed: int) -> None:
         self.features, self.seed = tuple(features), seed

@@ -38,9 +38,6 @@ def outline(source: LogSource) -> LogOutline:
 
     The hash of a feature table is that of its manifest. That of another log is of all columns, and does not depend on
     how the log is cut into chunks.
-
-    Raises:
-        NothingKept: it has no samples.
     """
     stored, samples, times = isinstance(source, FeatureTable), 0, list[int]()
     hashes: defaultdict[str, hashlib._Hash] = defaultdict(hashlib.sha256)

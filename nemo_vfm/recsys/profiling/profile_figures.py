@@ -177,9 +177,6 @@ def reuse(lookups: Jagged, batch_size: int, jackknife: Jackknife) -> dict[str, J
     """The 17-bin histograms of lookups a row in a batch, over all batches, and their mean; see `ReuseHistogram`.
 
     Intervals are of the jackknife over batches.
-
-    Args:
-        lookups: the rows of its table that each sample looks up.
     """
     # Of each batch the rows in each of the 17 bins, then their lookups.
     found = []

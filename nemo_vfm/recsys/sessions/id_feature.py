@@ -53,11 +53,7 @@ class ZipfMandelbrot:
         self.exponent, self.shift, self.heavy_hitters = exponent, shift, tuple(heavy_hitters)
 
     def probabilities(self, rows: int) -> Tensor:
-        """See `Popularity`.
-
-        Raises:
-            ValueError: there are not more rows than heavy hitters.
-        """
+        """See `Popularity`."""
         num_heavy = len(self.heavy_hitters)
         if rows <= num_heavy:
             raise ValueError(f"a table of {rows} rows has no room for {num_heavy} heavy hitters and others")
@@ -178,11 +174,7 @@ class FittedReuse:
         self.histogram = local(histogram, "the histogram of reuse")
 
     def probabilities(self, rows: int) -> Tensor:
-        """See `Popularity`.
-
-        Raises:
-            DataError: the file has no two histograms.
-        """
+        """See `Popularity`."""
         from nemo_vfm.recsys.profiling.locality_stats import first_histogram
         from nemo_vfm.recsys.profiling.reuse_mixture import fit
 

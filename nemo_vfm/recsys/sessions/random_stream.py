@@ -10,12 +10,7 @@ from nemo_vfm.sparse.tables.counter_hash import name_salt, row_keys, signed_salt
 
 
 class RandomStream:
-    """Numbers that are a function of seed, name and place.
-
-    Args:
-        seed: of the log.
-        name: what is drawn.
-    """
+    """Numbers that are a function of seed, name and place."""
 
     def __init__(self, seed: int, name: str) -> None:
         self._salt = torch.tensor([signed_salt(name_salt(seed, name))])

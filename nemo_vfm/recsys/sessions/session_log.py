@@ -122,8 +122,6 @@ class SessionLog:
         """Samples begin..end of the log, made without those before them.
 
         Args:
-            begin: the first.
-            end: after the last.
             clustered: count samples session by session, each ordered by time, and not all by time.
         """
         chunk = self._without_labels(begin, end, clustered=clustered)

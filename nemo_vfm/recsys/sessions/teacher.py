@@ -65,15 +65,7 @@ class Teacher:
         return {*self.single, *self.dense, *(name for pair in self.pairs for name in pair)}
 
     def fitted(self, chunk: LogChunk, rows: Mapping[str, int], seed: int) -> "FittedTeacher":
-        """Standardise the terms, and find a and b, on these samples.
-
-        Args:
-            rows: of the tables of the features.
-            seed: of the hidden values.
-
-        Raises:
-            ValueError: a term is the same for all samples.
-        """
+        """Standardise the terms, and find a and b, on these samples."""
         hidden = {
             column: RandomStream(seed, f"hidden/{column}").normal(torch.arange(rows[name]))
             for column, name in self.hidden_columns().items()
@@ -172,11 +164,7 @@ def _bias(logit_B: Tensor, rate: float) -> float:
 
 
 class ScoreRanks:
-    """Samples in the order of a score, ready for the expected AUC under any probabilities.
-
-    Args:
-        score_B: any numbers.
-    """
+    """Samples in the order of a score, ready for the expected AUC under any probabilities."""
 
     def __init__(self, score_B: Tensor) -> None:
         different_T, self._of_B = torch.unique(score_B, return_inverse=True)
@@ -190,9 +178,6 @@ class ScoreRanks:
 
         Args:
             probability_B: of a positive label, 0 to 1.
-
-        Raises:
-            ValueError: all labels are certain to be alike.
         """
         positive_B, negative_B = probability_B.double(), 1 - probability_B.double()
         positive_T, negative_T, itself_T = map(self._summed, (positive_B, negative_B, positive_B * negative_B))

@@ -67,12 +67,7 @@ class DelimitedRows:
 
 
 def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRows:
-    """Cut a block into cells.
-
-    Args:
-        names: of its columns.
-        delimiter: one character; there is no quoting.
-    """
+    """Cut a block into cells."""
     import pyarrow as pa
     import pyarrow.csv as csv
 
@@ -97,10 +92,5 @@ def parse(block: TextBlock, names: Sequence[str], delimiter: str) -> DelimitedRo
 
 
 def jagged_of(values: NDArray[np.int64], present_L: NDArray[np.bool_]) -> Jagged:
-    """A feature of one id a row, or none.
-
-    Args:
-        values: of the rows that have one.
-        present_L: which have one.
-    """
+    """A feature of one id a row, or none."""
     return Jagged(torch.from_numpy(values), torch.from_numpy(present_L.astype(np.int64)))

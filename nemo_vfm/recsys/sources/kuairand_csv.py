@@ -146,10 +146,6 @@ def clicks_before(user_B: Tensor, time_B: Tensor, clicked_B: Tensor, items: Jagg
     """The items that the user had clicked before each sample, the newest last, at most `length`.
 
     A click counts from the next time on: of samples with one time, which were shown at once, none knows the others.
-
-    Args:
-        clicked_B: bool.
-        items: one id a sample.
     """
     before_B = clicked_B.cumsum(0) - clicked_B.to(torch.int64)  # clicks of samples before this one, of all users
     user_change_B = _changes(user_B)

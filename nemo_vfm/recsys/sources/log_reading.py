@@ -77,12 +77,7 @@ class ImportSource(Protocol):
         ...
 
     def read(self, begin: LogPosition) -> Iterator[ReadChunk]:
-        """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin.
-
-        Raises:
-            UserError: a file is missing, or is of another kind.
-            DataError: a file is damaged.
-        """
+        """All rows from `begin` on, in the order of the files; any `ReadChunk.end` is a place to begin."""
         ...
 
     def completed(self, chunk: LogChunk) -> LogChunk:
@@ -114,11 +109,7 @@ def trainable(read: ReadChunk) -> ReadChunk:
 
 
 def samples(source: ImportSource) -> Iterator[LogChunk]:
-    """The samples of a source that has no bad row.
-
-    Raises:
-        DataError: a row is bad.
-    """
+    """The samples of a source that has no bad row."""
     for read in map(trainable, source.read(LogPosition())):
         if read.bad:
             raise DataError(f"{read.bad[0]}. Set on_bad_row: drop of ImportLog to leave out and count such rows.")

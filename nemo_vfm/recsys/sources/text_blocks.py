@@ -37,12 +37,7 @@ class TextFiles:
     header: str = ""  #: the first line of each file, where they have one
 
     def blocks(self, begin: LogPosition) -> Iterator[TextBlock]:
-        """All lines from `begin` on.
-
-        Raises:
-            UserError: a file is missing or has another header.
-            DataError: a file is damaged, or a line is longer than a block.
-        """
+        """All lines from `begin` on."""
         sizes = sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)
@@ -80,11 +75,7 @@ class TextFiles:
 
 
 def sizes_of(paths: Sequence[Path]) -> list[int]:
-    """Bytes of each file.
-
-    Raises:
-        UserError: one is missing.
-    """
+    """Bytes of each file."""
     for path in paths:
         if not path.is_file():
             raise UserError(f"there is no file {path}; paths must name the files of the log, in order")

@@ -48,12 +48,7 @@ class RecordFiles:
     delimiter: str | None  #: of CSV; None is a tab in files that end in .tsv, and a comma in others
 
     def blocks(self, begin: LogPosition) -> Iterator[RecordBlock]:
-        """All records from `begin` on.
-
-        Raises:
-            UserError: a file is missing or lacks a column.
-            DataError: a file is damaged, or a line is too long.
-        """
+        """All records from `begin` on."""
         sizes = text_blocks.sizes_of(self.paths)
         for number in range(begin.file, len(self.paths)):
             at = begin if number == begin.file else LogPosition(number, row=begin.row)

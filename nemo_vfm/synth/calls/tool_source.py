@@ -96,11 +96,7 @@ class GivenTools:
         return None
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
-        """See `ToolSource`.
-
-        Raises:
-            UserError: the file cannot be read, or a tool is not valid.
-        """
+        """See `ToolSource`."""
         yield from ()
         found = self._read()
         sets = found if isinstance(found, list) and found and isinstance(found[0], list) else [found]

@@ -50,10 +50,6 @@ def table_in(answer: str, least_rows: int, most_rows: int) -> str | None:
 
     Prose before and after it is left out.
 
-    Args:
-        least_rows: below the names.
-        most_rows: below the names.
-
     Returns:
         None where there is no such table.
     """

@@ -181,11 +181,7 @@ def fitness(offspring: Sequence[Offspring], bar: Bar) -> Program[None]:
 
 
 def heard(one: Offspring, answer: str | NoAnswer) -> str:
-    """The answer, which is noted.
-
-    Raises:
-        RowFailed: there is none.
-    """
+    """The answer, which is noted."""
     if isinstance(answer, NoAnswer):
         raise RowFailed(answer.reason)
     assert isinstance(answer, Answer)
@@ -274,14 +270,7 @@ class Breeding:
 
 
 class Colony:
-    """One population.
-
-    Args:
-        number: of the colony; with that of a generation it decides all draws.
-        seeds: tasks that it begins with.
-        seed_fitness: of each of them.
-        breeding: how it goes on.
-    """
+    """One population."""
 
     def __init__(self, number: int, seeds: Sequence[str], seed_fitness: float, breeding: Breeding) -> None:
         chosen = Random(f"{number}").sample(list(seeds), min(len(seeds), breeding.population))

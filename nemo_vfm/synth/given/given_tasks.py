@@ -55,11 +55,7 @@ class GivenTasks:
         return self.each()
 
     def each(self) -> Iterator[Task]:
-        """One after the other.
-
-        Raises:
-            UserError, DataError: a row cannot be read, or holds something else; the text says where.
-        """
+        """One after the other."""
         for row in self.rows.given_rows():
             if row.fault:
                 raise UserError(f"{row.where} cannot be read: {row.fault}")

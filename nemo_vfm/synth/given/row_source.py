@@ -23,21 +23,13 @@ class GivenRow:
     fault: str = ""  #: why it could not be read, in words that rows share; empty where it could
 
     def value(self, column: str) -> Json:
-        """What a column holds.
-
-        Raises:
-            UserError: there is no such column.
-        """
+        """What a column holds."""
         if column not in self.values:
             raise UserError(f"{self.where} has no column {column}; it has {', '.join(sorted(self.values)) or 'none'}")
         return self.values[column]
 
     def text(self, column: str) -> str:
-        """What a column of texts holds.
-
-        Raises:
-            UserError: there is no such column, or it holds no text.
-        """
+        """What a column of texts holds."""
         value = self.value(column)
         if not isinstance(value, str):
             raise UserError(f"column {column} of {self.where} holds {kind_of_value(value)}, expected a text")
@@ -48,11 +40,7 @@ class RowSource(Protocol):
     """Has rows."""
 
     def given_rows(self) -> Iterator[GivenRow]:
-        """All of them, in the same order each time, read only as far as needed.
-
-        Raises:
-            UserError, DataError: one cannot be read; the text says where.
-        """
+        """All of them, in the same order each time, read only as far as needed."""
         ...
 
 
@@ -89,11 +77,7 @@ def kind_of_value(value: Json) -> str:
 
 
 def messages_of(row: GivenRow, column: str) -> Messages:
-    """A conversation: a list of messages, or a text that is what the user says.
-
-    Raises:
-        UserError: the column is missing, or holds neither.
-    """
+    """A conversation: a list of messages, or a text that is what the user says."""
     value = row.value(column)
     if isinstance(value, str):
         if not value.strip():
@@ -119,12 +103,7 @@ def as_task(messages: Sequence[Mapping[str, Json]], where: str, turns: int | Non
     """The conversation up to a turn of the user; an answer at its end is left out, and so are thoughts before answers.
 
     Args:
-        messages: the conversation.
-        where: it stands.
         turns: of the user that are kept at most; None keeps all.
-
-    Raises:
-        UserError: what is left ends with nobody's or another's turn.
     """
     places = [place for place, message in enumerate(messages) if message["role"] == "user"]
     if turns is not None and len(places) >= turns:
@@ -149,11 +128,7 @@ def _without_thought(message: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def is_flagged(row: GivenRow, column: str) -> bool:
-    """Whether a moderation has flagged a row: true, 1, a list that names categories, or `flagged` in an object or list.
-
-    Raises:
-        UserError: the column is missing, or holds none of these.
-    """
+    """Whether a moderation has flagged a row: true, 1, a list of categories, or `flagged` in an object or list."""
     value = row.value(column)
     if isinstance(value, dict) and isinstance(value.get("flagged"), bool):
         return bool(value["flagged"])
@@ -169,11 +144,7 @@ def is_flagged(row: GivenRow, column: str) -> bool:
 
 
 def licence_of(row: GivenRow, column: str | None) -> str:
-    """The licence of a row; without the name of a column, that in `licence` where it is a text.
-
-    Raises:
-        UserError: the column is missing, or holds no text.
-    """
+    """The licence of a row; without the name of a column, that in `licence` where it is a text."""
     if column is not None:
         return row.text(column)
     licence = row.values.get("licence")

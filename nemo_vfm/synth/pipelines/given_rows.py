@@ -58,11 +58,7 @@ class PassedRow:
     given: GivenRow  #: the row
 
     def row(self) -> Program[Draft | Dropped]:
-        """As it was given.
-
-        Raises:
-            UserError: its columns hold something else; the text says where.
-        """
+        """As it was given."""
         yield from ()
         if self.given.fault:
             raise RowFailed(self.given.fault)

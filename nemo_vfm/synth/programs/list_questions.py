@@ -69,10 +69,6 @@ def _text(answer: str | NoAnswer) -> str:
 def items_of(answer: str, most: int) -> list[str]:
     """The items of a list that a model wrote: JSON, numbered or with dashes; prose around it is left out.
 
-    Args:
-        answer: what it said.
-        most: items beyond so many are left out.
-
     Returns:
         each item once, in their order; empty where there is no list.
     """

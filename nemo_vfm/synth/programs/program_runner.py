@@ -71,11 +71,6 @@ class _Running:
 class ProgramRunner:
     """Runs programs.
 
-    Args:
-        asker: of the models: the generator first, the others by role.
-        prompts: by name.
-        seed: chooses other answers to the same questions.
-
     `uses` counts answers by role, and `failures` questions without one by role and reason.
     """
 
@@ -105,11 +100,7 @@ class ProgramRunner:
         return ""
 
     def finished(self, program: Program[Any]) -> Any:
-        """The result of one program.
-
-        Raises:
-            NemoVfmError: it made nothing.
-        """
+        """The result of one program."""
         found = next(self._all(iter([program]), 1, lambda result: result))
         if isinstance(found.result, str):
             raise NemoVfmError(found.result)

@@ -116,11 +116,7 @@ class Candidate(Protocol):
 
 
 def answered(answers: Answers) -> list[str]:
-    """All answers.
-
-    Raises:
-        RowFailed: one of them is missing.
-    """
+    """All answers."""
     for one in answers:
         if isinstance(one, NoAnswer):
             raise RowFailed(one.reason)
@@ -209,11 +205,7 @@ def filtered(candidate: Candidate, filters: Sequence[Filter]) -> Program[Draft |
 
 
 class RowOrder:
-    """Puts results in their order, and drops rows by the filters that need it.
-
-    Args:
-        filters: all of the run; those that need no order are left out.
-    """
+    """Puts results in their order, and drops rows by the filters that need it."""
 
     def __init__(self, filters: Sequence[Filter]) -> None:
         self._rules = [one.opened() for one in filters if isinstance(one, OrderedFilter)]
