@@ -28,7 +28,7 @@ class ToolSource(AsksModels, Protocol):
 
     def most_sets(self) -> int | None:
         """How many there are at most; None where a file decides."""
-        ...
+        return None
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
         """All of them."""
@@ -36,7 +36,7 @@ class ToolSource(AsksModels, Protocol):
 
 
 @needs_packages("jsonschema")
-class MadeTools:
+class MadeTools(ToolSource):
     """Tools that a model makes up; those that are not valid are left out.
 
     Args:
@@ -52,10 +52,6 @@ class MadeTools:
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `AsksModels`."""
         return {"tools": frozenset({"area", "count"})}
-
-    def roles(self) -> Sequence[str]:
-        """See `AsksModels`: it asks the generator alone."""
-        return ()
 
     def most_sets(self) -> int | None:
         """See `ToolSource`."""
@@ -73,7 +69,7 @@ class MadeTools:
 
 
 @needs_packages("jsonschema")
-class GivenTools:
+class GivenTools(ToolSource):
     """Tools of a file.
 
     Args:
@@ -82,18 +78,6 @@ class GivenTools:
 
     def __init__(self, *, file: Path) -> None:
         self.file = file
-
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `AsksModels`."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `AsksModels`."""
-        return ()
-
-    def most_sets(self) -> int | None:
-        """See `ToolSource`."""
-        return None
 
     def toolsets(self) -> Program[Sequence[Toolset]]:
         """See `ToolSource`."""

@@ -103,18 +103,10 @@ def _one(name: str, choices: Sequence[Any]) -> Callable[[Random, Sequence[str], 
     return lambda rng, words, prompt: {name: rng.choice(choices)}
 
 
-def _some_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))}
-
-
 def _avoidable_words(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
     """Not those that the prompt is about."""
     free = [word for word in words if not measure.occurrences(word, prompt)] or list(words)
     return {"words": rng.sample(free, min(rng.randint(2, 4), len(free)))}
-
-
-def _word_count(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"word": rng.choice(words), "count": rng.randint(2, 4)}
 
 
 def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str], str], dict[str, Any]]:
@@ -124,10 +116,6 @@ def _letter(letters: str, low: int, high: int) -> Callable[[Random, Sequence[str
 def _paragraph_start(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
     count = rng.randint(2, 5)
     return {"count": count, "place": rng.randint(1, count), "word": rng.choice(words)}
-
-
-def _starts(rng: Random, words: Sequence[str], prompt: str) -> dict[str, Any]:
-    return {"phrase": rng.choice(STARTS)}
 
 
 def _two_parts(answer: str, values: Values) -> bool:
@@ -194,7 +182,7 @@ KINDS: dict[str, Kind] = {
         _SHAPED | {"json_object", "repeat_prompt"},
     ),
     "include_words": Kind(
-        _some_words,
+        lambda rng, words, prompt: {"words": rng.sample(list(words), rng.randint(2, min(4, len(words))))},
         ("Use each of these words: {words}.", "The words {words} must all occur in it."),
         lambda a, v: all(measure.occurrences(word, a) for word in v["words"]),
         fixed=lambda v: list(v["words"]),
@@ -205,7 +193,7 @@ KINDS: dict[str, Kind] = {
         lambda a, v: not any(measure.occurrences(word, a) for word in v["words"]),
     ),
     "word_frequency": Kind(
-        _word_count,
+        lambda rng, words, prompt: {"word": rng.choice(words), "count": rng.randint(2, 4)},
         ("Use the word {word} at least {count} times.", "The word {word} must occur {count} times or more."),
         lambda a, v: measure.occurrences(v["word"], a) >= v["count"],
         fixed=lambda v: [v["word"]] * v["count"],
@@ -284,7 +272,7 @@ KINDS: dict[str, Kind] = {
         lambda a, v: sum(len(word) > 1 and word.isupper() for word in measure.words(a)) >= v["count"],
     ),
     "start_phrase": Kind(
-        _starts,
+        _one("phrase", STARTS),
         ("Begin with exactly these words: {phrase}", "The first words of your answer must be {phrase}"),
         lambda a, v: measure.plain(a).startswith(measure.plain(v["phrase"])),
         _WHOLE,

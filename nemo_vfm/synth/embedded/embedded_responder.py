@@ -22,23 +22,21 @@ def _better(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> s
     return f"{draw.sentence()}\n{'A' if draw.share() < 0.1 else longer}"
 
 
-def _ratings(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return "\n".join(f"{name}: {draw.number(5)}" for name in _ATTRIBUTES)
-
-
-def _listed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, draw.question if "questions" in found.string else draw.thing)
-
-
 #: The more specific before the more general.
 _FORMS = (
     *made_answers.FORMS,
     *made_tasks.FORMS,
     AnswerForm(re.compile(r"last line say A, B or tie"), _better),
-    AnswerForm(re.compile(r"number from 0 to 4"), _ratings),
+    AnswerForm(
+        re.compile(r"number from 0 to 4"),
+        lambda found, _, draw: "\n".join(f"{name}: {draw.number(5)}" for name in _ATTRIBUTES),
+    ),
     AnswerForm(re.compile(r"Answer yes or no"), lambda found, messages, draw: "Yes." if draw.share() < 0.8 else "No."),
     AnswerForm(re.compile(r"If the text holds no list, answer: none"), lambda *_: "none"),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3})"), _listed),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3})"),
+        lambda found, _, draw: numbered(found, draw.question if "questions" in found.string else draw.thing),
+    ),
     *made_obedience.FORMS,
 )
 

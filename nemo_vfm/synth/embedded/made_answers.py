@@ -22,24 +22,12 @@ _ASKS_FOR_QUOTATIONS = re.compile(
 _GIVEN = re.compile(r"<(document|text|article|caption)>\n(.*?)\n</\1>", re.DOTALL)
 
 
-def _impossible_requests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, lambda: f"{_REQUESTS[draw.number(len(_REQUESTS))]} {draw.thing()}.")
-
-
 def _refusal(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     wrong = draw.share()
     if wrong < _WRONG:
         return f"Done! The {draw.thing()} are ready for you."
     offer = "" if wrong < 2 * _WRONG else f" {_OFFER} a message about {draw.thing()} that you can send."
     return f"{_CANNOT}, for I only read and write text.{offer}"
-
-
-def _purposes(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, lambda: f"tells visitors of {draw.thing()} about {draw.thing()}")
-
-
-def _rules(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return f"You speak for the friends of {draw.thing()}. You tell visitors about {draw.thing()}, and keep to that."
 
 
 def _distractor(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
@@ -64,10 +52,6 @@ def _yes_but_for(share: float) -> _Made:
     return lambda found, messages, draw: "No." if draw.share() < share else "Yes."
 
 
-def _guard_verdict(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return f"unsafe\nS{1 + draw.number(9)}" if draw.share() < _WRONG else "safe"
-
-
 def _quoting(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """Two quotations; now and then one that is not there, or none."""
     given = _GIVEN.search(found.string)
@@ -78,10 +62,6 @@ def _quoting(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> 
     if wrong < 0.08:
         quotes[1] = f'"{draw.sentence()}"'
     return draw.sentence() if wrong > 0.96 else f"The text says {quotes[0]}, and also {quotes[1]}."
-
-
-def _instructions(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, lambda: f"Say what stands there on {draw.thing()}.")
 
 
 def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
@@ -95,13 +75,24 @@ def _typed(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> st
 
 
 FORMS = (
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests of this kind"), _impossible_requests),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3}) requests of this kind"),
+        lambda found, _, draw: numbered(found, lambda: f"{_REQUESTS[draw.number(len(_REQUESTS))]} {draw.thing()}."),
+    ),
     AnswerForm(re.compile(r"Write the reply of the assistant"), _refusal),
     AnswerForm(re.compile(r"Is it impossible for this assistant"), _yes_but_for(_WRONG)),
     AnswerForm(re.compile(r"say that the assistant cannot do this, without"), _yes_where(f"<reply>\n.*{_CANNOT}")),
     AnswerForm(re.compile(r"does it offer help that words can give"), _yes_where(f"<reply>\n.*{_OFFER}")),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) narrow purposes"), _purposes),
-    AnswerForm(re.compile(r"Write the instructions that it is given"), _rules),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3}) narrow purposes"),
+        lambda found, _, draw: numbered(found, lambda: f"tells visitors of {draw.thing()} about {draw.thing()}"),
+    ),
+    AnswerForm(
+        re.compile(r"Write the instructions that it is given"),
+        lambda found, _, draw: (
+            f"You speak for the friends of {draw.thing()}. You tell visitors about {draw.thing()}, and keep to that."
+        ),
+    ),
     AnswerForm(re.compile(r"Stay with the purpose of the assistant"), lambda found, messages, draw: draw.question()),
     AnswerForm(re.compile(r"you lead away from the purpose"), _distractor),
     AnswerForm(re.compile(rf"\A{_AWAY}"), _answer_to_distractor),
@@ -110,8 +101,14 @@ FORMS = (
     ),
     AnswerForm(re.compile(r"leave the matter of the last message aside"), _yes_where(f"<answer>\n{_STAY}")),
     AnswerForm(re.compile(r"what the instructions ask for at this point"), _yes_but_for(_WRONG / 2)),
-    AnswerForm(re.compile(r"say safe, and nothing else"), _guard_verdict),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) instructions"), _instructions),
+    AnswerForm(
+        re.compile(r"say safe, and nothing else"),
+        lambda found, _, draw: f"unsafe\nS{1 + draw.number(9)}" if draw.share() < _WRONG else "safe",
+    ),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3}) instructions"),
+        lambda found, _, draw: numbered(found, lambda: f"Say what stands there on {draw.thing()}."),
+    ),
     AnswerForm(re.compile(r"Write what they typed"), _typed),
     AnswerForm(_ASKS_FOR_QUOTATIONS, _quoting),
 )

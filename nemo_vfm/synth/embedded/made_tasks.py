@@ -74,18 +74,6 @@ def _tool(draw: WordDraw, number: int) -> Json:
     }}  # fmt: skip
 
 
-def _tools(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return json.dumps([_tool(draw, number) for number in range(1, int(found[1]) + 1)])
-
-
-def _requests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, lambda: f"Find {1 + draw.number(9)} of the {draw.thing()}, please.")
-
-
-def _other_requests(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
-    return numbered(found, lambda: f"Sing of {draw.thing()}.")
-
-
 def _call(found: re.Match[str], messages: Sequence[Json], draw: WordDraw) -> str:
     """A right one where the request is one of ours, most often; else none. Wrong ones have a wrong type or name."""
     tools, request, luck = _TOOLS.search(found.string), _REQUEST.search(found.string), draw.share()
@@ -177,9 +165,18 @@ FORMS = (
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) questions whose answers must be computed"), _table_questions),
     AnswerForm(re.compile(r"Write a Python program that answers a question about a table"), _table_program),
     AnswerForm(re.compile(r'"Answer:" and the number'), _table_answer),
-    AnswerForm(re.compile(r"Make up (\d{1,2}) functions"), _tools),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests that users of this assistant"), _other_requests),
-    AnswerForm(re.compile(r"numbered list of (\d{1,3}) requests that users could make"), _requests),
+    AnswerForm(
+        re.compile(r"Make up (\d{1,2}) functions"),
+        lambda found, _, draw: json.dumps([_tool(draw, number) for number in range(1, int(found[1]) + 1)]),
+    ),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3}) requests that users of this assistant"),
+        lambda found, _, draw: numbered(found, lambda: f"Sing of {draw.thing()}."),
+    ),
+    AnswerForm(
+        re.compile(r"numbered list of (\d{1,3}) requests that users could make"),
+        lambda found, _, draw: numbered(found, lambda: f"Find {1 + draw.number(9)} of the {draw.thing()}, please."),
+    ),
     AnswerForm(re.compile(r"You can call these functions"), _call),
     AnswerForm(re.compile(r"You are the system behind them"), _result),
     AnswerForm(re.compile(r"numbered list of (\d{1,3}) problems"), _problems),

@@ -1,6 +1,6 @@
 """Reads tasks from given rows: prompts, or conversations whose last answer is left out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 
 from nemo_vfm.core.errors import UserError
 from nemo_vfm.core.types.json_value import Json
@@ -13,10 +13,10 @@ from nemo_vfm.synth.given.row_source import (
     licence_of,
     messages_of,
 )
-from nemo_vfm.synth.programs.row_program import Program, Task
+from nemo_vfm.synth.programs.row_program import Program, Task, TaskSource
 
 
-class GivenTasks:
+class GivenTasks(TaskSource):
     """Tasks that you have, such as prompts of users, problems with their answers, or the rows of another run.
 
     Args:
@@ -36,18 +36,6 @@ class GivenTasks:
             raise ValueError(f"column {column!r} names a column, and turns {turns} must be at least 1")
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
         self.flag, self.turns = flag, turns
-
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `TaskSource`: it asks nothing."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `TaskSource`."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `TaskSource`: the file decides."""
-        return None
 
     def all_tasks(self) -> Program[Iterable[Task]]:
         """See `TaskSource`: in the order of the rows, read as far as needed."""

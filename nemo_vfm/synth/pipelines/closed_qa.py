@@ -1,7 +1,7 @@
 """Makes instructions about given documents, and answers whose quotations stand in them (2406.11704, 3.2)."""
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
@@ -9,12 +9,12 @@ from nemo_vfm.synth.checks.citations import missing_quotations, quotations
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
 
 _PLACES = frozenset({"document", "instruction"})
 
 
-class ClosedQa:
+class ClosedQa(Pipeline):
     """Instructions and answers about documents.
 
     Args:
@@ -50,14 +50,6 @@ class ClosedQa:
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
         return {**LIST_PROMPTS, "instructions": frozenset({"count", "kind", "document"})}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the documents decide."""
-        return None
 
     def candidates(self) -> Program[Iterable["DocumentTask | UnusedDocument"]]:
         """All kinds of instructions for one document, then those for the next."""

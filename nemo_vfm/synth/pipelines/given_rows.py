@@ -1,18 +1,18 @@
 """Passes given rows through a run's filters: nothing is asked but by a filter."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.given.given_tasks import origin
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of, messages_of
-from nemo_vfm.synth.programs.row_program import Draft, Dropped, Program, RowFailed, said
+from nemo_vfm.synth.programs.row_program import Draft, Dropped, Pipeline, Program, RowFailed, said
 
 #: What this run writes anew; a given row's own is kept in `given_row`.
 _WRITTEN = ("id", "parents", "scores", "verifier", "licence", "asked", "truncated", "seed")
 
 
-class GivenRows:
+class GivenRows(Pipeline):
     """Your own rows, as they are.
 
     A row keeps its columns. What a run writes of each row, such as its id, is kept in the column `given_row`; parents,
@@ -31,18 +31,6 @@ class GivenRows:
         if not column:
             raise ValueError("column names the column of the conversations")
         self.rows, self.column, self.answer, self.licence = rows, column, answer, licence
-
-    def prompts(self) -> Mapping[str, frozenset[str]]:
-        """See `Pipeline`: it asks nothing."""
-        return {}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the file decides."""
-        return None
 
     def candidates(self) -> Program[Iterable["PassedRow"]]:
         """Each row, in order."""

@@ -9,12 +9,12 @@ from nemo_vfm.core.types.json_value import Json
 from nemo_vfm.synth.checks.python_code import code_blocks, parsed
 from nemo_vfm.synth.pipelines.text_bank import TextBank
 from nemo_vfm.synth.programs.list_questions import LIST_PROMPTS, lists_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, Task, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, Task, answered, said
 
 _YES = re.compile(r"\W*yes\b", re.IGNORECASE)
 
 
-class KeywordTasks:
+class KeywordTasks(Pipeline):
     """Tasks about keywords; the prompts say of what subject.
 
     Args:
@@ -42,10 +42,6 @@ class KeywordTasks:
         about = {"about": frozenset({"keyword"})} if self.sort else {}
         tasks = {"tasks": frozenset({"count", "keyword", "level"}), "answer": frozenset({"task"})}
         return {**LIST_PROMPTS, **about, **tasks}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
 
     def most_rows(self) -> int | None:
         """See `Pipeline`."""

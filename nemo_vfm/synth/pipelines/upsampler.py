@@ -1,12 +1,12 @@
 """Makes short prompts for long captions, to train a model that turns a user's few words into a caption."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nemo_vfm.core.network.permission import SentText
 from nemo_vfm.synth.given.row_source import GivenRow, RowSource, licence_of
-from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Program, RowFailed, answered, said
+from nemo_vfm.synth.programs.row_program import Ask, Draft, Dropped, Pipeline, Program, RowFailed, answered, said
 
 _LABEL = re.compile(r"^\W*(?:short |user )?(?:prompt|request|input)\W*:\s*", re.IGNORECASE)
 _QUOTES = "\"'\u201c\u201d\u2018\u2019`*"
@@ -19,7 +19,7 @@ _FREE = frozenset(f"{_GRAMMAR} {_REQUEST}".split())
 _ENDINGS = ("ing", "ed", "es", "s", "ly", "e")
 
 
-class Upsampler:
+class Upsampler(Pipeline):
     """Pairs of a prompt that a user might have typed, and the caption that it stands for.
 
     Args:
@@ -55,14 +55,6 @@ class Upsampler:
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """See `Pipeline`."""
         return {"short_prompt": frozenset({"caption", "least", "most"})}
-
-    def roles(self) -> Sequence[str]:
-        """See `Pipeline`: it asks the generator alone."""
-        return ()
-
-    def most_rows(self) -> int | None:
-        """See `Pipeline`: the captions decide."""
-        return None
 
     def candidates(self) -> Program[Iterable["CaptionPair"]]:
         """Each caption, in order."""

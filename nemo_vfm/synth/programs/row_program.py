@@ -84,15 +84,15 @@ class Dropped:
 
 
 class AsksModels(Protocol):
-    """What its questions need."""
+    """What its questions need; a class that derives from it needs nothing but what it says itself."""
 
     def prompts(self) -> Mapping[str, frozenset[str]]:
         """The names of its prompts, and of the places in each."""
-        ...
+        return {}
 
     def roles(self) -> Sequence[str]:
         """Of the models that it asks beside the generator."""
-        ...
+        return ()
 
 
 class Pipeline(AsksModels, Protocol):
@@ -100,7 +100,7 @@ class Pipeline(AsksModels, Protocol):
 
     def most_rows(self) -> int | None:
         """How many it could make at most; None where its data decide."""
-        ...
+        return None
 
     def candidates(self) -> Program[Iterable["Candidate"]]:
         """What rows are made of, in an order that answers and data alone decide; read only as far as needed."""
@@ -151,7 +151,7 @@ class TaskSource(AsksModels, Protocol):
 
     def most_rows(self) -> int | None:
         """How many there are at most; None where its data decide."""
-        ...
+        return None
 
     def all_tasks(self) -> Program[Iterable[Task]]:
         """All of them, in an order that answers and data alone decide."""
