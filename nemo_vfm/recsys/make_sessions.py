@@ -104,7 +104,9 @@ class LogStatistics:
         if self._last is not None:
             begins_B[0] = chunk.session_B[0] != self._last.session_B[0]
         for group, names in self._groups.items():
-            changed_B = self._changed(chunk, names)
+            # Whether a row differs from the one before; the first of all counts as one that does.
+            both = chunk if self._last is None else LogChunk.cat([self._last, chunk])
+            changed_B = row_changes([both.features[name] for name in names])[len(both) - len(chunk) :]
             self._changes[group] += int((changed_B & ~begins_B).sum())
         self._samples, self._sessions = self._samples + len(chunk), self._sessions + int(begins_B.sum())
         if "teacher" in chunk.labels:
@@ -132,13 +134,6 @@ class LogStatistics:
             sides |= {"train": ~is_held_out_B, "held_out": is_held_out_B}
         return {name: _of_teacher(teacher_B[of], click_B[of]) for name, of in sides.items() if int(of.sum()) > 1}
 
-    def _changed(self, chunk: LogChunk, names: Sequence[str]) -> Tensor:
-        """Whether a row differs from the one before; the first of all counts as one that does."""
-        if self._last is None:
-            return row_changes([chunk.features[name] for name in names])
-        both = LogChunk.cat([self._last, chunk])
-        return row_changes([both.features[name] for name in names])[1:]
-
 
 class _Making:
     """One run of the job."""
@@ -164,7 +159,8 @@ class _Making:
             # The table, and what is measured of it: on resuming, too, of its first samples.
             writer = self._writer(self.folder / _TABLE, self.log.schema(), clustered=True)
             end, step = self.log.num_samples, self.log.chunk_samples
-            written, measured = end if writer is None else writer.resume(), self._statistics()
+            written = end if writer is None else writer.resume()
+            measured = LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
             for at in range(0, end, step):
                 last = min(at + step, end)
                 if at < _MEASURED_SAMPLES or last > written:
@@ -191,9 +187,6 @@ class _Making:
         write_json(self.folder / _RESULT, result)
         return result
 
-    def _statistics(self) -> LogStatistics:
-        return LogStatistics({name: [*group.features] for name, group in self.log.groups.items()})
-
     def _shards(self, line: Bar) -> None:
         """Every sample into its shard; on resuming, those that are in whole parts are made again and left out."""
         schema = TableSchema(self.log.dense, self.log.schema().labels, self.log.schema().features)
@@ -202,7 +195,10 @@ class _Making:
         written = [0 if writer is None else writer.resume() for writer in writers]
         for chunk in self.log.log_chunks():
             line.advance(len(chunk))
-            for number, rows in self._by_shard(chunk):
+            keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
+            shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
+            for number in torch.unique(shard_B).tolist():
+                rows = chunk.select((shard_B == number).nonzero()[:, 0])
                 writer, done = writers[number], min(written[number], len(rows))
                 written[number] -= done
                 if writer is not None and len(rows) > done:
@@ -210,12 +206,6 @@ class _Making:
         for writer in writers:
             if writer is not None:
                 writer.finish()
-
-    def _by_shard(self, chunk: LogChunk) -> Iterator[tuple[int, LogChunk]]:
-        keys_B = chunk.session_B if self.job.shard_by == "session" else chunk.ids_B
-        shard_B = (RandomStream(self.log.seed, "shards").uniform(keys_B) * self.job.shards).to(torch.int64)
-        for number in torch.unique(shard_B).tolist():
-            yield number, chunk.select((shard_B == number).nonzero()[:, 0])
 
     def _writer(self, folder: Path, schema: TableSchema, *, clustered: bool) -> FeatureTableWriter | None:
         """None where the table is finished."""
@@ -241,14 +231,14 @@ class _Making:
                 scores[ridge].append(model.score(chunk.features, chunk.dense_BF))
         teacher_B, is_held_out_B = torch.cat(teacher), torch.cat(sides)
         of = {"train": ~is_held_out_B, "held_out": is_held_out_B}
-        return {ridge: _auc_by_side(torch.cat(found), teacher_B, of) for ridge, found in scores.items()}
+
+        def auc_by_side(score_B: Tensor) -> dict[str, float]:
+            return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in of.items()}
+
+        return {ridge: auc_by_side(torch.cat(found)) for ridge, found in scores.items()}
 
     def _held_out(self, chunk: LogChunk) -> Tensor:
         return held_out(chunk.session_B, self.seed, self.job.val_fraction)
-
-
-def _auc_by_side(score_B: Tensor, teacher_B: Tensor, sides: Mapping[str, Tensor]) -> dict[str, float]:
-    return {side: ScoreRanks(score_B[of_B]).expected_auc(teacher_B[of_B]) for side, of_B in sides.items()}
 
 
 def _settings(value: object) -> Json:

@@ -126,7 +126,9 @@ class Sample:
         if ranks.rank == 0:
             self._write_lists(run, prompts, folder)
         summary = f"sampled {len(missing)} of {len(prompts)} videos into {folder}"
-        return Outcome(summary, {"videos": len(prompts), **self._cache_figures(folder, len(prompts))})
+        files = [self._file(folder, i) for i in range(len(prompts))]
+        figures = {} if self.pipeline.step_cache is None else cache_figures(files)
+        return Outcome(summary, {"videos": len(prompts), **figures})
 
     def require(self, num_ranks: int) -> None:
         """See `MultiRankJob`."""
@@ -206,11 +208,6 @@ class Sample:
         videos = np.stack([read_all(self._file(folder, i)) for i in range(len(prompts))])
         write_grid(run.folder / "grid", videos, self.fps)
         write_json(run.folder / "samples.json", [self._entry(i, p, folder, run) for i, p in enumerate(prompts)])
-
-    def _cache_figures(self, folder: Path, count: int) -> dict[str, float]:
-        if self.pipeline.step_cache is None:
-            return {}
-        return cache_figures([self._file(folder, i) for i in range(count)])
 
     def _given(self, prompt: Prompt) -> torch.Tensor | None:
         if prompt.given is None:

@@ -106,15 +106,11 @@ def draw(shot: Shot, *, side_px: int) -> NDArray[np.uint8]:
     for index, (x, y) in enumerate(centre_T2):
         picture = background_HW3.copy()
         _paint(picture, shot, texture, x, y)
-        frames[index] = np.round(np.clip(picture * _light(shot, index), 0, 1) * 255)
+        light = 1.0  # falls to 0 during a fade at the end
+        if shot.num_fade_frames:
+            light = float(np.clip((shot.num_frames - shot.num_black_frames - index) / shot.num_fade_frames, 0, 1))
+        frames[index] = np.round(np.clip(picture * light, 0, 1) * 255)
     return frames
-
-
-def _light(shot: Shot, index: int) -> float:
-    """1 in the open, falling to 0 during a fade at the end."""
-    if not shot.num_fade_frames:
-        return 1.0
-    return float(np.clip((shot.num_frames - shot.num_black_frames - index) / shot.num_fade_frames, 0, 1))
 
 
 def _background(random: np.random.Generator, brightness: float, side_px: int) -> Plane:

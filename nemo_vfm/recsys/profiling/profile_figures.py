@@ -61,6 +61,7 @@ class ProfileFigures:
     def json(self) -> dict[str, Json]:
         """All of them."""
         sums = self.measured.sums
+        groups = choose_groups(self._log.features, self._log.session_B, min_factor=self.min_factor)
         return {
             "samples": int(sums.sums_GK[:, SAMPLES].sum()),
             "sessions": self.measured.sessions.as_json(self.confidence),
@@ -69,7 +70,7 @@ class ProfileFigures:
             "kept": {"fraction": self.measured.kept.fraction, "samples": len(self._log),
                      "batches": num_batches(len(self._log), self.batch_size)},
             "features": {name: self._feature(name) for name in sums.features},
-            "groups": {name: self._group(members) for name, members in self._groups.items()},
+            "groups": {name: self._group(members) for name, members in groups.items()},
             "tables": {name: self._table(name) for name in self.measured.tables},
         }  # fmt: skip
 
@@ -90,14 +91,6 @@ class ProfileFigures:
     @cached_property
     def _group_B(self) -> Tensor:
         return session_groups(self._log.session_B, self.seed)
-
-    @property
-    def _kept_share(self) -> float:
-        return self.measured.kept.fraction / self.fraction
-
-    @cached_property
-    def _groups(self) -> dict[str, tuple[str, ...]]:
-        return choose_groups(self._log.features, self._log.session_B, min_factor=self.min_factor)
 
     def _feature(self, name: str) -> dict[str, Json]:
         sums, found = self.measured.sums, self._all.estimate
@@ -132,6 +125,7 @@ class ProfileFigures:
         feature = self._log.features[name]
         lookups = Jagged(table.of(feature.values_N, name), feature.lengths_B)
         accesses, occupied = int(counts_R.sum()), int((counts_R > 0).sum())
+        kept_share = self.measured.kept.fraction / self.fraction
         return {
             "rows": table.rows, "hash": table.hash, "accesses": accesses,
             "before": {"distinct": ids.as_json(self.confidence), "ids_by_count": _bins(ids.counts_K)},
@@ -140,7 +134,7 @@ class ProfileFigures:
                 "collided": max(0.0, ids.distinct - occupied), "rows_by_count": _bins(counts_R),
             },
             "accesses_per_occupied_row": accesses / occupied if occupied else None,
-            "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, self._kept_share),
+            "icdf": icdf_interval(counts_R, lookups, self._group_B, self._all, kept_share),
             "reuse": reuse(lookups, self.batch_size, self._kept),
             "drift": self._drift(lookups, table.rows),
         }  # fmt: skip

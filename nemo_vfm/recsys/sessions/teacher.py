@@ -71,7 +71,12 @@ class Teacher:
             for column, name in self.hidden_columns().items()
         }
         columns = FittedTeacher(self, hidden, {}).columns(chunk)
-        standard = {name: _moments(name, column_B) for name, column_B in columns.items()}
+        standard = {}
+        for name, column_B in columns.items():
+            mean, deviation = float(column_B.mean()), float(column_B.std(correction=0))
+            if not deviation > 1e-9:
+                raise ValueError(f"the teacher's term {name} is the same in all samples; give its tables more rows")
+            standard[name] = mean, deviation
         z_B = FittedTeacher(self, hidden, standard).score(chunk)
         # a and b of the wanted AUC and mean, by bisection: the AUC rises with a.
         ranks = ScoreRanks(z_B)
@@ -120,7 +125,10 @@ class FittedTeacher:
 
     def terms(self, chunk: LogChunk) -> dict[str, Tensor]:
         """Columns, standardised, and products of them: float64 (B,) by name."""
-        terms = {name: self._standardised(name, column_B) for name, column_B in self.columns(chunk).items()}
+        terms = {}
+        for name, column_B in self.columns(chunk).items():
+            mean, deviation = self.standard.get(name, (0.0, 1.0))
+            terms[name] = (column_B - mean) / deviation
         for pair in self.teacher.pairs:
             product = "*".join(pair)
             first_B, second_B = (terms[f"{product}/{name}"] for name in pair)
@@ -135,17 +143,6 @@ class FittedTeacher:
             lengths_B = chunk.features[name].lengths_B
             columns[column] = torch.segment_reduce(value_N, "mean", lengths=lengths_B, initial=0.0, unsafe=True)
         return columns
-
-    def _standardised(self, name: str, column_B: Tensor) -> Tensor:
-        mean, deviation = self.standard.get(name, (0.0, 1.0))
-        return (column_B - mean) / deviation
-
-
-def _moments(name: str, column_B: Tensor) -> tuple[float, float]:
-    mean, deviation = float(column_B.mean()), float(column_B.std(correction=0))
-    if not deviation > 1e-9:
-        raise ValueError(f"the teacher's term {name} is the same in all samples; give its tables more rows")
-    return mean, deviation
 
 
 def _bias(logit_B: Tensor, rate: float) -> float:

@@ -119,8 +119,11 @@ def run_python(
         raise UserError(f"there is no protection called {sorted(unknown)[0]!r}; known are {', '.join(LAYERS)}")
     if not sys.platform.startswith("linux"):
         return ProgramResult("refused", "", "programs written by a model run only on Linux", 0.0)
-    if wrong := _wrong_name(files or {}):
-        return ProgramResult("refused", "", wrong, 0.0)
+    for name in files or {}:
+        path = PurePosixPath(name)
+        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
+            wrong = f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
+            return ProgramResult("refused", "", wrong, 0.0)
     limits = limits or Limits()
     with tempfile.TemporaryDirectory(prefix="limited-", ignore_cleanup_errors=True) as folder, _Order() as order:
         file, memory = limits.file_kb * 1024, limits.memory_mb * 2**20
@@ -232,19 +235,10 @@ class _Child:
             if cut == "timeout":
                 return ProgramResult("timeout", out, err, seconds)
             return ProgramResult("refused", "", report.get("refused") or f"the child did not start: {err}", seconds)
-        ending = cut or self._ending(code, seconds)
+        # A kill that is none of ours: the hard limit of CPU time, or the kernel was out of memory.
+        ends: dict[int, Ending] = {
+            0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout",
+            -signal.SIGKILL: "timeout" if seconds >= self._limits.cpu_s else "memory",
+        }  # fmt: skip
+        ending = cut or ends.get(code, "error")
         return ProgramResult(ending, out, err, seconds, code == AT_ITS_END and not cut, tuple(report["layers"]))
-
-    def _ending(self, code: int, seconds: float) -> Ending:
-        if code == -signal.SIGKILL:  # none of ours: the hard limit of CPU time, or the kernel was out of memory
-            return "timeout" if seconds >= self._limits.cpu_s else "memory"
-        ends: dict[int, Ending] = {0: "ok", AT_ITS_END: "ok", OUT_OF_MEMORY: "memory", -signal.SIGXCPU: "timeout"}
-        return ends.get(code, "error")
-
-
-def _wrong_name(files: Mapping[str, str]) -> str:
-    for name in files:
-        path = PurePosixPath(name)
-        if not path.parts or path.is_absolute() or ".." in path.parts or "\0" in name or path.name == ".stdin":
-            return f"{name!r} is not a file name inside the program's folder; expected a relative path without '..'"
-    return ""

@@ -122,15 +122,11 @@ class GeneticInstruct:
             every += born
             if not any(isinstance(one.end, Draft) for one in born):
                 break
-        self._drop_alike(every)
-        return every
-
-    def _drop_alike(self, every: Sequence[Offspring]) -> None:
-        """Of the fit ones, those that are like an earlier fit one."""
         fit = [one for one in every if isinstance(one.end, Draft)]
         near = near_duplicates([one.task for one in fit], threshold=self.most_jaccard) if fit else {}
         for place in near:
             fit[place].end = Dropped("nearly an earlier task")
+        return every
 
 
 def _born(offspring: Sequence[Offspring], known: set[str]) -> Program[None]:

@@ -92,7 +92,9 @@ class RealPrompt:
             return Dropped("copy of an earlier prompt")
         if half_of(task, self.pipeline.sft_share, self.pipeline.salt) != half:
             return Dropped("prompt of the other half")
-        rule = "flagged in the data" if task.flagged else (yield from self._unsafe())
+        rule: str | None = "flagged in the data" if task.flagged else None
+        if rule is None and self.pipeline.guard is not None:
+            rule = yield from self.pipeline.guard.rule_program(Draft(task.messages))
         more = {"flagged": rule or "", "generator": None} if half == "preference" else {}
         draft = Draft(task.messages, {**task.parents, "half": half}, licence=task.licence, more=more)
         if half == "preference":
@@ -101,8 +103,3 @@ class RealPrompt:
             return Dropped(rule)
         (answer,) = answered((yield [Ask(None, before=tuple(task.messages))]))
         return Draft([*task.messages, said("assistant", answer)], draft.parents, licence=task.licence)
-
-    def _unsafe(self) -> Program[str | None]:
-        if self.pipeline.guard is None:
-            return None
-        return (yield from self.pipeline.guard.rule_program(Draft(self.task.messages)))

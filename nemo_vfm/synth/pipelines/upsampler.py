@@ -74,8 +74,11 @@ class CaptionPair:
         if self.given.fault:
             raise RowFailed(self.given.fault)
         caption, pipeline = self.given.text(self.pipeline.column).strip(), self.pipeline
-        if rule := self._unfit_caption(len(caption.split())):
-            return Dropped(rule)
+        words = len(caption.split())
+        if words < pipeline.least_caption_words:
+            return Dropped(f"a caption of fewer than {pipeline.least_caption_words} words")
+        if words > pipeline.most_caption_words:
+            return Dropped(f"a caption of more than {pipeline.most_caption_words} words")
         least, most = map(str, pipeline.prompt_words)
         values = {"caption": caption, "least": least, "most": most}
         prompt = as_typed(*answered((yield [Ask("short_prompt", values)])))
@@ -88,13 +91,6 @@ class CaptionPair:
                      "caption" if not pipeline.most_new_words else "",
             licence=licence_of(self.given, pipeline.licence),
         )  # fmt: skip
-
-    def _unfit_caption(self, words: int) -> str:
-        if words < self.pipeline.least_caption_words:
-            return f"a caption of fewer than {self.pipeline.least_caption_words} words"
-        if words > self.pipeline.most_caption_words:
-            return f"a caption of more than {self.pipeline.most_caption_words} words"
-        return ""
 
     def _unfit_prompt(self, prompt: str, caption: str) -> str:
         words = len(prompt.split())

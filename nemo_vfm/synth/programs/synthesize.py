@@ -23,7 +23,7 @@ from nemo_vfm.core.storage import files
 from nemo_vfm.core.storage.write_path import WritePath
 from nemo_vfm.core.types.job import Needs, Outcome, Run
 from nemo_vfm.core.types.json_value import Json
-from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, Use, reason_of, row_of
+from nemo_vfm.synth.programs.program_runner import Ended, ProgramRunner, reason_of, row_of
 from nemo_vfm.synth.programs.prompt_template import Prompt
 from nemo_vfm.synth.programs.row_program import (
     AskingFilter,
@@ -127,7 +127,10 @@ class Synthesize:
             UserError: the budget is spent, the service refuses us or every question, or another run has the journal.
         """
         journal = Journal(file=self.journal or run.folder / "answers.jsonl")
-        asker = self._batch_asker(journal, run) if self.batch else self._asker(journal)
+        asker: Asker | BatchAsker = self._asker(journal)
+        if self.batch and isinstance(self.generator, Chat):
+            folder = run.folder / "batch"
+            asker = BatchAsker(chat=self.generator, journal=journal, folder=folder, budget=self.budget)
         asker.ready()
         runner, rows = ProgramRunner(asker, self.prompts, run.seed), _Rows()
         try:
@@ -162,10 +165,6 @@ class Synthesize:
         return Asker(chat=self.generator, others=self.models, journal=journal, pace=self.pace, budget=self.budget,
                      tries=self.tries)  # fmt: skip
 
-    def _batch_asker(self, journal: Journal, run: Run) -> BatchAsker:
-        assert isinstance(self.generator, Chat)
-        return BatchAsker(chat=self.generator, journal=journal, folder=run.folder / "batch", budget=self.budget)
-
     def _note(self, rows: _Rows, ended: Ended, seed: int) -> None:
         if isinstance(ended.result, Draft):
             asked = {one["model"] for one in ended.asked} & self.models.keys()
@@ -189,7 +188,8 @@ class Synthesize:
                      "failed": dict(sorted(rows.failed.items()))},
             "requests": {"in": known + failed.total(), "kept": known, "dropped": {},
                          "failed": dict(sorted(failed.items()))},
-            "uses": {role: _counted(runner.uses[role]) for role in sorted(runner.uses)},
+            "uses": {role: {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
+                     for role, use in sorted(runner.uses.items())},
         }  # fmt: skip
         files.write_json(run.folder / "ledger.json", ledger)
 
@@ -210,10 +210,6 @@ class Synthesize:
         requests = asked + known + failed
         figures = {"rows": len(rows.kept), "candidates": rows.count, "requests": requests}
         return Outcome(said, figures, did_nothing=bool(known) and not asked and not failed)
-
-
-def _counted(use: Use) -> dict[str, Json]:
-    return {"asked": use.asked, "recalled": use.recalled, **asdict(use.cost)}
 
 
 def row_table(rows: Sequence[Mapping[str, Json]]) -> pa.Table:
